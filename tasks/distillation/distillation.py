@@ -353,6 +353,6 @@ class Distillation(TextModel):
     def get_config(self) -> dict:
         """Raise NotImplementedError: save the student instead."""
         raise NotImplementedError(
-            "A Distillation cannot be saved. To save its student, use student.save_to_preset(folder) "
-            "or student.save(file)."
+            "A Distillation cannot be saved. To save its student, use "
+            "student.save_to_preset(folder) or student.save(file)."
         )

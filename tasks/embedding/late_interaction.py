@@ -1,4 +1,4 @@
-"""The task of late interaction: a vector for each token, compared token by token.
+"""Late interaction: one vector per token, compared token by token.
 
 Comment letters: B batch, K further texts of an example, L sequence, D width.
 """
@@ -64,7 +64,7 @@ class LateInteractionPresetArguments(TaskPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LateInteraction(Embedder[MultiVectorIndex]):
-    """Embed the tokens of texts, and compare queries with documents token by token (ColBERT).
+    """Embed the tokens of texts, and compare queries and documents token by token (ColBERT).
 
         colbert = ez.LateInteraction.from_preset("hf://lightonai/GTE-ModernColBERT-v1")
         colbert.embed(documents)  # a list of (tokens, 128)
@@ -72,41 +72,45 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         index = colbert.index(documents, pool_factor=2)
         index.search("How do I reset it?")
 
-    `from_preset` opens folders of ColBERT's authors, of PyLate, of MultiVectorEncoder of
-    sentence-transformers 6, and of BGE-M3; and any encoder, which gets a new projection. Presets
-    are saved in PyLate's form, which sentence-transformers 6 reads too; without a vector of the
-    first token in that of BGE-M3.
+    `from_preset` loads models from the authors of ColBERT, from PyLate, from MultiVectorEncoder of
+    sentence-transformers 6, and from BGE-M3. Other encoders get a new projection. Presets are saved
+    in the format of PyLate, which sentence-transformers 6 can also read. If the first token has no
+    vector, they are saved in the format of BGE-M3.
 
     Args:
-        backbone: any `Backbone`.
-        preprocessor: for raw text.
-        dim: width of the vectors, if there are no `projections`; None is 128.
-        projections: linear layers of the tokens' vectors, each a dict of `units` and, where they
-            differ, `activation` ("linear"), `use_bias` (False), `residual` (False); without any,
-            there is one of `dim` units.
-        normalize: whether vectors get unit length.
-        similarity_function: "maxsim", the sum over the query's tokens of the largest product with
-            one of the document's; or "meanmaxsim", that divided by the number of these tokens, as
-            in BGE-M3.
+        backbone: A `Backbone`.
+        preprocessor: `LateInteractionPreprocessor` for raw text. Defaults to None.
+        dim: Integer. Number of dimensions, if there are no `projections`. Defaults to 128.
+        projections: List of dicts, one per linear layer that projects the token vectors. Each dict
+            contains `units` and optionally `activation` ("linear"), `use_bias` (False) and
+            `residual` (False). Defaults to one layer with `dim` units.
+        normalize: Boolean. Whether to scale vectors to unit length. Defaults to True.
+        similarity_function: "maxsim" or "meanmaxsim". For each token of the query, "maxsim" takes
+            the largest dot product with a token of the document, and adds these products.
+            "meanmaxsim" divides the sum by the number of query tokens, as in BGE-M3. Defaults to
+            "maxsim".
 
-    `fit` takes x in these forms:
+    `fit` accepts these forms of data:
 
-    - pairs `(queries, documents)`: the loss (`MaxSimInfoNCE`) puts each query near its document
-      and away from the others of the batch. `(queries, documents, negatives)` adds documents to
-      stay away from, one column, several, or a list of equally many in every row.
-    - queries with a list of documents each, and a teacher's scores of these, such as those of a
-      `Reranker`: `fit((queries, lists), scores)`. The loss (`MaxSimDistillation`) makes the
-      model's scores like the teacher's.
+    - Pairs, `fit((queries, documents))`. The loss `MaxSimInfoNCE` moves each query near its
+      document and away from the other documents in the batch. `fit((queries, documents,
+      negatives))` adds hard negatives: one or several columns, or a list of the same length in each
+      row.
+    - Queries with a list of documents each, and the scores of a teacher such as a `Reranker`,
+      `fit((queries, lists), scores)`. The loss `MaxSimDistillation` trains the model to reproduce
+      the scores.
 
     Call arguments:
-        inputs: the preprocessor's outputs.
+        inputs: Dict of tensors that the preprocessor returns.
 
     Returns:
-        (B, L, D) float32, zeros at tokens without a vector; of inputs with candidates
-        (B, 1 + K, L, D).
+        Float32 tensor of shape (B, L, D), or (B, 1 + K, L, D) for inputs with candidates. Tokens
+        without a vector are zeros.
 
     Raises:
-        ValueError: If `dim` differs from the units of the last of `projections`.
+        ValueError: If `dim` differs from the units of the last projection.
+
+    Source: Khattab and Zaharia 2020, ColBERT, section 3. Santhanam et al. 2022, ColBERTv2.
 
     Source: Khattab and Zaharia 2020, ColBERT, section 3; Santhanam et al. 2022, ColBERTv2.
 
@@ -152,7 +156,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             self.projection_layers = self._make_projections()
         if dim not in (None, self.embedding_dim):
             raise ValueError(
-                f"dim is {dim}, and the last of projections has {self.embedding_dim} units. Leave "
+                f"dim is {dim}, but the last of projections has {self.embedding_dim} units. Leave "
                 "one of them out."
             )
         self._finish_building()
@@ -169,12 +173,12 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
     @property
     def embedding_dim(self) -> int:
-        """Return the width of the vectors."""
+        """Return the number of dimensions of the vectors."""
         return self.projection_layers[-1].units
 
     @property
     def default_losses(self) -> dict[str, Callable[[], keras.losses.Loss]]:
-        """Return {form of the data: makes its loss}."""
+        """Return a dict that maps forms of the data to functions that create their loss."""
         prepares, mean = self.preprocessor, self.similarity_function == "meanmaxsim"
         length = prepares and prepares.sequence_length is None and prepares.longest("query")
         scale = MEAN_SCALE if mean else 1.0
@@ -186,7 +190,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     # -- the model -----------------------------------------------------------------------------
 
     def _stacked(self, first, others, batch, count):
-        """Return the vectors of rows of several texts, (B, 1 + K, L, D), padded to one length."""
+        """Join the vectors of the texts in each row to (B, 1 + K, L, D), padded to one length."""
         lengths = [ops.shape(x)[1] for x in (first, others)]
         longest = max(lengths) if all(type(n) is int for n in lengths) else ops.maximum(*lengths)
         first, others = pad_to_length(first, longest), pad_to_length(others, longest)
@@ -196,7 +200,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         return pad_to_length(vectors, length)
 
     def logits_of(self, encoded, inputs, training=None):
-        """Return the vectors (B, L, D), of the backbone's outputs."""
+        """Compute the vectors (B, L, D) from the outputs of the backbone."""
         x = ops.cast(encoded["sequence_output"], "float32")
         for layer in self.projection_layers:
             x = layer(x)
@@ -225,20 +229,23 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> list[np.ndarray] | np.ndarray:
-        """Return the vectors of each text's tokens.
+        """Compute the token embeddings of texts.
 
-        Texts that are longer than the model reads are counted in one log line.
+        Texts that are too long are truncated, and a log message reports their number.
 
         Args:
-            texts: a text, or a list, array, tensor or column of texts.
-            prompt: "query" or "document": queries are filled up with [MASK] tokens, which have
-                vectors too, and in documents the words of the skiplist have none.
-            batch_size: default 32.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
+            texts: A text, or a list, array, tensor or column of texts.
+            prompt: "query" or "document". Queries are padded with [MASK] tokens, which also have
+                vectors. In documents, the words of the skiplist have no vectors. Defaults to
+                "document".
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
+                strings. "none" returns None. "error" raises an error that names the first missing
+                row. Defaults to "error".
 
         Returns:
-            For each text, in their order, (tokens, D) float32; of a single text one array.
+            List of float32 arrays (tokens, D), in the order of the texts. A single text returns one
+            array.
 
         Raises:
             ValueError: If a text is empty, or if `prompt` is neither "query" nor "document".
@@ -266,17 +273,19 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> list[tuple[np.ndarray, np.ndarray]] | tuple[np.ndarray, np.ndarray]:
-        """Return the vectors of each text's tokens, and the characters of these tokens.
+        """Compute the token embeddings of texts, and the position of each token in its text.
 
         Args:
-            texts, prompt, batch_size: see `embed`.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
+            texts, prompt, batch_size: See `embed`.
+            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
+                strings. "none" returns None. "error" raises an error that names the first missing
+                row. Defaults to "error".
 
         Returns:
-            For each text (tokens, D) float32 and (tokens, 2) int32: where each token begins and
-            ends in the text, -1 for special tokens and those that fill a query up; of a single
-            text one pair.
+            List of pairs of arrays, in the order of the texts. The first array contains the vectors
+            (tokens, D), float32. The second array contains the start and end offset of each token,
+            (tokens, 2), int32. It is -1 for special tokens and the padding of queries. A single
+            text returns one pair.
 
         Example:
             >>> from encoder_zoo import LateInteraction
@@ -289,11 +298,13 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         return self._answers.embed_with_spans(texts, prompt, batch_size, missing)
 
     def signatures(self) -> dict[str, Callable]:
-        """Return `embed` for exports: of documents, the default, and as "query" and "document".
+        """Return the functions that an export contains: "serving_default", "query" and "document".
+
+        The default function embeds documents.
 
         Returns:
-            Functions whose results are "embedding" (N, tokens, D), padded with zeros, and "length"
-            (N,) int32, the number of tokens of each text.
+            Dict of functions. Each function returns "embedding" (N, tokens, D), padded with zeros,
+            and "length" (N,) int32, the number of tokens per text.
         """
         preprocessor, width = self.preprocessor, self.embedding_dim
 
@@ -325,18 +336,18 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[LateInteractionPresetArguments]
     ) -> Self:
-        """Load a model of any format, or an encoder, which gets a new projection and markers.
+        """Load a pretrained model, or an encoder with a new projection and new markers.
 
         Args:
-            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
-                `kaggle://...`.
-            **arguments: `dim`, `projections`, `normalize`, `similarity_function`; of the
-                preprocessor `query_length`, `document_length`, `query_marker`, `document_marker`,
-                which are added to the vocabulary where it lacks them, `prompts`,
-                `expand_queries`, `expansion_length`, `attend_to_expansion`, `skiplist`,
-                `score_first`, `sequence_length`; `dropout`, `dtype` and others of the backbone;
-                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
-                checks.
+            source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
+                optional `@revision`, or `kaggle://...`.
+            **arguments: Options of the model: `dim`, `projections`, `normalize` and
+                `similarity_function`. Options of the preprocessor: `query_length`,
+                `document_length`, `query_marker`, `document_marker`, `prompts`, `expand_queries`,
+                `expansion_length`, `attend_to_expansion`, `skiplist`, `score_first` and
+                `sequence_length`. Markers are added to the vocabulary if they are missing. Options
+                of the backbone, such as `dropout` and `dtype`. Option of the tokenizer:
+                `added_tokens`. Options of the checks: `verify`, `max_bytes` and `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 

@@ -1,4 +1,4 @@
-"""Texts to examples for embeddings, each text by itself.
+"""Convert texts to examples for embeddings. Each text is a separate example.
 
 Comment letters: B batch, N examples, K further texts of each, L sequence.
 """
@@ -26,14 +26,14 @@ from encoder_zoo.tasks.preprocessing.windows import make_windows, take
 if TYPE_CHECKING:
     from encoder_zoo.tasks.retrieval.documents import Contexts
 
-# The names that models give to the prompt of a document, which mean the same; the default first.
+# Equivalent names of the prompt for documents. The first name is the default.
 DOCUMENT_NAMES = ("document", "passage", "corpus")
-# Names that mean no prompt where a model has none, as do the others of `DOCUMENT_NAMES`.
+# Like the names above, these names mean no prompt if the model has no prompt with this name.
 ROLES = ("query", "document")
 
 
 def checked_prompts(prompts: Mapping[str, str] | None, default_prompt: str | None) -> dict:
-    """Return the prompts by name.
+    """Check the prompts and return a copy.
 
     Raises:
         ValueError: If a prompt is not a text, or if `default_prompt` is not among `prompts`.
@@ -50,23 +50,23 @@ def checked_prompts(prompts: Mapping[str, str] | None, default_prompt: str | Non
         raise invalid(
             "default_prompt",
             default_prompt,
-            f"one of {', '.join(prompts)}" if prompts else "None: there are no prompts",
+            f"one of {', '.join(prompts)}" if prompts else "None, because there are no prompts",
         )
     return prompts
 
 
 def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | None) -> str:
-    """Return the text that is put before every text.
+    """Return the text of a prompt, which is prepended to each text.
 
     Args:
-        prompts: {name: text} of the model.
-        prompt: a name; "query" or "document", which mean no prompt where the model has none;
-            "passage" or "corpus", which are "document" where no prompt has that name, and the other
-            way round; a text that is no word, such as "query: "; or None for the default.
-        default: name of the model's default prompt, or None for no prompt.
+        prompts: Dict that maps names to the prompts of the model.
+        prompt: String. Name of a prompt, or its text, such as "query: ". A name is a single word.
+            "document", "passage" and "corpus" are equivalent. "query" and these three names mean no
+            prompt if the model has none. None means the default prompt.
+        default: Name of the model's default prompt, or None for no prompt.
 
     Raises:
-        ValueError: If `prompt` is not a text, or looks like a name and is unknown.
+        ValueError: If `prompt` is not a string, or if it is a single word and unknown.
 
     Example:
         >>> prompts = {"query": "query: ", "passage": "passage: "}
@@ -77,7 +77,7 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
     if name is None:
         return ""
     if not isinstance(name, str):
-        raise invalid("prompt", name, "its name, or its text")
+        raise invalid("prompt", name, "the name or the text of a prompt")
     check_writable(name, "prompt")
     for known in (name, *(DOCUMENT_NAMES if name in DOCUMENT_NAMES else ())):
         if known in prompts:
@@ -94,10 +94,10 @@ class Part(NamedTuple):
     """The tokens of a chunk in a window of its text.
 
     Attributes:
-        window: its number.
-        chunk: its number.
-        first: its first token there.
-        last: the one after its last.
+        window: Index of the window.
+        chunk: Index of the chunk.
+        first: Position of the first token of the chunk in the window.
+        last: Position after the last token of the chunk.
     """
 
     window: int
@@ -108,21 +108,22 @@ class Part(NamedTuple):
 
 @serializable
 class TextEmbedderPreprocessor(SeparateTexts):
-    """Texts to `[CLS] text [SEP]`; of pairs, triplets and so on each text is an input of its own.
+    """Convert texts to `[CLS] text [SEP]`. Each text of a pair or triplet is a separate input.
 
     Args:
-        tokenizer: any of this package's.
-        sequence_length: see `Preprocessor`.
-        max_length: longer texts are truncated to so many tokens, special ones counted;
-            None is the model's longest. Unlike `sequence_length` it does not pad.
-        prompts: {name: text to put before a text}.
-        default_prompt: name of the prompt where none is asked for; None for no prompt.
-        include_prompt: whether the prompt's tokens are pooled.
+        tokenizer: A tokenizer of this package.
+        sequence_length: See `Preprocessor`.
+        max_length: Integer. Maximum number of tokens, including special tokens. Longer texts are
+            truncated. Unlike `sequence_length`, it does not pad. Defaults to None, which uses the
+            maximum length of the model.
+        prompts: Dict that maps names to prompts. Defaults to None.
+        default_prompt: Name of the default prompt. Defaults to None, which means no prompt.
+        include_prompt: Boolean. Whether to pool the tokens of the prompt. Defaults to True.
 
     Returns:
-        As of `Preprocessor`; of inputs with several texts the first is "token_ids" (B, L), and the
-        others are "candidate_token_ids" (B, K, L). Without scores the labels are numbers
-        (B, 1 + K) that are equal where texts are equal.
+        See `Preprocessor`. If the input has several texts per row, "token_ids" (B, L) contains the
+        first texts, and "candidate_token_ids" (B, K, L) the other texts. Without scores, the labels
+        are integers (B, 1 + K), which are equal for equal texts.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -137,7 +138,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
 
     task_name = "text_embedder"
     folder = EmbeddingFolder()
-    values_per_text = ("pooled_from",)  # with `include_prompt=False`: tokens that are not pooled
+    values_per_text = ("pooled_from",)  # number of tokens to skip if `include_prompt` is False
     truncation_advice = 'embed(texts, windows="mean") reads all of a text.'
 
     @validate_arguments
@@ -159,12 +160,12 @@ class TextEmbedderPreprocessor(SeparateTexts):
 
     @property
     def document_room(self) -> int:
-        """Return how many tokens of a document are read, behind its prompt."""
+        """Return the maximum number of tokens of a document, after its prompt."""
         [prompt] = self.tokenizer.tokenize([self.prompt_text("document")]).row_lengths()
         return self.max_sequence_length - 2 - int(prompt)
 
     def prompt_text(self, prompt: str | None) -> str:
-        """Return the text of a prompt, by its name; see `TextEmbedder.embed`."""
+        """Return the text of a prompt by its name. See also `TextEmbedder.embed`."""
         return prompt_text(self.prompts, prompt, self.default_prompt)
 
     def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
@@ -180,7 +181,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
             ids = np.insert(ids, starts[empty], self.tokenizer.vocabulary_size)
             ids, lengths = array_ops.constant(ids, "int32"), np.maximum(lengths, 1)
             return {"token_ids": array_ops.RaggedTensor.from_row_lengths(ids, lengths)}
-        # One more than is read, to count the texts that are cut.
+        # Tokenize one token more than the model reads, to count truncated texts.
         tokens = self._tokens(texts, prompt, self.max_sequence_length - 1)
         examples = {"token_ids": self.pack([tokens])["token_ids"]}
         if not self.include_prompt:
@@ -192,14 +193,16 @@ class TextEmbedderPreprocessor(SeparateTexts):
     def ids_of(
         self, texts: array_ops.Tensor, prompt: str | None, whole: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of all tokens of texts (N,), and how many each has, of a `FileTokenizer`.
-
-        There are no special tokens.
+        """Tokenize texts with a `FileTokenizer`, without special tokens.
 
         Args:
-            texts: (N,) in memory.
-            prompt: as for `encode`.
-            whole: whether to read all of a text that has more tokens than are read.
+            texts: Texts in memory, shape (N,).
+            prompt: Prompt of the texts, see `encode`.
+            whole: Boolean. Whether to return all tokens of texts that are too long. Defaults to
+                False.
+
+        Returns:
+            The ids of all texts in one array, and the number of ids per text (N,).
         """
         before, given = self.prompt_text(prompt), texts_in_memory(texts)
         given, most = [before + text for text in given], self.max_sequence_length
@@ -216,19 +219,20 @@ class TextEmbedderPreprocessor(SeparateTexts):
         )
 
     def _prompt_length(self, prompt: str | None) -> int:
-        """Return the number of tokens before those that are pooled: of prompt and [CLS]."""
+        """Return the number of tokens that are not pooled: the prompt and [CLS]."""
         text = self.prompt_text(prompt)
         return len(self.tokenizer.tokenize(text)) + self.tokenizer.first_column if text else 0
 
     def encode_windows(self, texts, prompt: str | None = None) -> dict:
-        """Return examples of single texts, a long one cut into several of equal length or shorter.
+        """Convert texts to examples. Long texts are split into windows.
 
         Args:
-            texts: (N,), as for `encode`.
-            prompt: before the text, so at the beginning of the first window alone.
+            texts: Texts of shape (N,), see `encode`.
+            prompt: Prompt of the texts, see `encode`. Only the first window contains it.
 
         Returns:
-            As of `encode`, for all windows, and "text_index" (W,) int64, the text of each.
+            Examples as from `encode`, one per window, and "text_index" (W,) int64, the index of the
+            text of each window.
         """
         [texts] = COLUMNS.read(texts)
         tokens = self._tokens(texts, prompt, None)
@@ -240,15 +244,15 @@ class TextEmbedderPreprocessor(SeparateTexts):
         return {**examples, "text_index": windows.example}
 
     def encode_contexts(self, contexts: Contexts, prompt: str | None) -> tuple[dict, list[Part]]:
-        """Return examples of whole texts, and where the tokens of their chunks are in these.
+        """Convert whole texts to examples, and find the tokens of their chunks in the examples.
 
-        Of a text that is longer than the model reads, neighbouring windows share a quarter of
-        their tokens, each of which counts in the window where it is further from the edge. The
-        prompt stands before every window; its tokens and the special ones belong to no chunk.
+        If a text is too long, it is split into windows, and neighbouring windows share a quarter of
+        their tokens. Of the shared tokens, each window keeps the half that is farther from its
+        edge. The prompt is prepended to each window. Prompts and special tokens belong to no chunk.
 
         Args:
-            contexts: of N chunks.
-            prompt: as for `encode`.
+            contexts: The contexts of N chunks.
+            prompt: Prompt of the texts, see `encode`.
         """
         before = self.prompt_text(prompt)
         given = [before + text for text in contexts.texts]
@@ -284,8 +288,8 @@ class TextEmbedderPreprocessor(SeparateTexts):
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
-        """Return the model's inputs (B, L) of the first texts."""
-        # All tokens are in segment 0.
+        """Return the model's inputs (B, L) for the first texts."""
+        # All tokens belong to segment 0.
         first_length = {
             "first_length": array_ops.fill([array_ops.shape(examples["token_ids"])[0]], 2**30)
         }

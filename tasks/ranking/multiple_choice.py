@@ -1,4 +1,4 @@
-"""The task of multiple choice: which of some texts answers a question.
+"""Multiple choice: choose the text that answers a question.
 
 Comment letters: B batch, M windows of a question's choices, L sequence, D hidden.
 """
@@ -52,39 +52,41 @@ class MultipleChoicePresetArguments(TaskPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MultipleChoice(ListScores):
-    """Choose the text that answers a question, or continues a text, from a list of them.
+    """Choose the text that answers a question or continues a text.
 
         model = ez.MultipleChoice.from_preset("roberta_base_en")
         model.fit((questions, choices, passages), answers)
         model.choose("What is the weather like?", ["It rains.", "It is Monday."])
 
-    Each choice is read with its question, and with the context if there is one; the model scores
-    it, and the scores of a question's choices are compared.
+    The model reads each choice together with its question and, if given, the context. It computes a
+    score per choice, and compares the scores of all choices of a question.
 
     Args:
-        backbone: any `Backbone`; for families whose head reads the pooler's output one with a
+        backbone: A `Backbone`. It needs a pooler if the head of its family reads the output of a
             pooler.
-        preprocessor: for raw text.
-        dropout: before the output layer, in training; None is the backbone's.
-        window_pooling: of a preprocessor with a `window_length`: the logit of a choice is the
-            "mean" or the "max" of those of its windows, in training and in answers.
+        preprocessor: `MultipleChoicePreprocessor` for raw text. Defaults to None.
+        dropout: Float between 0 and 1. Dropout rate before the output layer. Defaults to None,
+            which uses the dropout rate of the backbone.
+        window_pooling: "mean" or "max". How to combine the logits of the windows of a choice, in
+            training and prediction. It is used if the preprocessor has a `window_length`. Defaults
+            to "mean".
 
-    `fit` takes x as `(questions, choices)` or `(questions, choices, contexts)`, or as a table of
-    such columns. A question has a list of choices, of any number. y is the index of the right
-    choice of each question.
+    `fit` accepts `(questions, choices)` or `(questions, choices, contexts)` as x, or a table with
+    such columns. Each question has a list of choices, of any length. y contains the index of the
+    right choice of each question.
 
     Call arguments:
-        inputs: the preprocessor's outputs; of prepared inputs without "choice_index" each text is a
-            choice.
+        inputs: Dict of tensors that the preprocessor returns. Without "choice_index", each text is
+            a choice.
 
     Returns:
-        (B, M) float32 logits, -1e9 where there is no choice; of inputs without candidates (B, 1).
-        `predict` of texts returns a list with the logits (choices,) of each question.
+        Float32 logits of shape (B, M), or (B, 1) for inputs without candidates. Padding has the
+        logit -1e9. For texts, `predict` returns a list with the logits (choices,) of each question.
 
     Raises:
-        ValueError: If the backbone was made without its pooler.
+        ValueError: If the backbone was created without its pooler.
 
-    Source: Devlin et al. 2019, section 4.4, of SWAG; Liu et al. 2019, section 5.3, of RACE.
+    Source: Devlin et al. 2019, section 4.4, for SWAG. Liu et al. 2019, section 5.3, for RACE.
 
     Example:
         >>> import numpy as np
@@ -130,15 +132,17 @@ class MultipleChoice(ListScores):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[MultipleChoicePresetArguments]
     ) -> Self:
-        """Load a model for multiple choice, or an encoder with a new head; see `Task.from_preset`.
+        """Load a pretrained model for multiple choice, or an encoder with a new head.
+
+        See also `Task.from_preset`.
 
         Args:
-            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
-                `kaggle://...`.
-            **arguments: `window_pooling`; of the preprocessor `sequence_length`, `window_length`,
-                `doc_stride`, `text_columns`; `dropout`, `dtype` and others of the backbone;
-                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
-                checks.
+            source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
+                optional `@revision`, or `kaggle://...`.
+            **arguments: Option of the model: `window_pooling`. Options of the preprocessor:
+                `sequence_length`, `window_length`, `doc_stride` and `text_columns`. Options of the
+                backbone, such as `dropout` and `dtype`. Option of the tokenizer: `added_tokens`.
+                Options of the checks: `verify`, `max_bytes` and `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 
@@ -222,26 +226,28 @@ class MultipleChoice(ListScores):
         top_k: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Return which of its choices answers each question.
+        """Choose the best answer to each question.
 
         Args:
-            questions: list, array, tensor or column of texts; or a single text.
-            choices: a list of texts for each question, of any number; of a single question its
+            questions: A text, or a list, array, tensor or column of texts.
+            choices: A list of texts for each question, of any length. For a single question, one
                 list.
-            contexts: texts that the questions are about, one for each, or None.
-            batch_size: of choices that are read together, default 32.
-            top_k: return the best choices, so many, in place of the best one.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
+            contexts: Texts that the questions are about, one per question. Defaults to None.
+            batch_size: Integer. Number of choices per batch. Defaults to 32.
+            top_k: Integer. Number of best choices to return. Defaults to None, which returns only
+                the best choice.
+            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
+                strings. "none" returns the answer None. "error" raises an error that names the
+                first missing row. Defaults to "error".
 
         Returns:
-            For every question `{"index", "text", "score"}` of the best choice: its index in the
-            list, itself, and its probability. With `top_k` a list of the best, the best first. Of a
-            single question its answer alone.
+            `{"index", "text", "score"}` of the best choice for each question: its index in the
+            list, its text and its probability. With `top_k`, a list of such dicts for each
+            question, best choice first. For a single question, the result is the answer itself.
 
         Raises:
-            ValueError: If a list of choices is empty, or if their number is not that of the
-                questions.
+            ValueError: If a list of choices is empty, or if `questions` and `choices` have
+                different lengths.
 
         Example:
             >>> from encoder_zoo import MultipleChoice
@@ -258,19 +264,19 @@ class MultipleChoice(ListScores):
         return ChoiceAnswers(self.preprocessor, self, self.window_pooling)
 
     def signatures(self) -> dict[str, Callable]:
-        """Return `choose` for exports: of "question" (N,) and "choices" (N, K), and as
-        "with_context" of these and "context" (N,).
+        """Return the functions that an export contains: "serving_default" and "with_context".
 
-        Where a question has fewer choices, the last are "".
+        Both functions take "question" (N,) and "choices" (N, K), and "with_context" also takes
+        "context" (N,). Questions with fewer choices are padded with empty strings.
 
         Returns:
-            Functions whose results are "index" (N,) of the best choice and "score" (N, K), which is
-            0 where there is no choice.
+            Dict of functions. Each function returns the "index" (N,) of the best choice and "score"
+            (N, K), which is 0 for padding.
         """
         return self._answers.trace_choices(self._logits_in_graph)
 
     def _logits_in_graph(self, x: tuple) -> array_ops.Tensor:
-        """Return the logits of all choices (T,), inside `tf.function`."""
+        """Compute the logits of all choices (T,), inside `tf.function`."""
         examples, _ = self.preprocessor.encode_choices(x)
         index = examples.pop("text_index")
         ones = array_ops.ones_like(examples["token_ids"].row_lengths())
@@ -282,13 +288,14 @@ class MultipleChoice(ListScores):
 
 
 def logits_of_choices(logits, choice_index, pooling: WindowPooling):
-    """Return the logits of the choices of each question, (B, M); `MASKED_LOGIT` is an absent one's.
+    """Combine the logits of windows to logits of choices, (B, M). Padding is `MASKED_LOGIT`.
 
-    There are at most as many choices as windows, so that shapes do not depend on the data.
+    The output has one column per window, because a choice has at least one window. So shapes do not
+    depend on the data.
 
     Args:
-        logits: (B, M) of windows.
-        choice_index: (B, M) int, the choice of each; -1 where there is none.
+        logits: Logits of windows, shape (B, M).
+        choice_index: Integer tensor of shape (B, M). The choice of each window, or -1 for padding.
         pooling: "mean" or "max" over the windows of a choice.
 
     Example:

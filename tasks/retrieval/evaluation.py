@@ -1,4 +1,4 @@
-"""Evaluation of searches and similarities: judgements, and metrics of rankings.
+"""Evaluation of searches and similarities: relevance judgements and ranking metrics.
 
 Comment letters: Q queries, N documents or pairs, R ranks.
 """
@@ -28,9 +28,10 @@ class Judged(NamedTuple):
     """Queries and documents, each document once.
 
     Attributes:
-        queries: Q texts.
-        documents: N different texts.
-        relevant: for each query {index of a document: its grade}, one above 0 at least.
+        queries: List of Q texts.
+        documents: List of N different texts.
+        relevant: List of Q dicts {index of a document: grade}, each with at least one positive
+            grade.
     """
 
     queries: list[str]
@@ -41,16 +42,16 @@ class Judged(NamedTuple):
 def by_position(
     queries: object, relevant: object, documents: object = None
 ) -> tuple[object, object, object]:
-    """Return BEIR's dicts as columns, and other queries, judgements and documents as they are.
+    """Convert dicts in the format of BEIR to columns. Return other arguments unchanged.
 
     Args:
-        queries: {id: text}; those without judgements are left out.
-        relevant: {id of a query: {id of a document: grade}, or ids of documents}.
-        documents: {id: text} or {id: {"title", "text"}}, a title before its text; None: those of an
-            index, so that ids of documents stay.
+        queries: Dict {id: text}. Queries without judgements are dropped.
+        relevant: Dict {query id: {document id: grade}} or {query id: list of document ids}.
+        documents: Dict {id: text} or {id: {"title", "text"}}. Titles are prepended to the texts.
+            Defaults to None, which keeps the ids of documents in an index.
 
     Raises:
-        ValueError: If only `queries` is a dict, or if `relevant` has an unknown query or document.
+        ValueError: If only `queries` is a dict, or if `relevant` contains an unknown id.
 
     Example:
         >>> corpus = {"d1": {"title": "Cats", "text": "They sleep."}, "d2": {"text": "Tax."}}
@@ -61,7 +62,7 @@ def by_position(
         return queries, relevant, documents
     if not isinstance(relevant, Mapping) or not isinstance(documents, Mapping | None):
         raise ValueError(
-            "queries is a dict. Expected dicts of documents and relevant too: {query: text}, "
+            "queries is a dict. Expected dicts for documents and relevant, too: {query: text}, "
             "{document: text}, {query: {document: grade}}."
         )
     grades = {query: _grades_by_id(entry) for query, entry in relevant.items()}
@@ -86,21 +87,21 @@ def _check_known(ids: Iterable, known: Mapping, name: str) -> None:
     for one in ids:
         if one not in known:
             raise ValueError(
-                f"relevant has the unknown {name} {shown(one)}. Leave it out, or add it."
+                f"relevant contains the unknown {name} {shown(one)}. Remove it, or add the {name}."
             )
 
 
 def judged(queries, documents, relevant: Sequence | None) -> Judged:
-    """Return queries, documents and judgements, checked; equal documents become one.
+    """Check queries, documents and judgements. Merge equal documents.
 
     Args:
-        queries: Q texts; or these three are dicts, see `by_position`.
-        documents: texts.
-        relevant: for each query the index of its document, or a list of indices, or {index:
-            grade}; None: the document with the query's own index.
+        queries: List, array or column of Q texts, or a dict, see `by_position`.
+        documents: List, array or column of texts, or a dict.
+        relevant: For each query, the index of its document, a list of indices, or {index: grade}.
+            None means that query `i` belongs to document `i`.
 
     Raises:
-        ValueError: If `relevant` does not have, for each query, one or more of the documents.
+        ValueError: If `relevant` does not contain at least one document for each query.
 
     Example:
         >>> judged(["q", "r"], ["a", "b", "a"], [2, [0, 1]]).relevant
@@ -113,14 +114,14 @@ def judged(queries, documents, relevant: Sequence | None) -> Judged:
         if len(texts) != len(queries):
             raise ValueError(
                 f"There are {len(queries)} queries and {len(texts)} documents. Expected one "
-                "document for each query, or relevant=, with the indices for each."
+                "document for each query, or pass relevant= with the indices for each query."
             )
         relevant = range(len(queries))
     check_by_query(relevant)
     if len(relevant) != len(queries):
         raise ValueError(
             f"relevant has {len(relevant)} entries for {len(queries)} queries. Expected one "
-            "for each: the index of a document, a list of indices, or {index: grade}."
+            "entry for each: the index of a document, a list of indices, or {index: grade}."
         )
     unique = list(dict.fromkeys(texts))
     number_of = {text: number for number, text in enumerate(unique)}
@@ -135,10 +136,10 @@ def judged(queries, documents, relevant: Sequence | None) -> Judged:
 
 
 def check_by_query(relevant: object) -> None:
-    """Raise an error for judgements that are not one entry for each query.
+    """Check that the judgements are a list.
 
     Raises:
-        ValueError: If `relevant` is not a list with one entry for each query.
+        ValueError: If `relevant` is not a list with one entry per query.
     """
     if isinstance(relevant, Mapping | str) or not isinstance(relevant, Iterable):
         raise invalid(
@@ -149,7 +150,7 @@ def check_by_query(relevant: object) -> None:
 
 
 def _grades(entry, i: int, count: int) -> dict[int, float]:
-    """Return one entry of `relevant` as {index: grade}, checked."""
+    """Check an entry of `relevant` and convert it to {index: grade}."""
     if isinstance(entry, Mapping):
         pairs = list(entry.items())
     else:
@@ -175,7 +176,7 @@ def _grades(entry, i: int, count: int) -> dict[int, float]:
 
 
 def checked_cutoffs(cutoffs) -> list[int]:
-    """Return numbers of ranks as a list; raise an error for others than integers above 0."""
+    """Convert cutoffs to a list of integers. Raise an error if one of them is not positive."""
     found = list(cutoffs) if isinstance(cutoffs, Iterable) else []
     known = (isinstance(k, Integral) and not isinstance(k, bool) and k > 0 for k in found)
     if not found or not all(known):
@@ -184,14 +185,15 @@ def checked_cutoffs(cutoffs) -> list[int]:
 
 
 def checked_scores(scores, first: int, second: int) -> np.ndarray:
-    """Return the scores of pairs (N,) as float64, checked.
+    """Check the scores of pairs and convert them to float64, shape (N,).
 
     Args:
-        scores: a number for each pair.
-        first, second: how many texts there are of the pairs.
+        scores: Sequence of numbers, one per pair.
+        first, second: Integers. Numbers of first and second texts.
 
     Raises:
-        ValueError: If there is not one finite number for each pair, or if all scores are equal.
+        ValueError: If `scores` does not contain one finite number per pair, or if all scores are
+            equal.
     """
     scores = np.asarray(check_given(scores))
     if scores.dtype.kind not in "fiub" or scores.shape != (first,) or first != second:
@@ -204,7 +206,7 @@ def checked_scores(scores, first: int, second: int) -> np.ndarray:
         i = int(np.isfinite(scores).argmin())
         raise invalid(f"scores[{i}]", scores[i], "finite numbers")
     if np.ptp(scores) == 0:
-        raise ValueError(f"All scores are {scores[0]}. A correlation needs different ones.")
+        raise ValueError(f"All scores are {scores[0]}. A correlation needs different values.")
     return scores
 
 
@@ -214,28 +216,30 @@ def ranking_metrics(
     cutoffs: Sequence[int],
     scores: Iterable[Sequence[float]] | None = None,
 ) -> dict[str, float]:
-    """Return how well rankings have the relevant documents at their top, means over the queries.
+    """Compute ranking metrics, averaged over the queries.
 
-    Documents of equal scores have no order: a metric is its mean over all orders of them, so that
-    the order in which documents are listed does not count.
+    For documents with equal scores, each metric is averaged over all orders of these documents. So
+    the order in which they are listed does not matter.
 
     Args:
-        rankings: for each of Q queries the indices of documents, the nearest first; of a document
-            that is there twice the first counts.
-        relevant: for each query {index of a document: its grade}; above 0 is relevant, and each
-            query has such a document.
-        cutoffs: numbers k of ranks that are looked at.
-        scores: those of the rankings, falling; None: no two are equal.
+        rankings: For each of the Q queries, the indices of documents, nearest document first. If a
+            document occurs twice, the first position is used.
+        relevant: For each query, a dict {index of a document: grade}. A positive grade means
+            relevant, and each query has at least one relevant document.
+        cutoffs: Sequence of integers. Numbers of top documents k to evaluate.
+        scores: For each query, the scores of the ranking in descending order. Defaults to None,
+            which means that all scores differ.
 
     Returns:
-        For each cutoff k "ndcg@k", normalized discounted cumulative gain, with the grade as gain;
-        "mrr@k", the reciprocal of the first relevant rank, 0 if there is none; "recall@k", the
-        share of the relevant documents that are found; "accuracy@k", 1 if one is found; and
-        "map@100", the mean, over all relevant documents, of the precision at their ranks.
+        Dict with these metrics for each cutoff k: "ndcg@k", the normalized discounted cumulative
+        gain, where the gain is the grade. "mrr@k", the reciprocal rank of the first relevant
+        document, or 0 if no document is relevant. "recall@k", the fraction of the relevant
+        documents that are found. "accuracy@k", 1 if at least one relevant document is found. The
+        dict also contains "map@100", the mean precision at the ranks of all relevant documents.
 
-    Source: Järvelin and Kekäläinen 2002, Cumulated Gain-based Evaluation of IR Techniques; as in
+    Source: Järvelin and Kekäläinen 2002, Cumulated Gain-based Evaluation of IR Techniques, as in
     trec_eval. McSherry and Najork 2008, Computing Information Retrieval Performance Measures
-    Efficiently in the Presence of Tied Scores; nDCG as scikit-learn's `ndcg_score`.
+    Efficiently in the Presence of Tied Scores. nDCG as in `ndcg_score` of scikit-learn.
 
     Example:
         >>> found = ranking_metrics([[4, 1, 0]], [{1: 1.0, 7: 1.0}], cutoffs=[3])
@@ -260,14 +264,15 @@ def search_metrics(
     documents: int,
     deepest: int | None = None,
 ) -> dict[str, float]:
-    """Return `ranking_metrics` of a search, which goes deeper while scores at the cut are equal.
+    """Compute `ranking_metrics` of a search. Search deeper while scores at the cutoff are equal.
 
     Args:
-        search: from the numbers of some queries and a number k to the indices of the k nearest
-            documents of each query, or of fewer if no others are found, and their scores.
-        relevant, cutoffs: see `ranking_metrics`.
-        documents: how many different ones there are.
-        deepest: how many there are, with those that are there twice; None: as many.
+        search: Function of the indices of some queries and a number k. For each query, it returns
+            the indices of the k nearest documents and their scores. It may find fewer documents.
+        relevant, cutoffs: See `ranking_metrics`.
+        documents: Integer. Number of different documents.
+        deepest: Integer. Number of documents including duplicates. Defaults to None, which means no
+            duplicates.
 
     Example:
         >>> def search(queries, k):
@@ -298,12 +303,13 @@ def search_metrics(
 def _ranks(
     ranking: Sequence[int], scores: Sequence[float], grades: Mapping[int, float], depth: int
 ) -> np.ndarray:
-    """Return for each rank what is known of the document there, (RANK_WIDTH, depth).
+    """Return data about the documents at each rank, (RANK_WIDTH, depth).
 
     Returns:
-        Of the documents whose score is that of the rank: their mean gain, their number, how many
-        of them are relevant, and how many of them are before the rank; and how many relevant ones
-        are before them all. Ranks without a document are of one that is not relevant.
+        Five values about the documents that have the score of this rank: their mean gain, their
+        number, the number of relevant documents, and the number of these documents before the rank.
+        The last value is the number of relevant documents with higher scores. A rank without a
+        document is treated as a document that is not relevant.
     """
     places = {}
     for place, document in enumerate(np.asarray(ranking).tolist()):
@@ -327,17 +333,18 @@ def _ranks(
 def _metrics(
     ranks: np.ndarray, relevant: Sequence[Mapping[int, float]], cutoffs: Sequence[int]
 ) -> dict[str, float]:
-    """Return the metrics of queries from what is known of their ranks, (Q, RANK_WIDTH, R)."""
+    """Compute the metrics of queries from the data about their ranks, (Q, RANK_WIDTH, R)."""
     gain, count, hits, inside, before = ranks.swapaxes(0, 1)  # (Q, R) each
     grades = [np.sort([grade for grade in row.values() if grade > 0])[::-1] for row in relevant]
     totals = np.array([len(row) for row in grades])
     place = np.arange(1, ranks.shape[-1] + 1)
-    hit = hits / count  # the probability that the document there is relevant
-    # The probability that it is, where none before it is; and that none up to the rank is.
+    hit = hits / count  # the probability that the document at the rank is relevant
+    # `next_hit` is this probability if all documents before it are irrelevant. `none` is the
+    # probability that all documents up to the rank are irrelevant.
     next_hit = np.minimum(hits / (count - inside), 1)
     none = np.cumprod(1 - next_hit, axis=1)
     first = np.concatenate([np.ones((len(none), 1)), none[:, :-1]], axis=1) * next_hit
-    # Relevant ones up to the rank, where the one there is relevant.
+    # Expected number of relevant documents up to the rank, if the document there is relevant.
     up_to = before + 1 + inside * (hits - 1) / np.maximum(count - 1, 1)
     found = {}
     for k in cutoffs:
@@ -351,12 +358,12 @@ def _metrics(
 
 
 def _discounted(gains: np.ndarray) -> np.ndarray:
-    """Return the discounted cumulative gain of gains (..., R) in the order of the ranks."""
+    """Compute the discounted cumulative gain of gains (..., R) in the order of the ranks."""
     return (gains / np.log2(np.arange(2, gains.shape[-1] + 2))).sum(axis=-1)
 
 
 def pearson(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the correlation of two columns of numbers (N,), neither of which is constant.
+    """Compute the correlation of two columns (N,), which must not be constant.
 
     Example:
         >>> round(pearson(np.array([1, 2, 3]), np.array([2, 4, 9])), 3)
@@ -367,7 +374,7 @@ def pearson(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the correlation of the ranks of two columns of numbers (N,).
+    """Compute the correlation of the ranks of two columns (N,).
 
     Example:
         >>> spearman(np.array([1, 2, 3]), np.array([2, 4, 90]))
@@ -377,7 +384,7 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def average_ranks(values: np.ndarray) -> np.ndarray:
-    """Return the rank of each of some numbers (N,), from 1; equal ones share the mean of theirs.
+    """Compute the rank of each value (N,), starting at 1. Equal values share their mean rank.
 
     Example:
         >>> average_ranks(np.array([7.0, 3.0, 7.0])).tolist()

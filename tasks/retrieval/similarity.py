@@ -1,7 +1,7 @@
-"""Similarity of vectors, in NumPy.
+"""Similarity of vectors in NumPy.
 
 Comment letters: N and M vectors or texts, P pairs of them, B vectors of a block, Q queries, D
-width.
+dimensions.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from encoder_zoo.common.wording import invalid
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 TokenSimilarity = Literal["maxsim", "meanmaxsim"]
 BLOCK = 2**20  # products in memory at a time: 4 MB
-LARGEST = 1e17  # float32 holds the sum of the squares of some thousand such numbers
+LARGEST = 1e17  # float32 can represent the sum of the squares of several thousand such values
 
 
 def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.ndarray:
-    """Return how similar each of some vectors is to each of others; more is closer.
+    """Compute the similarity between all rows of `a` and all rows of `b`.
 
     Args:
-        a: (N, D).
-        b: (M, D).
-        function: "cosine", "dot", or the negative distance, "euclidean" or "manhattan".
+        a: Array of shape (N, D).
+        b: Array of shape (M, D).
+        function: "cosine", "dot", "euclidean" or "manhattan". The last two are negative distances.
 
     Returns:
-        (N, M) float32.
+        Float32 array of shape (N, M). Higher scores mean more similar vectors.
 
     Example:
         >>> a, b = np.array([[3.0, 4.0]]), np.array([[3.0, 4.0], [0.0, 2.0]])
@@ -43,19 +43,19 @@ def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.
     if function in ("cosine", "dot"):
         return a @ b.T
     if function == "euclidean":
-        a, b = a.astype("float64"), b.astype("float64")  # equal vectors are 0 apart
+        a, b = a.astype("float64"), b.astype("float64")  # the distance of equal vectors must be 0
         squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * (a @ b.T)
         return -np.sqrt(np.maximum(squares, 0)).astype("float32")
     return np.stack([0 - np.abs(row - b).sum(1) for row in a]) if len(a) else np.zeros((0, len(b)))
 
 
 def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
-    """Return the similarity of each vector to the one in the same row, (P,) float64.
+    """Compute the similarity between each row of `a` and the same row of `b`, (P,) float64.
 
     Args:
-        a: (P, D).
-        b: (P, D).
-        function: a `Similarity`; for "cosine" the vectors have unit length.
+        a: Array of shape (P, D).
+        b: Array of shape (P, D).
+        function: Name of a `Similarity`. For "cosine", the vectors must have unit length.
 
     Example:
         >>> a, b = np.array([[3.0, 4.0]]), np.array([[0.0, 0.0]])
@@ -72,7 +72,7 @@ def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
 
 
 def ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> np.ndarray:
-    """Return scores (Q, B) that order vectors (B, D) for each query as the similarity does.
+    """Compute scores (Q, B) that sort vectors (B, D) in the same order as the similarity.
 
     Example:
         >>> vectors = np.array([[3.0, 4.0], [1.0, 0.0]], "float32")
@@ -82,22 +82,22 @@ def ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> 
     if function == "manhattan":
         return np.stack([-np.abs(query - vectors).sum(axis=1) for query in queries])
     products = queries @ vectors.T
-    if function == "euclidean":  # half of the negative squared distance, plus the query's own part
+    if function == "euclidean":  # half the negative squared distance, without the query's norm
         products -= 0.5 * np.einsum("nd,nd->n", vectors, vectors)
     return products
 
 
 def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the score of each query with each document.
+    """Compute the MaxSim score of each query and each document.
 
-    It is the sum over the query's tokens of the largest product with a token of the document.
+    For each token of the query, the largest product with a token of the document is added.
 
     Args:
-        queries: Q arrays (tokens, D).
-        documents: N arrays (tokens, D), of one token or more.
+        queries: Q arrays of shape (tokens, D).
+        documents: N arrays of shape (tokens, D), with at least one token each.
 
     Returns:
-        (Q, N) float32.
+        Float32 array of shape (Q, N).
 
     Source: Khattab and Zaharia 2020, ColBERT, equation 3.
 
@@ -126,11 +126,12 @@ def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> n
 
 
 def queries_for(queries: Sequence[np.ndarray], function: str) -> Sequence[np.ndarray]:
-    """Return the vectors of queries' tokens whose MaxSim is the similarity.
+    """Scale the token vectors of queries so that MaxSim computes the similarity function.
 
     Args:
-        queries: Q arrays (tokens, D).
-        function: a `TokenSimilarity`; for "meanmaxsim" they are divided by their number.
+        queries: Q arrays of shape (tokens, D).
+        function: Name of a `TokenSimilarity`. For "meanmaxsim", the vectors are divided by the
+            number of tokens.
 
     Example:
         >>> [query] = queries_for([np.ones((2, 1), "float32")], "meanmaxsim")
@@ -143,7 +144,7 @@ def queries_for(queries: Sequence[np.ndarray], function: str) -> Sequence[np.nda
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:
-    """Return rows (N, D) divided by their Euclidean length; rows of zeros unchanged.
+    """Scale rows (N, D) to unit length. Zero rows are unchanged.
 
     Example:
         >>> unit_rows(np.array([[3.0, 4.0], [3e-30, 4e-30], [0.0, 0.0]], "float32")).round(6)
@@ -155,9 +156,9 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
 
 
 def _lengths(vectors: np.ndarray) -> np.ndarray:
-    """Return the Euclidean length of each row (N, D), (N, 1), but 1 for rows of zeros.
+    """Compute the Euclidean norm of each row, (N, 1). For zero rows, return 1.
 
-    Squares are added in float64: those of small numbers are 0 in float32.
+    Squares are added in float64, because squares of small values are 0 in float32.
     """
     lengths = np.empty((len(vectors), 1), vectors.dtype)
     step = max(1, BLOCK // max(vectors.shape[1], 1))
@@ -168,14 +169,14 @@ def _lengths(vectors: np.ndarray) -> np.ndarray:
 
 
 def grouped_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a vector for each group: in the direction of its mean, as long as its average one.
+    """Compute one vector per group, with the direction of its mean and the mean norm.
 
     Args:
-        vectors: (N, D).
-        groups: (N,), the group of each.
+        vectors: Array of shape (N, D).
+        groups: Integer array of shape (N,). The group of each vector.
 
     Returns:
-        The groups (G,) that there are, sorted, and their vectors (G, D).
+        The sorted groups (G,) and their vectors (G, D).
 
     Example:
         >>> vectors = np.array([[2.0, 0.0], [0.0, 3.0], [0.0, 5.0]])
@@ -193,7 +194,7 @@ def grouped_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, 
 
 
 def check_finite(vectors: np.ndarray, name: str) -> None:
-    """Raise an error if a number of vectors (N, D) is NaN, infinite, or too large for a score.
+    """Raise an error if a value in vectors (N, D) is NaN, infinite or too large.
 
     Raises:
         ValueError: If a vector has a value that is NaN, infinite or too large for float32 products.
@@ -204,7 +205,7 @@ def check_finite(vectors: np.ndarray, name: str) -> None:
 
 
 def first_not_held(vectors: np.ndarray) -> tuple[int, str] | None:
-    """Return the first row of vectors (N, D) of which there are no scores, and why; or None.
+    """Return the first row of vectors (N, D) with an invalid value, and the reason, or None.
 
     Example:
         >>> first_not_held(np.float32([[1, 2], [np.nan, 0]]))
@@ -213,24 +214,25 @@ def first_not_held(vectors: np.ndarray) -> tuple[int, str] | None:
     step = max(1, BLOCK // max(vectors.shape[1], 1))
     for i in range(0, len(vectors), step):
         sizes = np.abs(vectors[i : i + step])
-        held = (sizes <= np.float32(LARGEST)).all(axis=1)  # not where a number is NaN
+        held = (sizes <= np.float32(LARGEST)).all(axis=1)  # False if a value is NaN
         if held.all():
             continue
         row = int(held.argmin())
         if np.isfinite(sizes[row]).all():
             return i + row, (
-                f"beyond {LARGEST:g}, whose products float32 does not hold. Divide all by one "
-                "number."
+                f"beyond {LARGEST:g}, which is too large for products in float32. Divide all "
+                "vectors by the same number."
             )
         return i + row, "that is NaN or infinite. Expected finite numbers."
     return None
 
 
 def checked_vectors(vectors, most: int) -> np.ndarray:
-    """Return a copy of vectors (N, D) as float32.
+    """Check vectors (N, D) and copy them to float32.
 
     Raises:
-        ValueError: If `vectors` is not an array (N, D) of finite floats with D of at most `most`.
+        ValueError: If `vectors` is not an array of finite floats (N, D), or if D is greater than
+            `most`.
     """
     found = np.asarray(vectors)
     if found.ndim != 2 or found.dtype.kind != "f" or not found.size:
@@ -247,15 +249,15 @@ def checked_vectors(vectors, most: int) -> np.ndarray:
 
 
 def made_of(texts: Sized, vectors: Any, width: int | None = None) -> Any:
-    """Return the vectors that an embedder made of texts, checked: one for each.
+    """Check the shape of the vectors that an embedder computed for texts.
 
     Args:
-        texts: N of them.
-        vectors: (N, D), an array or a sparse matrix; or a list of N.
-        width: D; None is any.
+        texts: N texts.
+        vectors: Array or sparse matrix of shape (N, D), or a list of N arrays.
+        width: Integer. Expected number of dimensions. Defaults to None, which accepts any number.
 
     Raises:
-        ValueError: If there is not one vector for each text, of `width` dimensions.
+        ValueError: If there is not one vector per text, or if the number of dimensions is wrong.
     """
     if isinstance(vectors, list):
         shape, right = f"({len(vectors)}, ...)", len(vectors) == len(texts)
@@ -272,7 +274,7 @@ def made_of(texts: Sized, vectors: Any, width: int | None = None) -> Any:
 
 
 def checked_and_normalized(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
-    """Return vectors (N, D), checked, and changed to unit length if they are for "cosine".
+    """Check vectors (N, D) and, for "cosine", scale them to unit length in place.
 
     Raises:
         ValueError: If a vector has a value that is NaN, infinite or too large.

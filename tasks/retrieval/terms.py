@@ -1,9 +1,9 @@
-"""Documents as their terms, and the search for those that share terms with a query.
+"""Search for documents that share terms with a query.
 
-`Postings` has sparse vectors, weights of a vocabulary's terms; `WordCounts` has texts, whose words
-BM25 weighs.
+`Postings` stores sparse vectors, which contain a weight for each term of a vocabulary. `WordCounts`
+stores texts, and BM25 computes the weights of their words.
 
-Comment letters: N documents or texts, Q queries, P weights above 0, V vocabulary.
+Comment letters: N documents or texts, Q queries, P positive weights, V vocabulary.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ if TYPE_CHECKING:
 
 sparse = LazyModule("scipy.sparse", "Sparse vectors need the package scipy: `pip install scipy`.")
 bm25s = LazyModule("bm25s", "BM25 needs the package bm25s: `pip install bm25s`.")
-QUERIES = 64  # at a time
+QUERIES = 64  # to search at a time
 # Han and Hiragana, which are written without spaces.
 UNSPACED = "\u3041-\u3096\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-Found = tuple[list[np.ndarray], list[np.ndarray]]  # of each query indices and scores
+Found = tuple[list[np.ndarray], list[np.ndarray]]  # indices and scores for each query
 
 
 def as_rows(weights: np.ndarray, most: int | None = None) -> csr_array:
-    """Return dense weights (N, V) as a sparse matrix, with the largest of each row if they are
-    more than `most`.
+    """Convert dense weights (N, V) to a sparse matrix with at most `most` weights per row.
 
     Example:
         >>> as_rows(np.array([[0.0, 2.0, 1.0, 3.0]]), 2).toarray().tolist()
@@ -49,13 +48,13 @@ def as_rows(weights: np.ndarray, most: int | None = None) -> csr_array:
 
 
 def sparse_unit_rows(rows: csr_array) -> csr_array:
-    """Return rows (N, V) divided by their Euclidean length; rows of zeros unchanged.
+    """Scale rows (N, V) to unit length. Zero rows are unchanged.
 
     Example:
         >>> sparse_unit_rows(as_rows(np.array([[0.0, 4.0], [0.0, 0.0]]))).toarray().tolist()
         [[0.0, 1.0], [0.0, 0.0]]
     """
-    wide = rows.astype("float64")  # squares of small numbers are 0 in float32
+    wide = rows.astype("float64")  # squares of small values are 0 in float32
     lengths = np.sqrt(wide.multiply(wide).sum(axis=1))
     scaled = rows.copy()
     scaled.data /= np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))
@@ -63,7 +62,7 @@ def sparse_unit_rows(rows: csr_array) -> csr_array:
 
 
 def normalized_for(rows, function: str) -> csr_array:
-    """Return rows (N, V) of weights in float32, of unit length if "cosine" compares them.
+    """Convert weights (N, V) to float32 and, for "cosine", scale the rows to unit length.
 
     Raises:
         ValueError: If a weight is NaN, infinite or too large for float32 products.
@@ -77,12 +76,12 @@ def normalized_for(rows, function: str) -> csr_array:
 
 
 def best_first(weights: np.ndarray, indices: np.ndarray, most: int) -> np.ndarray:
-    """Return the positions of the largest weights, of equal ones the lower index first.
+    """Return the positions of the largest weights. For equal weights, lower indices come first.
 
     Args:
-        weights: (P,).
-        indices: (P,), different numbers.
-        most: how many, at most P.
+        weights: Array of shape (P,).
+        indices: Array of P different integers.
+        most: Integer. Number of positions to return, at most P.
 
     Example:
         >>> best_first(np.array([1.0, 5.0, 1.0]), np.array([7, 3, 2]), 2).tolist()
@@ -96,10 +95,10 @@ def best_first(weights: np.ndarray, indices: np.ndarray, most: int) -> np.ndarra
 
 
 class Postings:
-    """For each term of the vocabulary the documents that have it, and its weights in them.
+    """An inverted index: the documents that contain each term, and the weights of the term.
 
     Args:
-        weights: (V, N), a sparse matrix.
+        weights: Sparse matrix of shape (V, N).
 
     Example:
         >>> from scipy.sparse import csr_array
@@ -116,22 +115,24 @@ class Postings:
 
     @classmethod
     def of(cls, vectors: csr_array) -> Postings:
-        """Return the postings of vectors (N, V)."""
+        """Create an inverted index from vectors (N, V)."""
         return cls(vectors.T.tocsr())
 
     @classmethod
     def opened(
         cls, path: str | os.PathLike, arrays: Mapping[str, np.ndarray], width: int
     ) -> Postings:
-        """Return the postings of a file's arrays, checked: scipy reads memory by these numbers.
+        """Create an inverted index from the arrays of a file.
+
+        All values are checked, because scipy would use wrong values as memory offsets.
 
         Args:
-            path: of the file, for errors.
-            arrays: those of `types`, of documents one after the other.
-            width: V.
+            path: Path to the file, for error messages.
+            arrays: Dict of the arrays in `types`. They contain one document after the other.
+            width: Integer. Size of the vocabulary.
 
         Raises:
-            ValueError: If the arrays do not hold a sparse matrix `width` wide with sorted columns.
+            ValueError: If the arrays do not contain a sparse matrix with `width` sorted columns.
         """
         weights, terms, starts = (arrays[name] for name in cls.types)
         check_finite(weights[:, None], f"{path}: weights")
@@ -144,7 +145,7 @@ class Postings:
         if len(terms) and not (terms.min() >= 0 and terms.max() < width):
             wrong = int(terms.min() if terms.min() < 0 else terms.max())
             raise ValueError(
-                f"{path}: terms holds {wrong}. Expected numbers from 0 to {width - 1}."
+                f"{path}: terms holds {wrong}. Expected integers from 0 to {width - 1}."
             )
         falls = np.flatnonzero(np.diff(terms) <= 0) + 1
         if wrong := np.setdiff1d(falls, starts).tolist():
@@ -160,7 +161,7 @@ class Postings:
 
     @property
     def width(self) -> int:
-        """Return V."""
+        """Return the size of the vocabulary."""
         return self.weights.shape[0]
 
     @property
@@ -170,7 +171,7 @@ class Postings:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays of a file."""
+        """Return the arrays to save."""
         vectors = self.vectors
         parts = vectors.data, vectors.indices, vectors.indptr
         named = zip(self.types.items(), parts, strict=True)
@@ -178,26 +179,28 @@ class Postings:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all arrays."""
+        """Return the size of all arrays in bytes."""
         parts = self.weights.data, self.weights.indices, self.weights.indptr
         return sum(part.nbytes for part in parts)
 
     def joined(self, vectors: csr_array) -> Postings:
-        """Return the postings of these documents and of those with the vectors (N, V)."""
+        """Return an inverted index with more documents, given as vectors (N, V), at the end."""
         both = [self.weights, vectors.T.tocsr()]
         return Postings(sparse.hstack(both, format="csr"))
 
     def taken(self, indices: np.ndarray) -> Postings:
-        """Return the postings of some documents, in the order of their indices."""
+        """Return an inverted index of the documents at the given indices, in this order."""
         return Postings.of(self.vectors[indices])
 
     def nearest(self, vectors: csr_array, k: int, among: np.ndarray | None = None) -> Found:
-        """Return for each of the vectors (Q, V) the indices of its nearest documents, and scores.
+        """Find the nearest documents of each query. Return their indices and scores.
 
         Args:
-            vectors: of queries.
-            k: of each query; fewer if fewer share a term with it.
-            among: the indices of the documents that may be found; None: all.
+            vectors: Sparse matrix of shape (Q, V). The vectors of the queries.
+            k: Integer. Maximum number of results per query. Only documents that share a term with
+                the query are returned.
+            among: Integer array. Indices of the documents to search. Defaults to None, which
+                searches all documents.
         """
         allowed = _mask(among, len(self))
         indices, scores = [], []
@@ -215,17 +218,18 @@ class Postings:
 
 
 class WordCounts:
-    """The words of texts, weighed by BM25.
+    """Search texts by their words, with BM25.
 
     Args:
-        texts: N of them.
+        texts: List of N texts.
 
     Raises:
         ImportError: If the package bm25s is not installed.
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
-    section 3. Words: as in Unicode Standard Annex 29, section 4, but for Katakana and Hangul, whose
-    runs are words, and text of Thai and its like, which would need a dictionary.
+    section 3. Words are defined as in Unicode Standard Annex 29, section 4, with two exceptions: a
+    sequence of Katakana or Hangul characters is one word, and text in Thai and similar scripts is
+    not segmented, because this would require a dictionary.
     """
 
     def __init__(self, texts: list[str]):
@@ -241,30 +245,32 @@ class WordCounts:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return no arrays: words are counted again when a file is opened."""
+        """Return no arrays, because the words are counted again when a file is opened."""
         return {}
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the words' weights."""
+        """Return the size of the weights in bytes."""
         parts = self._bm25.scores.values() if self._bm25 else ()
         return sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
 
     def joined(self, texts: list[str]) -> WordCounts:
-        """Return the words of these texts and of further ones, all counted again."""
+        """Count the words of these texts and more texts again."""
         return WordCounts([*self._texts, *texts])
 
     def taken(self, indices: np.ndarray) -> WordCounts:
-        """Return the words of some texts, in the order of their indices, all counted again."""
+        """Count the words of the texts at the given indices again, in this order."""
         return WordCounts([self._texts[i] for i in indices])
 
     def nearest(self, queries: list[str], k: int, among: np.ndarray | None = None) -> Found:
-        """Return for each query the indices of the best texts, and scores.
+        """Find the best texts for each query. Return their indices and scores.
 
         Args:
-            queries: Q texts.
-            k: of each query; fewer if fewer share a word with it.
-            among: the indices of the texts that may be found; None: all.
+            queries: List of Q texts.
+            k: Integer. Maximum number of results per query. Only texts that share a word with the
+                query are returned.
+            among: Integer array. Indices of the texts to search. Defaults to None, which searches
+                all texts.
         """
         allowed = _mask(among, len(self))
         found = [self._best(query, k, allowed) for query in queries]
@@ -286,7 +292,7 @@ class WordCounts:
 
 
 def _mask(among: np.ndarray | None, count: int) -> np.ndarray | None:
-    """Return which of N documents are among some, (N,) bool; None: all are."""
+    """Return a mask (N,) of the documents to search, or None for all documents."""
     if among is None:
         return None
     allowed = np.zeros(count, bool)
@@ -295,7 +301,7 @@ def _mask(among: np.ndarray | None, count: int) -> np.ndarray | None:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text, in lower case.
+    """Split a text into lowercase words.
 
     Example:
         >>> words_of("It's naïve, No. 5!")
@@ -308,7 +314,7 @@ def words_of(text: str) -> list[str]:
 
 @functools.cache
 def word_pattern() -> re.Pattern[str]:
-    """Return the pattern of a word. Marks, such as vowel signs, are no letters to `\\w`."""
+    """Return the pattern of a word. `\\w` does not match marks, such as vowel signs."""
     characters = map(chr, range(sys.maxunicode + 1))
     marks = "".join(c for c in characters if unicodedata.category(c) in ("Mn", "Mc"))
     return re.compile(rf"[{UNSPACED}]|(?:[^\W{UNSPACED}]|[{marks}])+")
