@@ -1,4 +1,4 @@
-"""BERTweet's tokenizer: words between white space, split by fastBPE's merges of characters."""
+"""BPE tokenizer of BERTweet."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
 from encoder_zoo.encoders.tokenizers.steps import TWEET_WORDS, WORD_END, Model
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
-CONTINUED = "@@"  # on tokens that do not end a word, in the vocabulary
-NUM_FIRST = 4  # tokens with a fixed id
+CONTINUED = "@@"  # suffix of tokens that do not end a word
+NUM_FIRST = 4  # number of tokens with fixed ids
 
 
 @serializable
 class BertweetTokenizer(WritesFiles, Tokenizer):
-    """Splits texts into the ids that BERTweet was trained with.
+    """BPE tokenizer of BERTweet.
 
-    Texts are split at white space; a line break directly after a word belongs to it. Texts are not
-    normalized: pass tweets with "@USER" and "HTTPURL" for names and links, as in training.
+    Texts are split at white space. A line break directly after a word belongs to the word. Texts
+    are not normalized. As in the training of BERTweet, replace user names and links in tweets by
+    "@USER" and "HTTPURL".
 
     Args:
-        vocabulary: the tokens in the order of their ids: start, padding, end and unknown token
-            first. Tokens that do not end a word end with "@@".
-        merges: pairs "a b" in the order in which they were learned. The last character of a word
-            ends with "</w>".
-        **options: the other arguments of `Tokenizer`.
+        vocabulary: List of tokens in the order of their ids. The first tokens are the start,
+            padding, end and unknown tokens. Tokens that do not end a word have the suffix "@@".
+        merges: List of "a b" pairs in the order in which they were learned. The last character of a
+            word has the suffix "</w>".
+        **options: Other arguments of `Tokenizer`.
 
     Raises:
-        ValueError: If the vocabulary does not begin with the four special tokens, holds a token
-            twice or one with white space, or if a merge is not two symbols separated by a space.
+        ValueError: If the vocabulary does not start with the four special tokens, contains a token
+            twice or a token with white space, or if a merge is not a pair of symbols separated by a
+            space.
 
     Source: Nguyen, Vu & Nguyen, "BERTweet: A pre-trained language model for English Tweets"
         (2020), section 3; Sennrich, Haddow & Birch, "Neural Machine Translation of Rare Words
@@ -70,7 +72,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
         return list(self._merges)
 
     def starts_word(self, token: str) -> bool:
-        """Return False: tokens only tell whether they end a word, see `ends_word`."""
+        """Return False, because tokens only indicate the end of a word, see `ends_word`."""
         return False
 
     def ends_word(self, token: str) -> bool:
@@ -81,7 +83,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
         return array_ops.strings.strip(texts)
 
     def _symbols(self) -> list[str]:
-        """Return the symbols of the merges, and every character inside and at the end of words."""
+        """Return the symbols of the merges, and all characters with and without a word end."""
         letters = {c for token in (*self.vocabulary, *self._merges) for c in token} - {" "}
         symbols = [symbol for c in sorted(letters) for symbol in (c, c + WORD_END)]
         for merge in self._merges:
@@ -90,20 +92,20 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
         return list(dict.fromkeys(symbols))
 
     def _model_in_texts(self) -> Model:
-        """Return the BPE of the symbols, whose numbers stand for the ids of tokens."""
+        """Return a BPE model of the symbols, with a mapping from symbols to token ids."""
         symbols, special = self._symbols(), set(self.special_token_ids)
         tokens = {t: i for t, i in self._vocabulary.ids.items() if i not in special}
         names = [
             s.removesuffix(WORD_END) if s.endswith(WORD_END) else s + CONTINUED for s in symbols
         ]
         ids = [tokens.get(name, self.unknown_token_id) for name in (" 0", *names)]
-        numbers = {symbol: i for i, symbol in enumerate((" 0", *symbols))}  # no text has a space
+        numbers = {symbol: i for i, symbol in enumerate((" 0", *symbols))}  # words contain no space
         model = bpe_model(numbers, self._merges, " 0")
         model |= {"end_of_word_suffix": WORD_END, "continuing_subword_prefix": None}
         return Model(model, ids)
 
     def _steps(self) -> dict:
-        """Return the steps, which no tokenizer.json can hold together with the model."""
+        """Return the steps. A tokenizer.json cannot represent them together with the model."""
         words = {"pre_tokenizer": TWEET_WORDS}
         return {**dict.fromkeys(("normalizer", "post_processor", "decoder")), **words}
 
@@ -115,14 +117,14 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
             raise invalid(
                 f"{files.folder / 'tokenizer_config.json'}: normalization",
                 True,
-                'False, with texts that have "@USER" and "HTTPURL" in place of names and links: '
-                "normalization is not implemented",
+                "False, because normalization is not implemented. Replace names and links in texts "
+                'by "@USER" and "HTTPURL"',
             )
         for name in ("vocab.txt", "bpe.codes"):
             if name not in files:
                 raise FileNotFoundError(
-                    f"{files.folder} has no {name}. Expected vocab.txt and bpe.codes of a "
-                    f"{cls.__name__}."
+                    f"{files.folder} has no {name}. {cls.__name__} requires vocab.txt and "
+                    "bpe.codes."
                 )
         roles = files.special_tokens_for(cls)
         first = ("start_token", "pad_token", "end_token", "unknown_token")
@@ -137,22 +139,22 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
         return cls(tokens, _merges_in(files), added_tokens=added, **roles, **template)
 
     def to_files(self) -> dict[str, str | bytes]:
-        """Write the tokenizer as files that transformers' AutoTokenizer reads with the same ids.
+        """Convert the tokenizer to files for AutoTokenizer of transformers.
 
-        There is no tokenizer.json, since the library `tokenizers` has no "@@" suffix.
+        The files do not include a tokenizer.json, because the library `tokenizers` does not support
+        the suffix "@@".
 
         Returns:
-            {file name: text}: vocab.txt, bpe.codes and tokenizer_config.json.
+            Dict of file names to texts, for vocab.txt, bpe.codes and tokenizer_config.json.
 
         Raises:
-            ValueError: If the tokens around texts are others than the files of this tokenizer can
-                state.
+            ValueError: If the files cannot represent the special tokens around texts.
         """
         if self.pair_separators != 2 or self.uses_segments:
             raise ValueError(
                 f"pair_separators is {self.pair_separators} and uses_segments "
-                f"{self.uses_segments}. Expected 2 and False, "
-                f"since files of a {type(self).__name__} hold nothing else."
+                f"{self.uses_segments}. Expected 2 and False, because the files of a "
+                f"{type(self).__name__} cannot store other values."
             )
         settings = {
             "tokenizer_class": "BertweetTokenizer",
@@ -170,7 +172,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
     def _vocabulary_files(self) -> dict[str, str]:
         words = self.vocabulary[4:]
         words = words[:-1] if words[-1] == self.mask_token else words
-        # The counts of the training are lost; readers ignore them.
+        # The original counts are unknown, and readers ignore the counts.
         return {
             "vocab.txt": "".join(f"{word} 1\n" for word in words),
             "bpe.codes": "".join(f"{merge} 1\n" for merge in self.merges),
@@ -178,7 +180,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
 
 
 def _check_vocabulary(vocabulary: list[str], first: list[str]) -> None:
-    """Raise an error if vocab.txt cannot hold the vocabulary."""
+    """Raise a ValueError if vocab.txt cannot store the vocabulary."""
     if vocabulary[:NUM_FIRST] != first:
         raise invalid(f"vocabulary[:{NUM_FIRST}]", vocabulary[:NUM_FIRST], f"{first}")
     if len(set(vocabulary)) < len(vocabulary):
@@ -195,25 +197,26 @@ def _check_vocabulary(vocabulary: list[str], first: list[str]) -> None:
 
 
 def _check_merges(merges: Sequence[str]) -> None:
-    """Raise an error if a merge is not a pair of symbols."""
+    """Raise a ValueError if a merge is not a pair of symbols."""
     for i, merge in enumerate(merges):
         if len(merge.split()) != 2 or merge != " ".join(merge.split()):
             raise invalid(f"merges[{i}]", merge, "two symbols, separated by a space")
 
 
 def _lines(files: TokenizerFiles, name: str) -> list[str]:
-    """Return the lines of a file; raise an error if the last has no line break."""
-    content = files.contents[name].replace("\r", "\n")  # as in transformers, which has no other
+    """Return the lines of a file, or raise a ValueError if it does not end with a line break."""
+    content = files.contents[name].replace("\r", "\n")  # as in transformers
     check_count(content.count("\n"), name)
     if content and not content.endswith("\n"):
         raise ValueError(
-            f"{files.folder / name} ends without a line break, so it may be cut off. Get it again."
+            f"{files.folder / name} ends without a line break, so it may be truncated. Download it "
+            "again."
         )
     return content.split("\n")[:-1]
 
 
 def _tokens_in(files: TokenizerFiles) -> list[str]:
-    """Return the tokens of vocab.txt without their counts."""
+    """Read the tokens of vocab.txt without their counts."""
     tokens = []
     for i, line in enumerate(_lines(files, "vocab.txt"), 1):
         token, space, _ = line.strip().rpartition(" ")
@@ -224,7 +227,7 @@ def _tokens_in(files: TokenizerFiles) -> list[str]:
 
 
 def _merges_in(files: TokenizerFiles) -> list[str]:
-    """Return the pairs of bpe.codes without their counts."""
+    """Read the merges of bpe.codes without their counts."""
     merges = []
     for i, line in enumerate(_lines(files, "bpe.codes"), 1):
         parts = line.split()

@@ -1,4 +1,4 @@
-"""RoBERTa's tokenizer: byte-level byte pair encoding, as in GPT-2."""
+"""Byte-level BPE tokenizers of RoBERTa, ModernBERT and EuroBERT."""
 
 from __future__ import annotations
 
@@ -31,20 +31,24 @@ logger = logging.getLogger("encoder_zoo")
 
 @serializable
 class RobertaTokenizer(WritesFiles, Tokenizer):
-    """Tokenizes texts by byte-level BPE, with the ids that RoBERTa checkpoints were trained with.
+    """Byte-level BPE tokenizer of RoBERTa.
+
+    The token ids are the same as in the training of RoBERTa checkpoints.
 
     Args:
-        vocabulary: {token: id}, or the path of a vocab.json. Bytes without a token become the
+        vocabulary: Dict of tokens to ids, or path of a vocab.json. Bytes without a token become the
             unknown token.
-        merges: "a b" pairs in the order in which they were learned, or the path of a merges.txt.
-        add_prefix_space: tokenize the first word like one after a space.
-        trim_offsets: leave the spaces around tokens out of their spans; None for what the class's
-            own checkpoints do.
-        **options: the other arguments of `Tokenizer`.
+        merges: List of "a b" pairs in the order in which they were learned, or path of a
+            merges.txt.
+        add_prefix_space: Boolean. Whether to insert a space before the first word. Defaults to
+            False.
+        trim_offsets: Boolean or None. Whether the spans of tokens exclude surrounding spaces. If
+            None, the default of the class is used. Defaults to None.
+        **options: Other arguments of `Tokenizer`.
 
     Raises:
-        ValueError: If the vocabulary lacks a special token or has ids far beyond its size, or if a
-            merge is not two of its tokens that together are a third.
+        ValueError: If the vocabulary does not contain a special token or has too large ids, or if a
+            merge does not join two tokens to a third token.
 
     Source: Liu et al., "RoBERTa" (2019), section 4.4; Radford et al., "Language Models are
         Unsupervised Multitask Learners" (2019), section 2.2.
@@ -145,8 +149,8 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
         model = files.part("model")
         if model and tokenizer.unknown_bytes and files.names_class and not model.get("unk_token"):
             logger.warning(
-                "%s: some bytes have no token, and model.unk_token in tokenizer.json is null: "
-                "transformers leaves them out of texts, here they are %s.",
+                "%s: some bytes have no token, and model.unk_token in tokenizer.json is null. "
+                "transformers omits these bytes. They are converted to %s instead.",
                 files.folder.name,
                 tokenizer.unknown_token,
             )
@@ -181,11 +185,11 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
 
     def _model_in_texts(self) -> Model:
         made = super()._model_in_texts()
-        made.settings["unk_token"] = self.unknown_token  # of bytes without a token
+        made.settings["unk_token"] = self.unknown_token  # for bytes without a token
         return made
 
     def _byte_level(self) -> dict:
-        """Return the step of that name, which as a post-processor trims spans."""
+        """Return the ByteLevel step. As a post-processor, this step trims spans."""
         return {
             "type": "ByteLevel",
             "add_prefix_space": self.add_prefix_space,
@@ -216,14 +220,16 @@ def bpe_model(
     fuse_unk: bool = False,
     byte_fallback: bool = False,
 ) -> dict:
-    """Return a BPE model of tokenizer.json.
+    """Return a BPE model in the format of tokenizer.json.
 
     Args:
-        vocabulary: {token: id}.
-        merges: "a b" pairs in their order.
-        unknown: the unknown token.
-        affix: prefix and suffix of subwords; "" and None both mean that there is none.
-        fuse_unk, byte_fallback: fields of the model.
+        vocabulary: Dict of tokens to ids.
+        merges: List of "a b" pairs in their order.
+        unknown: String or None. Unknown token. Defaults to None.
+        affix: String or None. Prefix and suffix of subwords. "" and None mean no affix. Defaults to
+            "".
+        fuse_unk: Boolean. Field of the model. Defaults to False.
+        byte_fallback: Boolean. Field of the model. Defaults to False.
     """
     return {
         "type": "BPE",
@@ -240,7 +246,7 @@ def bpe_model(
 
 
 def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
-    """Raise an error if tokenizer.json has other merges than merges.txt."""
+    """Raise a ValueError if the merges in tokenizer.json and merges.txt differ."""
     for i, (one, other) in enumerate(itertools.zip_longest(merges, read_merges(files))):
         if one != other:
             said = {"merges.txt": one, "tokenizer.json": other}
@@ -248,7 +254,7 @@ def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
 
 
 def _check_merges(merges: list[str], vocabulary: Mapping[str, int], folder: Path) -> None:
-    """Raise an error if a merge has symbols or a result that are no tokens."""
+    """Raise a ValueError if the symbols or the result of a merge are not tokens."""
     for i, merge in enumerate(merges):
         pair = merge.split(" ")
         if len(pair) != 2:
@@ -257,21 +263,19 @@ def _check_merges(merges: list[str], vocabulary: Mapping[str, int], folder: Path
             if token not in vocabulary:
                 raise ValueError(
                     f"{folder}: merge {i} is {shown(merge)}, but {shown(token)} is not in the "
-                    "vocabulary. Expected the vocabulary and merges of one model."
+                    "vocabulary. Expected the vocabulary and merges of the same model."
                 )
 
 
 @serializable
 class ModernBertTokenizer(RobertaTokenizer):
-    """Tokenizes texts by NFC and byte-level BPE, as ModernBERT checkpoints were trained.
+    """Byte-level BPE tokenizer of ModernBERT, with NFC normalization.
 
-    A composed character has the span of its first part. Spans keep the spaces of their tokens.
+    A composed character has the span of its first part. Spans include the spaces of tokens. The
+    arguments are the same as for `RobertaTokenizer`. The `added_tokens` of ModernBERT are runs of 2
+    to 24 spaces.
 
-    The arguments are those of `RobertaTokenizer`; ModernBERT's `added_tokens` are runs of 2 to 24
-    spaces.
-
-    Source: Warner et al. 2024, ModernBERT, section 2.1.3; its words are those of
-        `RobertaTokenizer`.
+    Source: Warner et al. 2024, ModernBERT, section 2.1.3.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet

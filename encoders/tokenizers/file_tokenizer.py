@@ -1,6 +1,6 @@
-"""A tokenizer as its tokenizer.json has it, whatever its steps.
+"""Tokenizer without special tokens for a tokenizer.json with any steps.
 
-Comment letters: N texts.
+Dimensions in comments: N is the number of texts.
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ if TYPE_CHECKING:
 
 @serializable
 class FileTokenizer(ConfigFromSignature):
-    """Tokenizes by the library `tokenizers`, as a tokenizer.json says, without special tokens.
+    """Tokenize texts with the library `tokenizers`, without special tokens.
 
-    It takes every file that the library reads. TensorFlow's graphs, of datasets and exports, refuse
-    the steps that they lack.
+    All files that the library reads are supported. Datasets and exports need a TensorFlow
+    implementation of every step.
 
     Args:
-        tokenizer_json: contents of the file.
-        keeps_unknown: whether unknown words are tokens.
+        tokenizer_json: String. Contents of tokenizer.json.
+        keeps_unknown: Boolean. Whether unknown words are tokens. Defaults to True.
 
     Attributes:
-        tokenizer_json, keeps_unknown: as given.
-        unknown_id: of unknown words; None if there are none.
+        tokenizer_json: String. Contents of tokenizer.json.
+        keeps_unknown: Boolean. Whether unknown words are tokens.
+        unknown_id: Integer. Id of the unknown token, or None if the model has none.
 
     Raises:
-        ValueError: If tokenizer.json cannot be read, or if texts are tokenized in a graph of
-            TensorFlow, which lacks a step of tokenizer.json.
+        ValueError: If the library cannot read the file, or if TensorFlow operations do not support
+            a step in a dataset or export.
 
     Example:
         >>> model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1, "cat": 2}}
@@ -61,7 +62,7 @@ class FileTokenizer(ConfigFromSignature):
         [[1, 2]]
     """
 
-    # What preprocessors ask tokenizers for.
+    # Attributes that preprocessors require.
     uses_segments = False
     library_is_equal = True
     model_max_length = None
@@ -88,7 +89,7 @@ class FileTokenizer(ConfigFromSignature):
 
     @classmethod
     def from_files(cls, files: Mapping[str, Any]) -> Self:
-        """Return the tokenizer of the arguments that a preset's files hold."""
+        """Build the tokenizer from the files of a preset."""
         return cls(**files)
 
     def __copy__(self) -> FileTokenizer:
@@ -99,7 +100,7 @@ class FileTokenizer(ConfigFromSignature):
 
     @property
     def vocabulary_size(self) -> int:
-        """Return V."""
+        """Number of token ids."""
         return self._library.get_vocab_size()
 
     def get_vocabulary(self) -> list[str]:
@@ -108,16 +109,20 @@ class FileTokenizer(ConfigFromSignature):
         return [token for token, _ in tokens]
 
     def to_files(self) -> dict[str, str]:
-        """Return {name of a file: contents} for a preset."""
+        """Return a dict of file names to contents for a preset."""
         return {"tokenizer.json": self.tokenizer_json}
 
     def ids_of(self, texts: list[str], first: int | None = None) -> tuple[np.ndarray, ...]:
-        """Return the ids of all tokens, (T,) int32, how many each text has, (N,) int64, and whether
-        it has more than are read, (N,) bool.
+        """Return the ids of all tokens, their number in each text, and whether texts were cut.
 
         Args:
-            texts: N.
-            first: so many of each text, of which unknown ones may be left out; None: all.
+            texts: List of N strings.
+            first: Integer or None. Maximum number of tokens of each text, from which unknown tokens
+                may then be removed. If None, all tokens are returned. Defaults to None.
+
+        Returns:
+            Tuple of int32 ids (T,), int64 counts (N,), and booleans (N,) that are true if a text
+            has further tokens.
         """
         found = encode(self._library, texts)
         rows = [encoding.ids for encoding in found]
@@ -133,11 +138,15 @@ class FileTokenizer(ConfigFromSignature):
         return ids[known], np.bincount(of_texts[known], minlength=len(rows)), longer
 
     def tokenize(self, texts: Any, first: int | None = None) -> Any:
-        """Return the ids of texts (N,), ragged (N, None) int32.
+        """Convert texts to token ids.
 
         Args:
-            texts: in memory, or in a graph.
-            first: so many of each text, of which unknown ones may be left out; None: all.
+            texts: Strings of shape (N,), in memory or as a symbolic tensor.
+            first: Integer or None. Maximum number of tokens of each text, from which unknown tokens
+                may then be removed. If None, all tokens are returned. Defaults to None.
+
+        Returns:
+            Integer RaggedTensor of shape (N, None).
         """
         if array_ops.is_symbolic_tensor(texts):
             ids = self.graph.ids_of_texts(texts)[:, :first]
@@ -149,10 +158,10 @@ class FileTokenizer(ConfigFromSignature):
 
     @functools.cached_property
     def graph(self) -> TokenizerGraph:
-        """The graph of the steps in TensorFlow, made when it is first used."""
+        """TensorFlow graph of the steps, built on first use."""
         from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
 
-        file = json.loads(self._library.to_str())  # with all fields
+        file = json.loads(self._library.to_str())  # contains all fields
         steps = Steps(
             *(flat_steps(file[part], part) for part in SEQUENCES),
             unknown_id=self.unknown_id or 0,
@@ -161,7 +170,7 @@ class FileTokenizer(ConfigFromSignature):
         return make_graph(steps, Model(file["model"]))
 
     def tokenize_with_offsets(self, texts: Any) -> tuple:
-        """Return ids, starts and ends of the tokens of texts (N,), ragged (N, None) int32."""
+        """Return ids, starts and ends of the tokens as RaggedTensors of shape (N, None)."""
         found = encode(self._library, texts_in_memory(texts), with_offsets=True)
         left_out = None if self.keeps_unknown else self.unknown_id
         rows = [
@@ -176,5 +185,5 @@ class FileTokenizer(ConfigFromSignature):
 
 
 def texts_in_memory(texts: Any) -> list[str]:
-    """Return texts (N,) as strings."""
+    """Convert texts (N,) to a list of strings."""
     return texts if isinstance(texts, list) else decoded(texts)

@@ -1,4 +1,4 @@
-"""Gemma's tokenizer, as in mmBERT: byte pair encoding of characters, with byte fallback."""
+"""BPE tokenizer of Gemma and mmBERT, with byte fallback."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ if TYPE_CHECKING:
 
 @serializable
 class GemmaTokenizer(SentencePieceTokenizer):
-    """Tokenizes texts by BPE of characters; spaces become "▁", and nothing else is normalized.
+    """BPE tokenizer of Gemma and mmBERT.
+
+    Spaces are replaced by "▁". Texts are not normalized in any other way.
 
     Args:
-        vocabulary: tokens in the order of their ids, the spaces in them written as "▁".
-        merges: "a b" pairs in the order in which they were learned.
-        byte_fallback: encode characters without a token as bytes, "<0x00>" to "<0xFF>".
-        **options: the other arguments of `Tokenizer`.
+        vocabulary: List of tokens in the order of their ids, with "▁" instead of spaces.
+        merges: List of "a b" pairs in the order in which they were learned.
+        byte_fallback: Boolean. Whether to encode characters without a token as the byte tokens
+            "<0x00>" to "<0xFF>". Defaults to True.
+        **options: Other arguments of `Tokenizer`.
 
     Raises:
-        ValueError: If a merge is not two tokens that together are a third.
+        ValueError: If a merge does not join two tokens to a third token.
 
     Source: Gemma Team, "Gemma" (2024), section 2; Marone et al., "mmBERT" (2025), section 3.1.
 
@@ -62,7 +65,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
         )
 
     def get_config(self) -> dict:
-        """Return the arguments of the constructor; the others of the base class are fixed."""
+        """Return the arguments of the constructor, without fixed arguments of the base class."""
         fixed = ("scores", "precompiled_charsmap", "remove_extra_whitespaces")
         return {name: v for name, v in super().get_config().items() if name not in fixed}
 
@@ -95,4 +98,4 @@ class GemmaTokenizer(SentencePieceTokenizer):
         }
 
     def _sentencepiece_model(self) -> None:
-        """Return None: only tokenizer.json holds the model."""
+        """Return None, because the model is only stored in tokenizer.json."""

@@ -1,4 +1,4 @@
-"""The tokenizer of a tokenizer.json whose steps fit no named class."""
+"""Tokenizer for a tokenizer.json with any steps."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ FILE = "tokenizer.json"
 
 @serializable
 class GenericTokenizer(WritesFiles, Tokenizer):
-    """Tokenizes as a tokenizer.json says, whatever its steps are.
+    """Tokenizer that executes the steps of any tokenizer.json.
 
-    `Tokenizer.from_preset` opens a tokenizer.json as this class if its steps fit no named class,
-    such as `BertTokenizer`. The library `tokenizers` executes the steps on texts in memory.
+    `Tokenizer.from_preset` returns this class if no other class, such as `BertTokenizer`, supports
+    the steps of a tokenizer.json. Texts in memory are tokenized by the library `tokenizers`.
     Datasets and exports need a TensorFlow implementation of every step.
 
     Args:
-        tokenizer_json: String. The contents of the file.
-        **options: The other arguments of `Tokenizer`. `added_tokens` defaults to the added tokens
-            of the file.
+        tokenizer_json: String. Contents of the file.
+        **options: Other arguments of `Tokenizer`. `added_tokens` defaults to the added tokens in
+            the file.
 
     Raises:
-        ValueError: If the library cannot read the file. In datasets and exports, if TensorFlow's
-            operations lack a step.
+        ValueError: If the library cannot read the file, or if TensorFlow operations do not support
+            a step in a dataset or export.
 
     Example:
         >>> words = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "cat"]
@@ -95,7 +95,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
             self._engines["library"] = self._make_library()
 
     def get_config(self) -> dict:
-        """Return the arguments of the constructor; the file holds the vocabulary."""
+        """Return the arguments of the constructor, without the vocabulary in the file."""
         return {name: v for name, v in super().get_config().items() if name != "vocabulary"}
 
     def _vocabulary_with(self, roles: set[str]) -> dict[str, int]:
@@ -111,15 +111,15 @@ class GenericTokenizer(WritesFiles, Tokenizer):
     def from_files(
         cls, files: TokenizerFiles, named: type[Tokenizer] | None = None, **template
     ) -> GenericTokenizer:
-        """Build the tokenizer of tokenizer.json.
+        """Build a tokenizer from tokenizer.json.
 
         Args:
-            files: With tokenizer.json.
-            named: Class whose special tokens are the default.
-            **template: `uses_segments` and `pair_separators`.
+            files: TokenizerFiles with a tokenizer.json.
+            named: Class whose special tokens are used as defaults. Defaults to None.
+            **template: Arguments `uses_segments` and `pair_separators`.
 
         Raises:
-            ValueError: If the library or this package cannot follow tokenizer.json.
+            ValueError: If the library or this package does not support the tokenizer.json.
         """
         roles = files.special_tokens_for(named or cls)
         roles["unknown_token"] = files.unknown_of_model() or roles["unknown_token"]
@@ -131,7 +131,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
 
     @property
     def library_is_equal(self) -> bool:
-        """Return True, since the library defines what the steps do."""
+        """True, because the library defines the results of the steps."""
         return True
 
     def _make_graph(self) -> TokenizerGraph:
@@ -141,7 +141,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
 
     @functools.cached_property
     def _has_graph(self) -> bool:
-        """Whether TensorFlow's operations execute all steps."""
+        """Whether TensorFlow operations support all steps."""
         with contextlib.suppress(ValueError):
             return self.graph is not None
         return False
@@ -170,17 +170,17 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         return copy.deepcopy(self._model_of_file)
 
     def special_entries(self) -> list[dict]:
-        """Return the special tokens as entries of tokenizer.json, with the file's options."""
+        """Return the entries of the special tokens in tokenizer.json, with their options."""
         return [{**e, **self._entries.get(e["content"], {})} for e in super().special_entries()]
 
     @property
     def _decoders(self) -> dict[str, Mapping]:
-        """{type: step of the decoder}."""
+        """Dict of types to steps of the decoder."""
         decoder = self._file.get("decoder") or {}
         return {step["type"]: step for step in decoder.get("decoders", [decoder]) if step}
 
     def _text_of(self, token: str) -> bytes:
-        """Return the text of a token inside a text, as the decoder spells it."""
+        """Return the text that the decoder produces for a token inside a text."""
         decoders = self._decoders
         if "ByteLevel" in decoders:
             return spelled_bytes(token)
@@ -201,7 +201,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         return [self._text_of(token) for token in self.get_vocabulary()]
 
     def starts_word(self, token: str) -> bool:
-        """Return whether a token begins a word."""
+        """Return whether a token starts a word."""
         return self._text_of(token).startswith(b" ")
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:

@@ -1,4 +1,4 @@
-"""The base class of the tokenizers: vocabulary, special and added tokens, input, offsets, words."""
+"""Base class of all tokenizers."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
     from encoder_zoo.encoders.tokenizers.steps import Model
 
-# Above the tokenizers, whose `from_preset` and `save_to_preset` call them.
+# Imported lazily because these modules import the tokenizers.
 loading = LazyModule("encoder_zoo.presets.loading")
 saving = LazyModule("encoder_zoo.presets.saving")
 
 
 class Vocabulary:
-    """Holds tokens in the order of their ids; of equal tokens the last id counts.
+    """List of tokens in the order of their ids. For equal tokens, the last id is used.
 
     Example:
         >>> Vocabulary(["[UNK]", "cat"]).id("cat")
@@ -77,7 +77,7 @@ class Vocabulary:
         self.ids = {token: i for i, token in enumerate(self.tokens)}
 
     def id(self, token: str) -> int:
-        """Return the id of a token; raise an error with similar tokens if there is none."""
+        """Return the id of a token, or raise a ValueError that suggests similar tokens."""
         if token in self.ids:
             return self.ids[token]
         near = close_names(str(token), self.ids, most=3)
@@ -85,14 +85,14 @@ class Vocabulary:
         raise ValueError(f"{token!r} is not among the {len(self.ids)} tokens.{hint}")
 
     def token(self, token_id: int) -> str:
-        """Return the token of an id; raise an error if it is out of range."""
+        """Return the token of an id, or raise a ValueError if the id is out of range."""
         if not 0 <= token_id < len(self.tokens):
             raise invalid("token_id", token_id, f"0 to {len(self.tokens) - 1}")
         return self.tokens[token_id]
 
 
 def _check_tokens(tokens: Sequence[str]) -> None:
-    """Raise an error for tokens that are no strings or cannot be encoded as UTF-8."""
+    """Raise a ValueError for tokens that are not strings or cannot be encoded as UTF-8."""
     try:
         "".join(tokens).encode("utf-8")
     except TypeError:
@@ -100,11 +100,11 @@ def _check_tokens(tokens: Sequence[str]) -> None:
         raise invalid(f"vocabulary[{i}]", tokens[i], "a string") from None
     except UnicodeEncodeError:
         i = next(i for i, token in enumerate(tokens) if LONE_SURROGATE.search(token))
-        raise invalid(f"vocabulary[{i}]", tokens[i], "characters that UTF-8 can hold") from None
+        raise invalid(f"vocabulary[{i}]", tokens[i], "characters that UTF-8 can encode") from None
 
 
 def check_no_overlap(tokens: Sequence[str]) -> None:
-    """Raise an error for special tokens of which two may overlap in a text."""
+    """Raise a ValueError if two special tokens can overlap in a text."""
     for a in tokens:
         for b in tokens:
             tails = [a[i:] for i in range(1, len(a))] if a != b else []
@@ -126,12 +126,12 @@ BERT_DEFAULTS = {
 
 
 class TokenizerArguments(ConfigFromSignature):
-    """Holds the vocabulary, special and added tokens; saves, copies and prints a tokenizer.
+    """Arguments of a tokenizer: the vocabulary, special tokens and added tokens.
 
-    Arguments, attributes and errors are documented in `Tokenizer`.
+    See `Tokenizer` for the documentation of arguments, attributes and errors.
     """
 
-    defaults: ClassVar[Mapping[str, object]] = {}  # of a subclass, instead of those of `__init__`
+    defaults: ClassVar[Mapping[str, object]] = {}  # subclasses override defaults of `__init__`
 
     @validate_arguments
     def __init__(
@@ -155,7 +155,7 @@ class TokenizerArguments(ConfigFromSignature):
             known = argument_names(type(self))
             raise TypeError(unknown_argument(type(self).__name__, name, known))
         super().__init__()
-        self._vocabulary = Vocabulary(vocabulary)  # of the model, without added tokens
+        self._vocabulary = Vocabulary(vocabulary)  # vocabulary of the model, without added tokens
         added = complete_added_tokens(added_tokens, self._vocabulary.ids)
         self._added = added
         self._all_tokens = (
@@ -178,7 +178,7 @@ class TokenizerArguments(ConfigFromSignature):
         self.mask_token_id, self.unknown_token_id = ids[3:]
 
     def _id_of_role(self, argument: str, token: str) -> int:
-        """Return the id of a special token; the error has the names of its role."""
+        """Return the id of a special token, or raise an error with the argument name."""
         try:
             return self._vocabulary.id(token)
         except ValueError as error:
@@ -196,22 +196,22 @@ class TokenizerArguments(ConfigFromSignature):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __reduce__(self) -> tuple:
-        """Pickle and copy the arguments, since graphs cannot be pickled."""
+        """Pickle and copy only the arguments, because graphs cannot be pickled."""
         return type(self).from_config, (self.get_config(),)
 
     @classmethod
     def from_config(cls, config: dict) -> Self:
-        """Build a tokenizer from the arguments of `get_config`; paths are refused.
+        """Build a tokenizer from the arguments of `get_config`.
 
         Raises:
-            ValueError: If the vocabulary is a path: a configuration opens no files.
+            ValueError: If the vocabulary is a path. Configurations must not open files.
         """
         for name in ("vocabulary", "merges"):
             if isinstance(config.get(name), str | Path):
                 raise invalid(
                     name,
                     config[name],
-                    "the tokens themselves. Paths in files are not followed",
+                    "a list of tokens. Configurations cannot contain paths",
                 )
         return cls(**config)
 
@@ -227,7 +227,7 @@ class TokenizerArguments(ConfigFromSignature):
 
     @property
     def special_token_ids(self) -> tuple[int, ...]:
-        """Ids of the start, end, padding, mask and unknown token, and of special added tokens."""
+        """Ids of the start, end, padding, mask and unknown tokens and of special added tokens."""
         ids = (self.start_token_id, self.end_token_id, self.pad_token_id)
         added = (token["id"] for token in self.added_tokens if token["special"])
         return (*ids, self.mask_token_id, self.unknown_token_id, *added)
@@ -250,50 +250,61 @@ class TokenizerArguments(ConfigFromSignature):
         return self._all_tokens.token(int(token_id))
 
 
-# A graph is faster than the library, but tracing it takes a second. With 10,000 texts of 500
-# characters on two cores its speed is 7.8 (WordPiece), 2.0 (BPE) and 0.9 (Unigram) times the
-# library's, with 600 texts 3.3, 1.5 and 0.9 times.
+# A graph is faster than the library, but tracing it takes a second. For 10,000 texts of 500
+# characters on two cores, a graph is 7.8 (WordPiece), 2.0 (BPE) and 0.9 (Unigram) times as fast as
+# the library. For 600 texts, the factors are 3.3, 1.5 and 0.9.
 LIBRARY_BYTES = 2**20
 
 
 class Tokenizer(TokenizerArguments):
-    """Converts texts to token ids with character offsets, and ids to texts.
+    """Convert texts to token ids with character offsets, and token ids to texts.
 
-    Inside `tf.function`, `tf.data` and a SavedModel, and for large inputs on TensorFlow, a graph of
-    core operations does the work; elsewhere the library `tokenizers` does, with the same ids and
-    offsets.
-    A subclass stores each argument of its `__init__` under its own name, and implements
+    Inside `tf.function`, `tf.data` and SavedModels, and for large inputs on TensorFlow, texts are
+    tokenized by a graph of core operations. Otherwise the library `tokenizers` is used. Both give
+    the same ids and offsets.
+
+    Subclasses store each argument of `__init__` as an attribute with the same name, and implement
     `_from_files`, `_steps`, `_model_in_texts` and `spelling`.
 
     Args:
-        vocabulary: tokens in the order of their ids.
-        special_tokens_in_text: read a literal special token in a text, such as "[SEP]" or "</s>",
-            as that token. By default it is ordinary text, so that a text cannot forge structure.
-        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
-        uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: number of end tokens between the two texts of a pair.
-        truncation_side: the side from which tokens are removed of texts that are too long.
-        padding_side: the side on which transformers pads, where questions are asked: with "left"
-            `SpanQA` puts the context before the question. Batches are padded at the end whatever
-            it is, since no token attends to padding.
-        model_max_length: the most tokens of an example, special ones counted, where a task or a
-            preprocessor is not given a length; None for the most that the backbone takes.
-        added_tokens: tokens to find in texts before the model splits them, see
-            `files.special_tokens.complete_added_tokens`.
+        vocabulary: List of tokens in the order of their ids.
+        special_tokens_in_text: Boolean. Whether special tokens such as "[SEP]" or "</s>" in a text
+            are converted to the special token. If False, they are ordinary text, so that texts
+            cannot change the structure of the input. Defaults to False.
+        start_token: String. Token at the start of an example. Defaults to "<s>".
+        end_token: String. Token at the end of each text. Defaults to "</s>".
+        pad_token: String. Padding token. Defaults to "<pad>".
+        mask_token: String. Mask token. Defaults to "<mask>".
+        unknown_token: String. Token for unknown words or characters. Defaults to "<unk>".
+        uses_segments: Boolean. Whether the second text of a pair has segment id 1. Defaults to
+            False.
+        pair_separators: Positive integer. Number of end tokens between the two texts of a pair.
+            Defaults to 2.
+        truncation_side: "right" or "left". Side from which tokens are removed if a text is too
+            long. Defaults to "right".
+        padding_side: "right" or "left". Padding side of the tokenizer in transformers. With "left",
+            `SpanQA` puts the context before the question. Batches are always padded on the right,
+            because no token attends to padding. Defaults to "right".
+        model_max_length: Integer or None. Default maximum number of tokens in an example, including
+            special tokens, for tasks and preprocessors. If None, the maximum length of the backbone
+            is used. Defaults to None.
+        added_tokens: List of tokens that are found in texts before the model is applied, see
+            `files.special_tokens.complete_added_tokens`. Defaults to no tokens.
 
     Attributes:
-        defaults: {argument: default} of the class, where they differ.
-        first_column: position in an example of a text's first token: 1, behind the start token; 0
-            where the start token is the example's last one, of a segment of its own.
-        start_token_id, end_token_id, pad_token_id, mask_token_id, unknown_token_id: int.
-        special_tokens: the start, end, padding, mask and unknown token.
+        defaults: Dict of arguments to the defaults of the class that differ from this signature.
+        first_column: Integer. Position of the first text in an example. It is 1 after the start
+            token, or 0 if the start token is at the end of the example.
+        start_token_id: Integer. Id of the start token. `end_token_id`, `pad_token_id`,
+            `mask_token_id` and `unknown_token_id` are defined in the same way.
+        special_tokens: Tuple of the start, end, padding, mask and unknown tokens.
 
     Raises:
-        ValueError: If the vocabulary lacks a special token.
+        ValueError: If the vocabulary does not contain a special token.
         TypeError: If an argument is unknown.
     """
 
-    if not TYPE_CHECKING:  # so that editors do not offer them
+    if not TYPE_CHECKING:  # hidden from editors
         from_pretrained = ForeignName("from_preset(source)")
         encode = ForeignName("tokenize(texts)")
         batch_encode_plus = ForeignName("tokenize(texts)")
@@ -306,7 +317,7 @@ class Tokenizer(TokenizerArguments):
 
     first_column = 1
     autograph_info__: ClassVar[dict] = {}  # see `Preprocessor`
-    lstrip_mask: bool  # whether a mask in a text takes in the white space before it
+    lstrip_mask: bool  # whether a mask in a text includes the white space before it
 
     def __init__(self, *args, **options):
         super().__init__(*args, **{**self.defaults, **options})
@@ -314,12 +325,12 @@ class Tokenizer(TokenizerArguments):
 
     @property
     def graph(self) -> TokenizerGraph:
-        """The graph of the rules in TensorFlow, made when it is first used."""
+        """TensorFlow graph of the tokenizer, built on first use."""
         return self._engine("graph", self._make_graph)
 
     @property
     def library(self) -> LibraryTokenizer:
-        """The same rules for the library `tokenizers`, made when they are first used."""
+        """Tokenizer of the library `tokenizers` with the same rules, built on first use."""
         return self._engine("library", self._make_library)
 
     def _engine(self, name: str, make: Callable):
@@ -341,7 +352,7 @@ class Tokenizer(TokenizerArguments):
 
     @functools.cached_property
     def steps(self) -> Steps:
-        """The steps around the model, which both engines execute."""
+        """Steps before and after the model, which the graph and the library execute."""
         steps = self._steps()
         return Steps(
             *(flat_steps(steps[part], part) for part in SEQUENCES),
@@ -352,11 +363,11 @@ class Tokenizer(TokenizerArguments):
         )
 
     def _steps(self) -> dict:
-        """Return normalizer, pre_tokenizer, post_processor and decoder of tokenizer.json."""
+        """Return the normalizer, pre_tokenizer, post_processor and decoder of tokenizer.json."""
         raise NotImplementedError
 
     def _model_in_texts(self) -> Model:
-        """Return the model, as both engines execute it."""
+        """Return the model that the graph and the library execute."""
         raise NotImplementedError
 
     def spelling(self) -> list[str] | list[bytes]:
@@ -365,26 +376,27 @@ class Tokenizer(TokenizerArguments):
 
     @functools.cached_property
     def _spelled(self) -> array_ops.Tensor:
-        """The text of each id, (V,)."""
-        # Outside of a graph that calls `detokenize`, since it is kept.
+        """Text of each id, shape (V,)."""
+        # Created outside of the graph that calls `detokenize`, because the tensor is cached.
         with tf.init_scope() if in_tensorflow() else contextlib.nullcontext():
             return array_ops.constant(self.spelling(), array_ops.string)
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> Self:
-        """Build the tokenizer that files describe.
+        """Build a tokenizer from its files.
 
-        A tokenizer.json is followed in every step. If its steps are not those of this class, it
-        becomes a `GenericTokenizer`, unless tokenizer_config.json names a class: then transformers
-        would not follow the file either, and it is refused with the name of the step.
+        All steps of a tokenizer.json are respected. If this class does not support the steps, a
+        `GenericTokenizer` is built. If tokenizer_config.json names a class, transformers would
+        ignore the steps, so an error with the name of the unsupported step is raised instead.
 
         Args:
-            files: of the vocabulary, or tokenizer.json.
-            **template: `uses_segments` and `pair_separators`.
+            files: TokenizerFiles with the vocabulary or a tokenizer.json.
+            **template: Arguments `uses_segments` and `pair_separators`.
 
         Raises:
             FileNotFoundError: If the folder has no vocabulary.
-            ValueError: If a field has a wrong value. See also `compare_steps`.
+            ValueError: If a field has an invalid value, or if a step is not supported, see
+                `compare_steps`.
         """
         try:
             tokenizer = cls._from_files(files, **template)
@@ -401,11 +413,11 @@ class Tokenizer(TokenizerArguments):
 
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> Self:
-        """Build the tokenizer; steps of tokenizer.json that it does not read are compared later."""
+        """Build the tokenizer without comparing the steps of tokenizer.json."""
         raise NotImplementedError
 
     def __call__(self, texts: object, **options: Any) -> array_ops.RaggedTensor:
-        """Call `tokenize`."""
+        """Tokenize texts, see `tokenize`."""
         return self.tokenize(texts, **options)
 
     @validate_arguments
@@ -415,12 +427,14 @@ class Tokenizer(TokenizerArguments):
         """Convert texts to token ids, without adding special tokens.
 
         Args:
-            texts: a string, or a list, array, pandas column or tensor (B,) of strings.
-            first: number of tokens needed of each text, from the side that `truncation_side`
-                keeps; others may be left out, which saves time on long texts. None for all tokens.
+            texts: String, or list, array, pandas column or tensor of strings with shape (B,).
+            first: Integer or None. Number of tokens that are needed from each text, on the side
+                that `truncation_side` keeps. Other tokens may be omitted, which is faster for long
+                texts. If None, all tokens are returned. Defaults to None.
 
         Returns:
-            RaggedTensor int32 (B, None); for a single string a tensor (length,).
+            Integer RaggedTensor of shape (B, None), or a tensor of shape (length,) for a single
+            string.
 
         Raises:
             ValueError: If a text is not a string.
@@ -445,12 +459,12 @@ class Tokenizer(TokenizerArguments):
         """Convert texts to token ids and character offsets.
 
         Args:
-            texts: as for `tokenize`.
+            texts: String, or list, array, pandas column or tensor of strings with shape (B,).
 
         Returns:
-            ids, starts, ends: three results like that of `tokenize`. A token is
-            `text[start:end]`: offsets count characters of the original text, as Python does. A
-            token of one byte of a character has the span of the character.
+            Tuple `(ids, starts, ends)` with the same shapes as the result of `tokenize`. The text
+            of a token is `text[start:end]`. Offsets count characters of the original text. If a
+            token is one byte of a character, it has the span of the whole character.
         """
         texts = as_text_tensor(texts)
         rows = array_ops.reshape(texts, [-1])
@@ -461,7 +475,7 @@ class Tokenizer(TokenizerArguments):
         return parts if len(texts.shape) else tuple(part[0] for part in parts)
 
     def _runs_in_graph(self, texts: array_ops.Tensor) -> bool:
-        """Return whether the graph tokenizes texts (B,), not the library."""
+        """Return whether texts (B,) are tokenized by the graph instead of the library."""
         if not in_tensorflow():
             return False
         if array_ops.is_symbolic_tensor(texts) or not self.library_is_equal:
@@ -470,20 +484,21 @@ class Tokenizer(TokenizerArguments):
 
     @property
     def library_is_equal(self) -> bool:
-        """Return whether the library gives the graph's ids and offsets for all texts."""
+        """Whether the library and the graph return the same ids and offsets for all texts."""
         return self.steps.library_is_equal
 
     def tokenize_words(
         self, words: object
     ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
-        """Convert texts that are split into words to token ids, and the word index of each token.
+        """Convert texts that are split into words to token ids and word indices.
 
         Args:
-            words: lists of strings, one list per text, or a RaggedTensor of strings (B, None).
+            words: List with a list of strings for each text, or RaggedTensor of strings with shape
+                (B, None).
 
         Returns:
-            ids and word indices: RaggedTensors int32 (B, None). A word without a token, such as an
-            empty one, is not among them.
+            Tuple of token ids and word indices, both integer RaggedTensors of shape (B, None).
+            Words without tokens, such as empty words, do not occur.
 
         Raises:
             ValueError: If a row of `words` is not a list of words.
@@ -503,19 +518,22 @@ class Tokenizer(TokenizerArguments):
         return self.library.ids_of_words(words)
 
     def ends_word(self, token: str) -> bool:
-        """Return whether a token ends its word, whatever follows."""
+        """Return whether a token always ends its word."""
         return False
 
     @validate_arguments
     def detokenize(self, ids: object, skip_special_tokens: bool = True) -> array_ops.Tensor:
-        """Convert token ids to texts; see the class for how much of the original they keep.
+        """Convert token ids to texts.
+
+        Normalization cannot be undone, so the texts can differ from the original texts.
 
         Args:
-            ids: integers (B, L), ragged or padded, or those of one text (L,).
-            skip_special_tokens: leave out padding, start and end tokens and the like.
+            ids: Integers of shape (B, L), ragged or padded, or of shape (L,) for a single text.
+            skip_special_tokens: Boolean. Whether to omit special tokens such as padding, start and
+                end tokens. Defaults to True.
 
         Returns:
-            tf.string tensor (B,); () for one text.
+            String tensor of shape (B,), or of shape () for a single text.
 
         Example:
             >>> import encoder_zoo as ez
@@ -534,24 +552,25 @@ class Tokenizer(TokenizerArguments):
         return texts[0] if single else texts
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
-        """Remove the white space that joining the tokens (B,) leaves."""
+        """Remove additional white space from texts (B,) after their tokens were joined."""
         return texts
 
     @classmethod
     def from_preset(
         cls, source: str | os.PathLike[str], **options: Unpack[TokenizerPresetArguments]
     ) -> Self:
-        """Load the tokenizer of a preset, of the class that its files describe.
+        """Load the tokenizer of a preset.
 
-        A folder of tokenizer files is enough; weights are neither needed nor downloaded.
+        The files determine the class of the tokenizer. A folder that only contains tokenizer files
+        is sufficient. Weights are not downloaded.
 
         Args:
-            source: a bundled or registered name, a folder, or an address.
-            **options: `added_tokens`, to add to those of the preset; and how much to check, see
+            source: String or path. Name of a bundled or registered preset, folder, or URL.
+            **options: `added_tokens` that extend the added tokens of the preset, and the options of
                 `presets.opening.Safeguards`.
 
         Raises:
-            ValueError: If the preset holds a tokenizer of another class.
+            ValueError: If the preset contains a tokenizer of another class.
 
         Example:
             >>> import encoder_zoo as ez
@@ -562,17 +581,17 @@ class Tokenizer(TokenizerArguments):
         return loading.load_tokenizer(cls, source, **options)
 
     def save_to_preset(self, directory: str | os.PathLike[str]) -> None:
-        """Save the tokenizer as a folder of its own, which `from_preset` and other libraries open.
+        """Save the tokenizer to a folder that `from_preset` and other libraries can load.
 
-        The folder is replaced atomically. A model and its tokenizer go into one folder with
+        The folder is replaced atomically. To save a model and its tokenizer in the same folder, use
         `save_to_preset` of a task, or of a backbone with `tokenizer=`.
 
         Args:
-            directory: Folder to write, or to replace if it holds a tokenizer that was saved there.
-                Files of other kinds in it are kept.
+            directory: Path of the folder to write. If it contains a saved tokenizer, the tokenizer
+                is replaced. Other files are kept.
 
         Raises:
-            ValueError: If the folder holds a model.
+            ValueError: If the folder contains a model.
             OSError: If the folder cannot be written.
 
         Example:
@@ -588,7 +607,7 @@ class Tokenizer(TokenizerArguments):
 
 
 def as_rows(ids: object) -> array_ops.RaggedTensor:
-    """Return ids (B, L), ragged or padded, as ragged int32."""
+    """Convert ids (B, L), ragged or padded, to an int32 RaggedTensor."""
     if isinstance(ids, list | tuple):
         rows = [np.asarray(row, np.int32).reshape(-1) for row in ids]
         values = np.concatenate([np.zeros(0, np.int32), *rows])

@@ -1,4 +1,4 @@
-"""BERT's tokenizer: normalization, a split at spaces and punctuation, then WordPiece."""
+"""WordPiece tokenizers of BERT and MPNet."""
 
 from __future__ import annotations
 
@@ -22,20 +22,26 @@ from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
 
 @serializable
 class BertTokenizer(WritesFiles, Tokenizer):
-    """Tokenizes texts by WordPiece, with the ids that BERT checkpoints were trained with.
+    """WordPiece tokenizer of BERT.
+
+    Texts are normalized, split at spaces and punctuation, and split into WordPiece tokens. The
+    token ids are the same as in the training of BERT checkpoints. If `lowercase`, `strip_accents`,
+    `split_chinese_characters` and `clean_text` are all False, texts are not normalized.
 
     Args:
-        vocabulary: tokens in the order of their ids, or the path of a vocab.txt. Tokens that
+        vocabulary: List of tokens in the order of their ids, or path of a vocab.txt. Tokens that
             continue a word start with "##".
-        lowercase: lower-case the text.
-        strip_accents: decompose characters and remove nonspacing marks; None follows lowercase.
-        split_chinese_characters: make every Chinese character a word.
-        clean_text: remove control characters, and take all white space for spaces. If all four are
-            False, texts are not normalized.
-        **options: the other arguments of `Tokenizer`.
+        lowercase: Boolean. Whether to lower-case texts. Defaults to True.
+        strip_accents: Boolean or None. Whether to decompose characters and remove nonspacing marks.
+            If None, the value of `lowercase` is used. Defaults to None.
+        split_chinese_characters: Boolean. Whether to treat every Chinese character as a word.
+            Defaults to True.
+        clean_text: Boolean. Whether to remove control characters and to replace all white space by
+            spaces. Defaults to True.
+        **options: Other arguments of `Tokenizer`.
 
     Raises:
-        ValueError: If the vocabulary lacks a special token.
+        ValueError: If the vocabulary does not contain a special token.
 
     Source: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2019); Wu et
         al., "Google's Neural Machine Translation System" (2016), section 4.1, for WordPiece.
@@ -68,7 +74,7 @@ class BertTokenizer(WritesFiles, Tokenizer):
         for i, token in enumerate(vocabulary):
             if isinstance(token, str) and ("\n" in token or token.endswith("\r")):
                 raise invalid(
-                    f"vocabulary[{i}]", token, "no line break: vocab.txt has one token in each line"
+                    f"vocabulary[{i}]", token, "no line break. vocab.txt has one token per line"
                 )
         super().__init__(vocabulary, **options)
         self.lowercase = lowercase
@@ -82,11 +88,11 @@ class BertTokenizer(WritesFiles, Tokenizer):
 
     @property
     def strips_accents(self) -> bool:
-        """Return whether accents are removed."""
+        """Whether accents are removed."""
         return self.lowercase if self.strip_accents is None else self.strip_accents
 
     def starts_word(self, token: str) -> bool:
-        """Return whether a token begins a word."""
+        """Return whether a token starts a word."""
         return not token.startswith("##")
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
@@ -96,11 +102,11 @@ class BertTokenizer(WritesFiles, Tokenizer):
 
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> BertTokenizer:
-        """Build the tokenizer that files describe.
+        """Build the tokenizer from its files.
 
-        Settings come from tokenizer_config.json, then tokenizer.json; a tokenizer.json without a
-        normalizer means none. If no file has the setting for lower-casing, texts are lower-cased
-        unless the vocabulary has capital letters.
+        Settings are read from tokenizer_config.json and then from tokenizer.json. If the normalizer
+        in tokenizer.json is null, texts are not normalized. If no file specifies lower-casing,
+        texts are lower-cased unless the vocabulary contains capital letters.
 
         Example:
             >>> from encoder_zoo import BertTokenizer
@@ -159,9 +165,9 @@ class BertTokenizer(WritesFiles, Tokenizer):
             "strip_accents": self.strip_accents,
             "tokenize_chinese_chars": self.split_chinese_characters,
         }
-        if not self.clean_text:  # BertTokenizer does
+        if not self.clean_text:  # BertTokenizer of transformers always cleans texts
             settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        if not self.uses_segments:  # BertTokenizer returns them by default
+        if not self.uses_segments:  # BertTokenizer of transformers returns segments by default
             settings["model_input_names"] = ["input_ids", "attention_mask"]
         return settings
 
@@ -189,16 +195,16 @@ class BertTokenizer(WritesFiles, Tokenizer):
         }
 
 
-# Of Unicode, which Python's own has four control characters more than.
+# White space of Unicode. Python also counts four control characters as white space.
 WHITE_SPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
 WHITE_SPACE += "".join(map(chr, range(0x2000, 0x200B)))
 
 
 def parse_vocabulary(vocab_txt: str) -> list[str]:
-    """Return the tokens of a vocab.txt, one per line in the order of their ids.
+    """Parse the tokens in a vocab.txt, which has one token per line in the order of ids.
 
-    Lines end at "\\n" alone, and white space behind a token is not part of it, as in the library
-    `tokenizers`. A token of white space, which no text has, keeps its name.
+    As in the library `tokenizers`, lines only end at "\\n" and trailing white space is removed.
+    Tokens that consist of white space are kept. They never occur in texts.
 
     Example:
         >>> parse_vocabulary("[PAD]\\ncat \\n")
@@ -212,9 +218,9 @@ def parse_vocabulary(vocab_txt: str) -> list[str]:
 
 @serializable
 class MPNetTokenizer(BertTokenizer):
-    """Tokenizes texts by WordPiece as `BertTokenizer` does, with RoBERTa's special tokens.
+    """WordPiece tokenizer of MPNet, with the special tokens of RoBERTa.
 
-    Two end tokens separate the texts of a pair. The arguments are those of `BertTokenizer`.
+    Two end tokens separate the texts of a pair. The arguments are the same as for `BertTokenizer`.
 
     Source: Song et al. 2020, MPNet, section 3 and released code.
 
