@@ -30,7 +30,7 @@ back. Both packages work side by side in one program: there is no need to move a
 import os
 import pathlib
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import keras
 import keras_hub

@@ -16,7 +16,7 @@ the numbers of the layer that does the same. The layers themselves are hardly lo
 # %%
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import numpy as np
 from keras import ops

@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 import matplotlib.pyplot as plt
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import numpy as np
 import tensorflow as tf

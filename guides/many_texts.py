@@ -31,7 +31,7 @@ import time
 
 import pyarrow.dataset
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import encoder_zoo as ez
 

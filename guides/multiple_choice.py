@@ -7,13 +7,13 @@ Last modified: 2026/11/24
 Description: Fine-tune a bundled BERT to pick the text that answers a question.
 Accelerator: None
 
-`MultipleChoice` reads a question with each of its choices, and compares the scores: the task of
-SWAG and RACE. The questions here are made of reviews that are beside this guide (CC BY 4.0): one of
-two to four customers is content and the others complain, or the other way round, and the question
-asks who it is. So the model has to read the question and the choices together.
+`MultipleChoice` scores each choice together with the question and compares the scores, as in the
+tasks SWAG and RACE. We create questions from the reviews in the folder of this guide (CC BY 4.0).
+One of two to four customers is content and the others complain, or the reverse, and the question
+asks for this customer. The model therefore has to read the question and the choices together.
 
-A passage that the choices of a question are about is a third column, `(questions, choices,
-contexts)`; with `window_length=...` the model reads all of a long one.
+If the questions refer to passages, pass them as a third column, `(questions, choices, contexts)`.
+With `window_length=...`, the model reads long passages completely.
 """
 
 # %%
@@ -21,7 +21,7 @@ import os
 import pathlib
 import random
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import keras
 
@@ -36,12 +36,15 @@ keras.utils.set_random_seed(0)
 """
 ## The data
 
-Every question has a list of choices, of any number, and a label: the index of the right one. The
-sentences of the held-out questions are in none of the others.
+Every question has a list of any number of choices, and a label, which is the index of the correct
+choice. The sentences in the held-out questions do not occur in the training questions.
 """
 
 # %%
-QUESTIONS = {"1": "Who is content?", "0": "Who complains?"}  # by the sentiment that they ask for
+QUESTIONS = {
+    "1": "Who is content?",
+    "0": "Who complains?",
+}  # by the sentiment of the correct choice
 rng = random.Random(0)
 lines = (HERE / "data" / "sentiment_sentences.tsv").read_text(encoding="utf-8").split("\n")
 reviews = [line.split("\t") for line in lines[1:] if line]
@@ -49,7 +52,7 @@ rng.shuffle(reviews)
 
 
 def make_questions(reviews: list, count: int) -> tuple[list, list, list]:
-    """Return questions, their choices, and the index of the right choice of each."""
+    """Return questions, their choices, and the indices of the correct choices."""
     sentences = {key: [row[2] for row in reviews if row[0] == key] for key in QUESTIONS}
     questions, choices, labels = [], [], []
     for i in range(count):
@@ -71,10 +74,10 @@ print(f"{len(answers)} questions to learn from, {len(right_answers)} held out; c
 
 # %% [markdown]
 """
-## The whole job
+## Training
 
-Load an encoder, which gets a new head, fit, and measure: `accuracy` is the share of the questions
-whose right choice has the highest score.
+Load an encoder with a new head, fit it and evaluate it. `accuracy` is the fraction of questions
+whose correct choice has the highest score.
 """
 
 # %%
@@ -88,8 +91,8 @@ print(f"accuracy {accuracy:.2f}, by chance {chance:.2f}")
 """
 ## Questions of your own
 
-`choose` returns the best choice with its index and its probability among the choices; with `top_k`
-the best ones in their order. The same choices have another answer to another question.
+`choose` returns the best choice with its index and its probability. With `top_k`, it returns the
+best choices in order. The best choice depends on the question.
 """
 
 # %%
@@ -103,8 +106,8 @@ for choice in model.choose("Who complains?", CHOICES, top_k=3):
 """
 ## Save and serve
 
-The folder opens in transformers too, as `BertForMultipleChoice`. `model.export("served/1")` writes
-a SavedModel from texts to answers, which loads with TensorFlow alone.
+transformers can load the folder as `BertForMultipleChoice`. `model.export("served/1")` writes a
+SavedModel that maps texts to answers and only needs TensorFlow.
 """
 
 # %%

@@ -4,23 +4,23 @@ Title: Named entities
 Author: the authors of encoder_zoo
 Date created: 2026/11/21
 Last modified: 2026/11/22
-Description: Fine-tune a bundled BERT to find names in tweets, and look at them highlighted.
+Description: Fine-tune a bundled BERT to find names in tweets, and highlight the results.
 Accelerator: None
 
-Everything is on your disk: the preset is in the package, 1,200 sentences of WNUT-17 (CC BY 4.0) are
-beside this guide.
+This guide needs no downloads. The preset is included in the package, and 1,200 sentences of WNUT-17
+(CC BY 4.0) are in the folder of this guide.
 
-WNUT-17 is hard on purpose: its names are rare and new, and people write them carelessly. The best
-systems of 2017 found 42 % (F1) on its test set with all of the data and far larger models. A nano
-model that reads lower case finds the more usual names, about 36 % here. For results on your own
-data take `"bert_base_en_uncased"`, or a folder with a checkpoint.
+WNUT-17 is difficult by design. Its names are rare and new, and people often misspell them. The best
+systems of 2017 reached an F1 of 42 % on the test set with all of the data and much larger models.
+Here, a nano model that ignores case reaches about 36 % and mostly finds common names. For your own
+data, use a larger preset such as `"bert_base_en_uncased"` or a folder with a checkpoint.
 """
 
 # %%
 import os
 import pathlib
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import keras
 
@@ -35,8 +35,8 @@ keras.utils.set_random_seed(0)
 """
 ## The data
 
-A word, a tab and its tag (O, B-person, I-person) in every line, an empty line after every sentence.
-The first 200 sentences are held out.
+Every line contains a word, a tab and a tag (O, B-person, I-person). Sentences are separated by
+empty lines. We hold out the first 200 sentences.
 """
 
 # %%
@@ -46,9 +46,9 @@ print(list(zip(words[0], tags[0], strict=True)))
 
 # %% [markdown]
 """
-## The whole job
+## Training
 
-Load, and fit on words with tags. The labels are learned from the data.
+Load a preset and fit it on words and tags. The labels are read from the data.
 """
 
 # %%
@@ -65,9 +65,9 @@ axes = ez.display.learning_curves(history)
 
 # %% [markdown]
 """
-## How good it is
+## Evaluation
 
-An entity counts as found where its type, its first and its last word are right.
+A prediction is correct if the type, the first word and the last word of the entity are correct.
 """
 
 # %%
@@ -81,7 +81,7 @@ for label, values in scores["per_type"].items():
 """
 ## Sentences of your own
 
-Starts and ends count the characters of your string.
+The start and end offsets of entities count the characters of the text.
 """
 
 # %%
@@ -95,10 +95,10 @@ ez.display.entities(MINE, found).show()
 
 # %% [markdown]
 """
-## Right, missed, made up
+## Correct, missed and wrong predictions
 
-Held-out sentences beside what people marked in them. A red frame: made up, or not quite right. A
-dashed red line: missed.
+Compare the predictions with the annotations of held-out sentences. A red frame marks a wrong
+prediction. A dashed red line marks an entity that the model missed.
 """
 
 # %%

@@ -4,12 +4,12 @@ Title: Pairs and regression
 Author: the authors of encoder_zoo
 Date created: 2026/11/22
 Last modified: 2026/11/22
-Description: Two texts and a class for both; a text and a number.
+Description: Classify pairs of texts, and predict a number for each text.
 Accelerator: None
 
-Does this sentence answer that question? That is a class for a pair of texts. How hard to read is
-this sentence? That is a number for one text; a pair may have a number just as well. The data of
-this guide is made from the excerpt of SQuAD 1.1 (CC BY-SA 4.0) beside it.
+Does this sentence answer that question? This is a classification of pairs of texts. How hard is
+this sentence to read? This is a regression, which predicts a number for a text or for a pair of
+texts. The data is created from the excerpt of SQuAD 1.1 (CC BY-SA 4.0) in the folder of this guide.
 """
 
 # %%
@@ -18,7 +18,7 @@ import pathlib
 import random
 import re
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import keras
 import numpy as np
@@ -32,15 +32,15 @@ keras.utils.set_random_seed(0)
 """
 ## Pairs: does the sentence answer the question?
 
-For each question the sentence with its answer, and another one of the same paragraph: that is how
-the QNLI task was made of SQuAD (Wang et al., GLUE, 2019, section 3.3). Whole paragraphs are held
-out.
+We pair each question with the sentence that contains its answer and with another sentence of the
+same paragraph. The QNLI task was created from SQuAD in the same way (Wang et al., GLUE, 2019,
+section 3.3). We hold out whole paragraphs.
 """
 
 
 # %%
 def pairs_of(example: dict) -> list[tuple[str, str, str]]:
-    """(question, sentence, label): one that answers, one that does not."""
+    """Return a (question, sentence, label) tuple with and one without the answer."""
     start = example["answers"][0]["answer_start"]
     spans = [m.span() for m in re.finditer(r".+?(?:[.?!](?= )|$)", example["context"])]
     right = [example["context"][a:b].strip() for a, b in spans if a <= start < b]
@@ -61,8 +61,8 @@ print(train[0], train[1], sep="\n")
 
 # %% [markdown]
 """
-Texts in pairs are a list of pairs, or the tuple `(first texts, second texts)`; the labels are an
-argument of their own.
+Pass pairs of texts as a list of pairs or as a tuple `(first texts, second texts)`. Labels are a
+separate argument.
 """
 
 # %%
@@ -77,10 +77,10 @@ axes = ez.display.confusion_matrix(held_out_y, answers)
 
 # %% [markdown]
 """
-To compare two texts takes heads that look from a word to the same word in the other text. A nano
-model has hardly any: it is right about 55 pairs of 100, where guessing is about 50. BERT-base gets
-nine out of ten of QNLI right (Devlin et al. 2019, table 1). The blue lines go from one text to the
-other, for the shortest pair:
+To compare two texts, a model needs attention heads that attend to the same word in the other text.
+A nano model has few of them. It classifies about 55 of 100 pairs correctly, compared with 50 for
+random guesses. BERT-base classifies nine of ten pairs in QNLI correctly (Devlin et al. 2019,
+table 1). The blue lines show the attention between the texts of the shortest pair:
 """
 
 # %%
@@ -92,9 +92,9 @@ ez.display.attention(classifier, question, sentence, layer=1, head=0).show()
 """
 ## Regression: a number for each text
 
-`problem_type="regression"` has one output, no softmax, and the mean squared error as its loss. The
-number here can be reckoned, so that we know what is right: the share of a text's words that are
-longer than five letters, which makes a text hard to read. Numbers of a spread near 1 train best.
+With `problem_type="regression"`, the model has one output without softmax and is trained with the
+mean squared error. As a simple target, we use the fraction of words with more than five letters,
+which is related to how hard a text is to read. Scale targets to a standard deviation near 1.
 """
 
 
@@ -125,8 +125,9 @@ history = regressor.fit(
 
 # %% [markdown]
 """
-"pearson" is the correlation with the truth, which the scale leaves alone. `predict` gives the
-numbers, one column for each; here are the easiest and the hardest text to read, as it says.
+"pearson" is the correlation with the targets, which does not depend on their scale. `predict`
+returns one column for each target. The last lines show the texts with the lowest and the highest
+prediction.
 """
 
 # %%

@@ -4,24 +4,24 @@ Title: Question answering
 Author: the authors of encoder_zoo
 Date created: 2026/11/21
 Last modified: 2026/11/22
-Description: Fine-tune a bundled BERT to answer questions from a text, and see where it looks.
+Description: Fine-tune a bundled BERT to answer questions about a text, and visualize attention.
 Accelerator: None
 
-Everything is on your disk: the preset is in the package, an excerpt of SQuAD 1.1 (CC BY-SA 4.0) is
-beside this guide.
+This guide needs no downloads. The preset is included in the package, and an excerpt of SQuAD 1.1
+(CC BY-SA 4.0) is in the folder of this guide.
 
-Be warned: to answer questions takes a large model and much data. A nano model with a few hundred
-questions learns what kind of words answers are made of, and little more: its F1 stays near 8. For
-more, take `"bert_base_en_uncased"` and the whole of SQuAD, 1.1 or 2.0. In its paper (Devlin et al.
-2019, table 2) BERT-base reaches an F1 of 88.5 on SQuAD 1.1; that is the paper's recipe, and no
-measurement of this guide.
+Question answering requires a large model and a large dataset. A nano model that is trained on a few
+hundred questions only learns which kinds of words occur in answers, and its F1 stays near 8. For
+better results, use `"bert_base_en_uncased"` and all of SQuAD 1.1 or 2.0. According to its paper
+(Devlin et al. 2019, table 2), BERT-base reaches an F1 of 88.5 on SQuAD 1.1. We did not measure this
+result.
 """
 
 # %%
 import os
 import pathlib
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import keras
 
@@ -36,7 +36,7 @@ keras.utils.set_random_seed(0)
 """
 ## The data
 
-Whole paragraphs are held back: a question about a text that was read is too easy.
+We hold out whole paragraphs, because questions about a known paragraph would be too easy.
 """
 
 # %%
@@ -50,10 +50,10 @@ print(train[0]["question"], train[0]["answers"])
 
 # %% [markdown]
 """
-## The whole job
+## Training
 
-Load, and fit on questions and contexts. With questions that have no answer (SQuAD 2.0),
-`evaluate_answers` finds the threshold from which on the model says that there is none.
+Load a preset and fit it on questions and contexts. If some questions cannot be answered, as in
+SQuAD 2.0, `evaluate_answers` also finds the threshold for returning no answer.
 """
 
 # %%
@@ -68,7 +68,7 @@ for name, scores in {"before": before, "after": after}.items():
 """
 ## Questions of your own
 
-Several questions may be about one text.
+You can ask several questions about the same text.
 """
 
 # %%
@@ -78,10 +78,10 @@ for answer in model.answer(["Who sings?", "Since when does Ben play?"], CONTEXT)
 
 # %% [markdown]
 """
-## Where it looks
+## Predicted and correct answers
 
-The blue line above is the model's answer, the green one below the right answer. The shade is the
-share of the twenty best answers that a word is part of.
+The blue line above the text marks the predicted answer, and the green line below the text marks the
+correct answer. Darker words are part of more of the twenty best answers.
 """
 
 # %%
@@ -103,10 +103,9 @@ picture.save(OUTPUT / "question_answering.html", title="Held-out questions")
 """
 ## Attention
 
-On the left the tokens that attend, on the right those that they attend to: the darker a line, the
-larger the probability. Blue lines go from one text to the other. This head attends to the token
-before, as some head does in nearly every BERT (Clark et al., "What Does BERT Look At?",
-2019, section 3.1).
+Tokens on the left attend to tokens on the right. Darker lines have larger probabilities. Blue lines
+connect the two texts. This head attends to the previous token. Most BERT models have such a head
+(Clark et al., "What Does BERT Look At?", 2019, section 3.1).
 """
 
 # %%

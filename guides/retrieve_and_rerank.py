@@ -4,13 +4,13 @@ Title: Retrieve and rerank
 Author: the authors of encoder_zoo
 Date created: 2026/11/24
 Last modified: 2026/11/24
-Description: A fast search among all texts, and a closer look at the first of them.
+Description: Search all texts with an embedder, and rerank the best results.
 Accelerator: None
 
-An embedder makes one vector of each text, without knowing the question: fast, and coarse. A
-reranker compares the question with a text word by word, which is too slow for all texts and better
-for the few that the search found. Together they are fast and good. The texts here are paragraphs of
-SQuAD 1.1 (CC BY-SA 4.0).
+An embedder computes one vector for each text without knowing the question. This is fast but
+imprecise. A reranker compares the question with the words of a text. This is more precise, but too
+slow for all texts. Combining both is fast and precise: the reranker only reads the texts that the
+embedder found. The texts are paragraphs of SQuAD 1.1 (CC BY-SA 4.0).
 """
 
 # %%
@@ -18,7 +18,7 @@ import math
 import os
 import pathlib
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import encoder_zoo as ez
 
@@ -28,9 +28,9 @@ HERE = pathlib.Path(__file__).parent
 """
 ## Retrieve
 
-Every second question of every third paragraph is asked, and should find its paragraph among all.
-nDCG@10 is 1 where the right paragraph comes first, less the further down it is, and 0 where it is
-not among the first ten.
+For every second question of every third paragraph, we search for its paragraph among all
+paragraphs. nDCG@10 is 1 if the correct paragraph is the first result. It is lower for later results
+and 0 if the correct paragraph is not among the first ten results.
 """
 
 # %%
@@ -44,7 +44,7 @@ print(len(questions), "questions,", len(paragraphs), "paragraphs")
 
 
 def ndcg(results):
-    """The mean of 1 / log2(1 + rank) of the right paragraphs."""
+    """Return the mean of 1 / log2(1 + rank) of the correct paragraphs."""
     total = 0.0
     for hits, index in zip(results, right, strict=True):
         ranks = [hit["index"] for hit in hits[:10]]
@@ -61,10 +61,10 @@ print(f"nDCG@10 of vectors: {ndcg(before):.3f}")
 """
 ## Rerank
 
-With `reranker=` the nearest 20 are ordered anew. Late interaction (ColBERT) keeps the vector of
-each token, and sums up for each token of the question the best match in the text. The bundled
-embedder can do this without further training: a vector of its text is the mean of its tokens'. One
-paragraph has more tokens than it reads, and a line says so whenever that one is compared.
+With `reranker=`, the 20 nearest texts are reranked. Late interaction (ColBERT) uses the vectors of
+all tokens and sums up the best match in the text for each token of the question. The bundled
+embedder supports this without further training, because its vectors are the means of token vectors.
+One paragraph is longer than the maximum length, so a warning is logged when it is compared.
 """
 
 # %%
@@ -76,7 +76,8 @@ print(f"nDCG@10 reranked:   {ndcg(after):.3f}")
 
 # %% [markdown]
 """
-The question that gained most by it, and which word of the paragraph each of its words found:
+The question with the largest improvement, and the best match in the paragraph for each of its
+words:
 """
 
 
@@ -94,12 +95,12 @@ ez.display.matches(reranker, questions[best], paragraphs[right[best]]).show()
 
 # %% [markdown]
 """
-## All texts, token by token
+## Late interaction with all texts
 
-An index of tokens' vectors searches by late interaction from the start, without an embedder. It is
-larger: `precision="int8"` makes it a fourth of that, a little more where there are few texts, and
-`pool_factor=2` halves it, as it joins tokens with like meanings. `reranker.index(paragraphs)` makes
-one in a line; here the vectors serve for three.
+An index of token vectors uses late interaction for the whole search and needs no embedder. This
+index is larger. `precision="int8"` reduces its size to about a quarter, and `pool_factor=2` halves
+it by merging tokens with similar vectors. `reranker.index(paragraphs)` builds an index in one line.
+Here, we compute the vectors once and build three indexes.
 """
 
 # %%
@@ -114,14 +115,14 @@ print(f"{index.nbytes / 1e6:5.1f} MB, the embedder's index")
 """
 ## Larger models
 
-A cross-encoder reads the question and a text together, which is slower and better still, if it has
-learned from hundreds of thousands of questions. Such a one comes from the hub:
+A cross-encoder reads the question and a text together. It is slower, but better if it was trained
+on hundreds of thousands of questions. You can load such a model from the hub:
 
     reranker = ez.Reranker.from_preset("hf://cross-encoder/ms-marco-MiniLM-L6-v2")
     index.search(questions, reranker=reranker, candidates=20)
 
-Names and numbers are found best by words. With `pip install bm25s` two searches become one, by
-their ranks:
+Names and numbers are best found by their words. With `pip install bm25s`, you can combine the ranks
+of two searches:
 
     hybrid = ez.HybridIndex([index, ez.BM25Index(paragraphs)])
     hybrid.search(questions, reranker=reranker)

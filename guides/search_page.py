@@ -4,11 +4,12 @@ Title: From a folder of files to answers in a browser
 Author: the authors of encoder_zoo
 Date created: 2026/11/27
 Last modified: 2026/11/27
-Description: Chunks, a search by words and meaning, reranking, and a page of what it found.
+Description: Split files into chunks, search by words and meaning, rerank, and show the results.
 Accelerator: None
 
-Everything runs on this machine, with Python's own web server; the models are in the package. The
-files are the pages of this documentation: take any others. It needs `pip install bm25s`.
+Everything runs on this machine with the web server of Python. The models are included in the
+package. This guide searches the pages of this documentation. You can use any other files. It needs
+`pip install bm25s`.
 """
 
 # %%
@@ -21,7 +22,7 @@ import threading
 import urllib.parse
 import urllib.request
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import encoder_zoo as ez
 
@@ -29,10 +30,11 @@ HERE = pathlib.Path(__file__).parent
 
 # %% [markdown]
 """
-## Read, cut, index
+## Read, split, index
 
-Chunks of 64 tokens, which know their file and where they stand in it. The one index finds what
-means the same, the other what has the same rare words; `HybridIndex` joins what both have found.
+Split the files into chunks of 64 tokens, which store their file and position. One index finds
+chunks with a similar meaning, the other one finds chunks with the same rare words. `HybridIndex`
+combines the results of both.
 """
 
 # %%
@@ -50,8 +52,8 @@ print(len(documents), "files,", len(index), "chunks")
 """
 ## Search, rerank, highlight
 
-Of the 20 chunks that the search finds, the reranker compares each word with the question. It then
-compares the lines of a chunk, and the best one is marked.
+The reranker compares every word of the 20 chunks that the search found with the question. It then
+compares the lines of a chunk to highlight the best line.
 """
 
 # %%
@@ -61,7 +63,7 @@ reranker = ez.LateInteraction.from_preset(
 
 
 def answers(question: str) -> list[dict]:
-    """Return the best chunk of each of five files, with the line in it that fits best."""
+    """Return the best chunks of five files, each with its best line."""
     hits = index.search(question, top_k=5, reranker=reranker, candidates=20, group_by="document")
     for hit in hits:
         lines = [line for line in hit["text"].splitlines() if line.strip()]
@@ -76,8 +78,8 @@ for hit in answers("Can it go on after a crash?")[:3]:
 """
 ## A page
 
-A question and a file may hold anything, also `<script>`: what is written into a page is escaped,
-all of it, by `html.escape`.
+Questions and files can contain any text, including `<script>`. Escape everything that is written to
+the page with `html.escape`.
 """
 
 # %%
@@ -89,7 +91,7 @@ input {{ font: inherit; width: 100% }} pre {{ white-space: pre-wrap; font: inher
 
 
 def page(question: str) -> str:
-    """Return the page of a question, or with "" that without answers."""
+    """Return the page for a question, or a page without answers if the question is empty."""
     found = []
     for hit in answers(question) if question.strip() else []:
         before, _, after = hit["text"].partition(hit["best"])
@@ -112,17 +114,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_):
-        """Print no line for each request."""
+        """Disable the log of requests."""
 
 
 # %% [markdown]
 """
 ## Serve it
 
-On 127.0.0.1, which only this machine reaches, and on a port that is free; threads may search at the
-same time. Open the address while the notebook runs. In a script call `server.serve_forever()` in
-place of the thread, and stop it with Ctrl+C. For other machines put it behind a web server that
-knows who may ask.
+The server uses a free port of 127.0.0.1, so only this machine can reach it. Several threads can
+search at the same time. Open the address while the notebook is running. In a script, call
+`server.serve_forever()` instead of starting a thread, and stop the server with Ctrl+C. To give
+other machines access, use a web server with authentication as a proxy.
 """
 
 # %%
@@ -133,7 +135,7 @@ print("Open", ADDRESS)
 
 # %% [markdown]
 """
-What a browser gets, without one:
+The response that a browser would receive:
 """
 
 # %%

@@ -7,16 +7,16 @@ Last modified: 2026/11/24
 Description: Search your own files by meaning: chunks, filters, changes.
 Accelerator: None
 
-A text embedder turns a text into a vector, such that texts with like meaning have vectors that are
-near each other. To search is to find the nearest vectors: a question need not share a word with its
-answer. The files here are the pages of this documentation; take any others.
+A text embedder converts texts to vectors, so that texts with similar meanings have similar vectors.
+A search finds the nearest vectors. A question and its answer do not need a common word. This guide
+searches the pages of this documentation. You can use any other files.
 """
 
 # %%
 import os
 import pathlib
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import encoder_zoo as ez
 
@@ -26,8 +26,8 @@ HERE = pathlib.Path(__file__).parent
 """
 ## Read the files
 
-A document is a text with an id, here the name of its file, and fields, by which a search can be
-narrowed down.
+A document consists of a text, an id and fields. We use the name of the file as the id. Fields can
+be used to filter a search.
 """
 
 # %%
@@ -46,10 +46,11 @@ print(len(documents), "files, such as", documents[0]["id"])
 """
 ## An index of chunks
 
-A vector stands for one text, and the shorter the text, the more exact it is: `chunks` cuts the
-files, at the ends of words, into parts of so many tokens. Each knows its file and where it stands
-there. The bundled embedder is small (7 MB) and reads English. Any other is opened in the same way,
-such as `"all_minilm_l6_en_uncased"` or the folder of a model of sentence-transformers.
+Vectors represent short texts more precisely than long texts. `chunks` therefore splits the files
+between words into chunks with a maximum number of tokens. Every chunk stores its file and its
+position in the file. The bundled embedder is small (7 MB) and supports English. Other embedders are
+loaded in the same way, such as `"all_minilm_l6_en_uncased"` or a sentence-transformers model in a
+folder.
 """
 
 # %%
@@ -61,8 +62,8 @@ print(len(index), "chunks")
 """
 ## Search
 
-`group_by="document"` gives of each file the best chunk. Fields narrow the search, and only what
-meets them is compared.
+`group_by="document"` returns only the best chunk of each file. Filters restrict the search to
+documents with matching fields.
 """
 
 # %%
@@ -78,9 +79,9 @@ print(hit["id"], hit["metadata"])
 """
 ## Change it, and keep it
 
-Files come and go: `add`, `update` and `remove` take ids. A saved index has vectors, texts, ids and
-fields. In a SavedModel the embedder is there too: question in, texts and scores out, with
-TensorFlow alone.
+Use `add`, `update` and `remove` with ids to change the index. A saved index contains vectors,
+texts, ids and fields. A SavedModel also contains the embedder. It maps questions to texts and
+scores, and only needs TensorFlow.
 """
 
 # %%

@@ -4,11 +4,11 @@ Title: Serving
 Author: the authors of encoder_zoo
 Date created: 2026/11/21
 Last modified: 2026/11/22
-Description: Fine-tune a bundled BERT, export it, and ask it in a process that has TensorFlow alone.
+Description: Fine-tune a bundled BERT, export it, and use it with only TensorFlow installed.
 Accelerator: None
 
-Everything is on your disk: the preset is in the package, the review sentences (UCI "Sentiment
-Labelled Sentences", CC BY 4.0) are beside this guide.
+This guide needs no downloads. The preset is included in the package, and the review sentences (UCI
+"Sentiment Labelled Sentences", CC BY 4.0) are in the folder of this guide.
 """
 
 # %%
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import keras
 import pandas as pd
@@ -34,7 +34,7 @@ keras.utils.set_random_seed(0)
 """
 ## Fine-tune
 
-As in the guide on text classification.
+The training is the same as in the guide on text classification.
 """
 
 # %%
@@ -50,8 +50,8 @@ print(f"held-out accuracy: {accuracy['accuracy']:.3f}")
 """
 ## Export
 
-One line. The folder's name is the version: a new one goes to `served/2`, and TensorFlow Serving
-takes it up by itself.
+One line exports the model. The name of the folder is the version. If you export a new version to
+`served/2`, TensorFlow Serving loads it automatically.
 """
 
 # %%
@@ -62,9 +62,9 @@ print(f"exported in {time.perf_counter() - start:.1f} s, {size / 1e6:.1f} MB")
 
 # %% [markdown]
 """
-## Ask, as another machine would
+## Use the export on another machine
 
-The other machine needs TensorFlow, and these lines.
+The other machine only needs TensorFlow and these lines.
 """
 
 # %%
@@ -100,7 +100,7 @@ print(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).std
 
 # %% [markdown]
 """
-The same from Python:
+The model in this process returns the same answers:
 """
 
 # %%
@@ -111,7 +111,7 @@ for text, found in zip(MINE, classifier.classify(MINE), strict=True):
 """
 ## A server
 
-Where there is Docker:
+Start TensorFlow Serving with Docker:
 
 ```bash
 SERVED="$PWD/guides/output/served"

@@ -26,7 +26,7 @@ import pathlib
 import random
 import re
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import keras
 import numpy as np

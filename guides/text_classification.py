@@ -4,19 +4,19 @@ Title: Text classification
 Author: the authors of encoder_zoo
 Date created: 2026/11/21
 Last modified: 2026/11/22
-Description: Fine-tune a bundled BERT to tell good reviews from bad ones, and look at it.
+Description: Fine-tune a bundled BERT to classify reviews, and look at its predictions.
 Accelerator: None
 
-Everything is on your disk: the preset is in the package, the 3,000 review sentences (UCI "Sentiment
-Labelled Sentences", CC BY 4.0) are beside this guide. For your own data change the table and the
-preset's name: `"bert_base_en_uncased"` fetches the large model.
+This guide needs no downloads. The preset is included in the package, and the 3,000 review sentences
+(UCI "Sentiment Labelled Sentences", CC BY 4.0) are in the folder of this guide. To use your own
+data, replace the table. For better results, use a larger preset such as `"bert_base_en_uncased"`.
 """
 
 # %%
 import os
 import pathlib
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import keras
 import pandas as pd
@@ -32,7 +32,8 @@ keras.utils.set_random_seed(0)
 """
 ## The data
 
-Sentences and the names of their labels, shuffled; 600 are held out.
+The table contains sentences and the names of their labels. We shuffle the rows and hold out 600 of
+them for the evaluation.
 """
 
 # %%
@@ -43,10 +44,10 @@ held_out = texts[:600], labels[:600]
 
 # %% [markdown]
 """
-## The whole job
+## Training
 
-Load, and fit on raw text. The recipe is that of BERT's paper: AdamW, warmup, linear decay. The
-names of the labels are learned from the data.
+Load a preset and fit it on raw texts. By default, training uses the recipe of the BERT paper: AdamW
+with warmup and linear decay. The names of the labels are read from the data.
 """
 
 # %%
@@ -55,10 +56,10 @@ history = classifier.fit(texts[600:], labels[600:], validation_data=held_out, ep
 
 # %% [markdown]
 """
-## The training
+## Learning curves
 
-The loss and the accuracy, epoch by epoch. Where the blue curve leaves the grey one, the model
-begins to overfit. Below, the confusion matrix of the labels.
+The plots show the loss and the accuracy after every epoch. The model begins to overfit when the
+blue curve moves away from the grey curve. The confusion matrix of the labels is shown below.
 """
 
 # %%
@@ -83,7 +84,7 @@ for text, answer in zip(MINE, classifier.classify(MINE), strict=True):
 
 # %% [markdown]
 """
-The preset is a folder that `from_preset` opens, and `transformers` too.
+Save the model to a folder. Both `from_preset` and `transformers` can load it.
 """
 
 # %%

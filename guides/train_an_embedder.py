@@ -4,20 +4,20 @@ Title: Train an embedder on your pairs
 Author: the authors of encoder_zoo
 Date created: 2026/11/24
 Last modified: 2026/11/24
-Description: Questions and the passages that answer them make a search engine for your field.
+Description: Train a search engine for your domain on questions and passages.
 Accelerator: None
 
-All that is needed are pairs of texts that belong together: questions and answers, titles and
-articles, queries and the results that were clicked. The other texts of a batch serve as examples of
-what does not belong (InfoNCE). The pairs here are questions and paragraphs, an excerpt of SQuAD 1.1
-(CC BY-SA 4.0).
+To train an embedder, you only need pairs of texts that belong together: questions and answers,
+titles and articles, or queries and clicked results. The other texts in a batch are used as
+negatives (InfoNCE). In this guide, the pairs are questions and paragraphs of an excerpt of SQuAD
+1.1 (CC BY-SA 4.0).
 """
 
 # %%
 import os
 import pathlib
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import keras
 
@@ -32,7 +32,7 @@ keras.utils.set_random_seed(0)
 """
 ## The pairs
 
-Whole paragraphs are held back: it is their questions that tell how good the search is.
+We hold out whole paragraphs and evaluate the search with their questions.
 """
 
 # %%
@@ -49,8 +49,8 @@ print(len(train), "pairs to learn from;", len(test), "questions to find among", 
 """
 ## Before and after
 
-`evaluate_retrieval` ranks all passages for each question. nDCG@10 is 1 where the right one comes
-first, and less the further down it is.
+`evaluate_retrieval` ranks all passages for each question. nDCG@10 is 1 if the correct passage is
+the first result, and lower if it is a later result.
 """
 
 # %%
@@ -70,9 +70,9 @@ for name in ("ndcg@10", "recall@1", "recall@10"):
 """
 ## Shorter vectors
 
-The loss was taken of the first 32 and the first 128 numbers of each vector too (Matryoshka
-representation learning, Kusupati et al. 2022), so that they can be cut off: an index of a quarter
-of the size.
+The loss was also computed for the first 32 and the first 128 dimensions of the vectors (Matryoshka
+representation learning, Kusupati et al. 2022). The vectors can therefore be truncated to reduce the
+size of an index.
 """
 
 # %%
@@ -84,7 +84,7 @@ for dim in (384, 128, 32):
 """
 ## Harder negatives
 
-Passages that the model takes for answers and that are none teach it more than random ones.
+Passages that are similar to the answer but wrong are more useful for training than random passages.
 """
 
 # %%
@@ -96,7 +96,7 @@ print(f"nDCG@10 {harder['ndcg@10']:.3f}")
 
 # %% [markdown]
 """
-The folder opens in sentence-transformers as well.
+sentence-transformers can also load the saved folder.
 """
 
 # %%

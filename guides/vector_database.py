@@ -4,13 +4,13 @@ Title: Search in a vector database
 Author: the authors of encoder_zoo
 Date created: 2026/11/24
 Last modified: 2026/11/27
-Description: Vectors in an embedded Qdrant and in a PostgreSQL server, with filters.
+Description: Store vectors in Qdrant and PostgreSQL, and search with filters.
 Accelerator: None
 
-`embedder.index` keeps vectors in memory and compares all of them, which is exact and fast up to a
-million texts. A database is for more: filters by other fields, changes while it is searched,
-several programs. The embedder only makes the vectors; here Qdrant keeps them, in a folder, without
-a server, and then PostgreSQL, with one:
+`embedder.index` keeps all vectors in memory and compares all of them, which is exact and fast for
+up to a million texts. Use a database for larger collections, for changes during a search, or for
+access from several programs. The embedder only computes the vectors. This guide first stores them
+with Qdrant in a folder without a server, and then with a PostgreSQL server:
 
     pip install qdrant-client "psycopg[binary]"
 """
@@ -20,7 +20,7 @@ import os
 import pathlib
 import shutil
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 from qdrant_client import QdrantClient, models
 
@@ -33,7 +33,7 @@ FOLDER = HERE / "output" / "vector_database"
 """
 ## Fill it
 
-Paragraphs of SQuAD 1.1 (CC BY-SA 4.0), with their length as a field to filter by.
+The texts are paragraphs of SQuAD 1.1 (CC BY-SA 4.0). Their length is a field for filters.
 """
 
 # %%
@@ -76,19 +76,19 @@ database.close()
 """
 ## The same on a server
 
-PostgreSQL has vectors by the extension pgvector, and its server is one line:
+PostgreSQL supports vectors with the extension pgvector. Start a server with one line:
 
     docker run -d -p 5432:5432 -e POSTGRES_PASSWORD=secret pgvector/pgvector:pg18
 
-`DATABASE_URL` names it: `postgresql://postgres:secret@localhost/postgres`. The table is a temporary
-one, so that nothing is left behind; a table of yours is created without the word. `<=>` is the
-cosine distance. The last setting has the graph searched on until enough rows meet the condition.
+Set `DATABASE_URL` to `postgresql://postgres:secret@localhost/postgres`. This guide creates a
+temporary table. Remove `TEMPORARY` to create a permanent table. `<=>` is the cosine
+distance. With the last setting, the search continues until enough rows match the condition.
 """
 
 
 # %%
 def fill(database, texts: list[str]) -> None:
-    """Make the table and its graph."""
+    """Create the table and its index."""
     vectors = embedder.embed(texts, prompt="document")
     columns = f"text text, words integer, vector vector({embedder.embedding_dim})"
     database.execute("CREATE EXTENSION IF NOT EXISTS vector")
@@ -100,7 +100,7 @@ def fill(database, texts: list[str]) -> None:
 
 
 def search(database, query: str, most_words: int, top_k: int = 3) -> list[tuple]:
-    """Return (score, words, text) of the nearest."""
+    """Return (score, words, text) of the nearest texts."""
     vector = str(embedder.embed(query, prompt="query").tolist())
     found = database.execute(
         "SELECT 1 - (vector <=> %(vector)s), words, text FROM paragraphs WHERE words < %(most)s"

@@ -18,7 +18,7 @@ sentences (UCI "Sentiment Labelled Sentences", CC BY 4.0) beside this guide.
 import os
 import pathlib
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import keras
 import pandas as pd

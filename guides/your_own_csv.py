@@ -4,19 +4,19 @@ Title: Your own CSV
 Author: the authors of encoder_zoo
 Date created: 2026/11/22
 Last modified: 2026/11/22
-Description: From a table with texts and labels to a table with answers.
+Description: Train on a table of texts and labels, and save the predictions in another table.
 Accelerator: None
 
-You have a table with a column of texts and a column of labels, from a spreadsheet or a database.
-This is all that it takes to train on it, to save the answers in another table, and to use the model
-again.
+This guide starts with a table that has a column of texts and a column of labels, for example from a
+spreadsheet or a database. It trains a classifier, saves the predictions in another table, and loads
+the classifier again.
 """
 
 # %%
 import os
 import pathlib
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log messages
 
 import keras
 import pandas as pd
@@ -32,9 +32,9 @@ keras.utils.set_random_seed(0)
 """
 ## Read the table
 
-Here it is made from the review sentences of this folder (UCI "Sentiment Labelled Sentences", CC BY
-4.0); yours is read by `pd.read_csv("reviews.csv")`. Rows without text or label are of no use, and
-rows that stand there twice would be in training and in the test.
+We create the table from the review sentences in this folder (UCI "Sentiment Labelled Sentences",
+CC BY 4.0). Read your own table with `pd.read_csv("reviews.csv")`. Drop rows without a text or a
+label. Also drop duplicates, because they could occur in both the training and the test data.
 """
 
 # %%
@@ -50,7 +50,7 @@ print(table["label"].value_counts())
 """
 ## Hold some rows out
 
-At random: tables are often sorted, by label or by date.
+Choose the rows at random, because tables are often sorted by label or date.
 """
 
 # %%
@@ -61,8 +61,8 @@ train = table.drop(held_out.index)
 """
 ## Train
 
-Columns go in as they are. Without a list of labels, they would be learned from the column; with it,
-a typing error in the table is an error here.
+Pass the columns of the table directly. Without a list of labels, the labels are read from the
+column. With a list, typing errors in the table raise an error.
 """
 
 # %%
@@ -78,9 +78,9 @@ axes = ez.display.learning_curves(history)
 
 # %% [markdown]
 """
-## Answers as columns
+## Predictions as columns
 
-The least certain ones are worth reading: they are often wrong in the table.
+Look at the least certain predictions. Their labels in the table are often wrong.
 """
 
 # %%
@@ -92,9 +92,9 @@ axes = ez.display.confusion_matrix(result["label"], result["answer"])
 
 # %% [markdown]
 """
-## Another day
+## Load the model later
 
-The saved folder has labels and tokenizer with it.
+The saved folder also contains the labels and the tokenizer.
 """
 
 # %%
