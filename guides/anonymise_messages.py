@@ -4,19 +4,20 @@ Title: Anonymise 10,000 messages
 Author: the authors of encoder_zoo
 Date created: 2026/11/26
 Last modified: 2026/11/26
-Description: Find names, addresses and numbers in a file, replace them, and count what is left.
+Description: Find and replace names, addresses and numbers in a file, and measure what is missed.
 Accelerator: None
 
-Before messages of customers are searched, counted or shown, what tells who wrote them should be
-gone. `EntityExtractor` finds it by the names of what to look for. Models that know "person", "email
-address" and hundreds of others, such as those of GLiNER for personal data, come from the hub:
+Before you analyze or publish messages from customers, remove the information that identifies the
+authors. `EntityExtractor` finds entities by the names of their types. Models that support "person",
+"email address" and hundreds of other types, such as GLiNER models for personal data, are available
+on the hub:
 
     model = ez.EntityExtractor.from_preset("hf://urchade/gliner_multi_pii-v1")
 
-Such a model is about a gigabyte. This guide needs no network: it trains a small one, for some
-minutes, on 1,000 sentences of WNUT-17 (CC BY 4.0) and 1,000 messages made up. That shows the way,
-and is not good enough to publish what it has anonymised: in one message of seven part of a name is
-left.
+Such a model has about a gigabyte. This guide needs no network. It trains a small model for some
+minutes on 1,000 sentences of WNUT-17 (CC BY 4.0) and 1,000 synthetic messages. This model
+demonstrates the method, but it is not good enough to publish the anonymised messages: one of seven
+messages still contains a part of a name.
 """
 
 # %%
@@ -44,8 +45,8 @@ rng = random.Random(0)
 """
 ## Texts with names in them
 
-In WNUT-17 people have marked the persons of tweets and comments. Sentences in words become texts,
-and tags become spans: a start, an end, and a label.
+In WNUT-17, persons in tweets and comments are annotated. We join the words of a sentence to a text,
+and convert tags to spans with a start, an end and a label.
 """
 
 # %%
@@ -65,12 +66,12 @@ print(tweets[5], persons[5])
 
 # %% [markdown]
 """
-## Messages, made up
+## Synthetic messages
 
-A sentence of a review (UCI "Sentiment Labelled Sentences", CC BY 4.0), and a line with names and
-addresses, whose places are then known. Those to learn from have the names of WNUT's persons. The
-10,000 to anonymise have other sentences, other names and other lines: a model that has learned the
-lines by heart would fail.
+A message consists of a review sentence (UCI "Sentiment Labelled Sentences", CC BY 4.0) and a line
+with names and addresses at known positions. The messages for training contain names from WNUT-17.
+The 10,000 messages to anonymise have other sentences, names and lines, so a model that memorizes
+the training lines would fail.
 """
 
 # %%
@@ -129,8 +130,8 @@ print(*sent[:3], sep="\n")
 """
 ## Train
 
-An entity is at most so wide, in words: `hannah.kim@example.org` has 7, as dots are words. With a
-published model this step is left out.
+The maximum width of an entity is given in words. `hannah.kim@example.org` has 7 words, because dots
+are words. You can skip this step if you use a published model.
 """
 
 # %%
@@ -142,11 +143,11 @@ history = model.fit(tweets[200:] + texts, persons[200:] + spans, epochs=4, batch
 """
 ## Which threshold?
 
-An entity is answered if its score is above the threshold, which is 0.5. To anonymise, a name that
-stays costs more than a word too many that goes, so that the threshold should be lower. How much
-lower, held-out texts tell: mark the entities in some hundred texts of your own, with any annotation
-tool that `ez.read_annotations` reads. Here these are the first 300 messages, whose entities are
-known.
+The model returns entities whose score is above the threshold, by default 0.5. When you anonymise
+texts, a missed name is worse than an additional replaced word, so the threshold should be lower.
+Use held-out texts to choose it: annotate the entities in a few hundred of your texts with an
+annotation tool that `ez.read_annotations` supports. Here, we use the first 300 messages, whose
+entities are known.
 """
 
 # %%
@@ -161,7 +162,7 @@ for label, values in scores["per_type"].items():
 
 # %% [markdown]
 """
-Messages made up are easier than real ones. Of the persons in held-out tweets fewer are found:
+Synthetic messages are easier than real texts. In held-out tweets, the model finds fewer persons:
 """
 
 # %%
@@ -170,17 +171,17 @@ print(f"Tweets: precision {scores['precision']:.2f}, recall {scores['recall']:.2
 
 # %% [markdown]
 """
-## All of them
+## Process the whole file
 
-`answer_files` reads a file of any size, and writes its answers as Parquet, in order; after a kill
-the same call goes on. Offsets count the characters of the message.
+`answer_files` reads a file of any size and writes the answers to Parquet files in the same order.
+If it is interrupted, the same call continues. Offsets count the characters of a message.
 """
 
 # %%
 messages = pd.DataFrame({"message": [text for text, _ in sent]})
 messages.to_csv(OUTPUT / "messages.csv", index=False)
 answers = OUTPUT / "found_in_messages"
-for path in answers.glob("*"):  # of another run of this guide
+for path in answers.glob("*"):  # results of a previous run of this guide
     path.unlink()
 ez.answer_files(
     model, OUTPUT / "messages.csv", answers, columns="message", threshold=THRESHOLD, batch_size=64
@@ -194,11 +195,11 @@ print(found.groupby("label")["score"].describe()[["count", "mean", "min"]].round
 
 # %% [markdown]
 """
-## Replace them
+## Replace entities
 
-What has a form is better found by its form: a pattern knows every mail address. What has none, as
-names, needs the model. What either has found is replaced by its label, and the offsets of the new
-text are kept, for whoever wants to put something else there.
+Regular expressions are better at finding entities with a fixed format, such as email addresses. The
+model is needed for names. We replace all entities by their labels and store their offsets in the
+new text, so that the labels can be replaced later.
 """
 
 # %%
@@ -209,7 +210,7 @@ PATTERNS = {
 
 
 def label_of_each(text: str, found: list) -> list:
-    """Return for each character the label of its entity, or None."""
+    """Return the label of the entity for each character, or None."""
     labels = [None] * len(text)
     spans = [(entity["start"], entity["end"], entity["label"]) for entity in found]
     for label, pattern in PATTERNS.items():
@@ -220,7 +221,7 @@ def label_of_each(text: str, found: list) -> list:
 
 
 def anonymised(text: str, labels: list) -> dict:
-    """Return a text with labels in the place of entities, and where they are in it."""
+    """Return the text with labels instead of entities, and the offsets of the labels."""
     new, replaced = "", []
     for label, run in itertools.groupby(range(len(text)), key=labels.__getitem__):
         part = f"[{label}]" if label else "".join(text[i] for i in run)
@@ -238,12 +239,12 @@ print(*(row["text"] for row in rows[:5]), sep="\n")
 
 # %% [markdown]
 """
-## What is left
+## Measure what is missed
 
-The number that matters: in how many messages is something left that should be gone, whole or in
-part? Without marked texts nobody knows, so mark some hundred of the result, too. With a base model
-that has been trained for it the number is far smaller, and it is still not zero: what may harm
-somebody is read by somebody before it is published.
+The most important result is the number of messages that still contain an entity or a part of an
+entity. To measure it, annotate a few hundred anonymised messages. A base model that is trained for
+this task misses far fewer entities, but it still misses some. Have somebody read sensitive texts
+before you publish them.
 """
 
 # %%

