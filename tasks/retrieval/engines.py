@@ -1,12 +1,12 @@
-"""Vectors in faiss: compared one by one, or found by a graph, for many of them.
+"""Search in vectors with faiss: exact search, or approximate search in a graph.
 
-The graph is HNSW's: each vector has links to near ones, and a search follows them from one vector
-to the next, so that it compares a few thousand of a million. Faiss builds and searches it, and not
-usearch, whose Python cannot filter while it searches, has no manhattan distances, and writes one
-binary file, which its C++ reads back unchecked. Faiss's graph is two arrays: they stand beside the
-vectors in the index's file, and are checked.
+The graph is HNSW: each vector has links to near vectors, and a search follows these links, so that
+it compares only a few thousand of a million vectors. Faiss is used instead of usearch. In Python,
+usearch cannot filter during a search, has no Manhattan distance, and reads its binary file without
+checks. The graph of faiss consists of two arrays. They are stored next to the vectors in the file
+of the index, and are checked.
 
-Comment letters: Q queries, N vectors, D width, L links of all vectors, R vectors of a level, W
+Comment letters: Q queries, N vectors, D dimensions, L links of all vectors, R vectors of a level, W
 links of a vector in a level.
 """
 
@@ -47,25 +47,25 @@ METRICS = {
     "euclidean": "METRIC_L2",
     "manhattan": "METRIC_L1",
 }
-SPARE = 16  # pairs beyond `k`, so that of equal vectors the earlier ones are found
-LINKS = 32  # of a vector in a level, twice as many in the lowest, which has all vectors
+SPARE = 16  # results beyond `k`, so that ties can be resolved in favour of earlier vectors
+LINKS = 32  # per vector and level; twice as many in the lowest level, which contains all vectors
 MAX_LEVELS = 15
-BUILDING_BREADTH = 64  # vectors that the search for a new one's links keeps
-BREADTH = 128  # vectors that a search keeps
-KEPT = 0.8  # of the vectors; if fewer are left, their graph is built anew
+BUILDING_BREADTH = 64  # number of candidates when links of a new vector are searched
+BREADTH = 128  # number of candidates in a search
+KEPT = 0.8  # minimum fraction of vectors to keep the graph after a removal
 GRAPH_TYPES = {"links": ("int32", 1), "levels": ("int32", 1)}
 
 
 def check_engine(engine: str | None, precision: str, function: str) -> None:
-    """Raise an error if an engine is asked for and not installed, or cannot search so.
+    """Raise an error if an engine is not installed, or does not support the vectors.
 
     Args:
-        engine: or None.
-        precision: of the vectors.
-        function: their similarity.
+        engine: Name of the engine, or None.
+        precision: Precision of the vectors.
+        function: Similarity function.
 
     Raises:
-        ValueError: If the engine does not search in this precision or by this similarity.
+        ValueError: If the engine does not support the precision or the similarity function.
     """
     if engine is None:
         return
@@ -80,7 +80,7 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
 
 
 def with_engine(store: Float32Vectors, engine: str | None) -> Float32Vectors:
-    """Return a store of the same vectors that an engine searches; the same store for None."""
+    """Return a store that uses the engine. For None, return the same store."""
     if engine is None or store.engine == engine:
         return store
     if engine == "faiss":
@@ -89,11 +89,11 @@ def with_engine(store: Float32Vectors, engine: str | None) -> Float32Vectors:
 
 
 class FaissVectors(Float32Vectors):
-    """Vectors in a `faiss.IndexFlat`, which holds their only copy.
+    """Store vectors in a `faiss.IndexFlat`, without another copy.
 
     Args:
-        vectors: (N, D) float32.
-        function: the similarity.
+        vectors: Float32 array of shape (N, D).
+        function: Similarity function. Defaults to "dot".
 
     Raises:
         ImportError: If the package faiss-cpu is not installed.
@@ -108,7 +108,7 @@ class FaissVectors(Float32Vectors):
 
     @property
     def vectors(self) -> np.ndarray:
-        """Return (N, D), a view of faiss's memory."""
+        """Return the vectors (N, D), a view of the memory of faiss."""
         return _view_of(self._index, self._index)
 
     def rows(self, indices) -> np.ndarray:
@@ -122,12 +122,12 @@ class FaissVectors(Float32Vectors):
         count = min(k + SPARE, len(self))
         distances, columns = self._index.search(np.ascontiguousarray(queries), count)
         rows, columns = np.repeat(np.arange(len(queries)), count), columns.ravel()
-        # Where the last one found is as near as the k-th, others may be as near.
+        # If the last result is as near as the k-th, further vectors may be as near, too.
         kth, last = distances[:, k - 1], distances[:, -1]
         rounding = self._rounding_of(queries)
         rounding = ROUNDING * np.abs(kth) if rounding is None else rounding
         if self.function == "euclidean":
-            rounding = 2 * rounding  # faiss's distances are squared, and not halved
+            rounding = 2 * rounding  # faiss returns squared distances without the factor 0.5
         close = np.flatnonzero(np.abs(last - kth) <= 2 * rounding)
         if count == len(self) or not len(close):
             return rows, columns
@@ -135,17 +135,19 @@ class FaissVectors(Float32Vectors):
 
 
 class GraphVectors(Float32Vectors):
-    """Vectors in float32 or int8, and an HNSW graph by which most searches find them.
+    """Store vectors in float32 or int8 with an HNSW graph for approximate search.
 
-    A search compares the vectors one by one wherever that is fewer of them than the graph would
-    compare: among few vectors, behind a narrow filter, for many results; and where the graph has
-    not found enough.
+    A search compares the vectors exactly if this takes fewer comparisons than the graph: for a
+    small index, a narrow filter or a large number of results. It also does so if the graph does not
+    return enough results.
 
     Args:
-        base: the vectors. Of float32 faiss holds the only copy, of int8 a second one.
-        links: (L,) int32 of a graph of the first of them, as `GraphVectors.links`; None: all are
-            new.
-        levels: (N,) int32, in how many levels each of these has links.
+        base: Store with the vectors. For float32, faiss contains the only copy. For int8, faiss
+            contains a second copy.
+        links: Int32 array of shape (L,). The `GraphVectors.links` of an existing graph of the first
+            vectors. Defaults to None, which builds a new graph.
+        levels: Int32 array of shape (N,). Number of levels in which each of these vectors has
+            links. Defaults to None.
 
     Raises:
         ImportError: If the package faiss-cpu is not installed.
@@ -179,33 +181,33 @@ class GraphVectors(Float32Vectors):
     def opened_on(
         cls, path: str | os.PathLike, base: Float32Vectors, arrays: Mapping[str, np.ndarray]
     ) -> Self:
-        """Return the store of a file's vectors and graph, checked.
+        """Create a store from the vectors and the graph of a file, and check the graph.
 
         Args:
-            path: of the file, for errors.
-            base: the vectors.
-            arrays: "links" and "levels".
+            path: Path to the file, for error messages.
+            base: Store with the vectors.
+            arrays: Dict with "links" and "levels".
 
         Raises:
-            ValueError: If the arrays do not describe the graph of an index.
+            ValueError: If the arrays do not contain a graph of these vectors.
         """
         check_graph(path, arrays["links"], arrays["levels"], len(base))
         return cls(base, arrays["links"], arrays["levels"])
 
     @property
     def vectors(self) -> np.ndarray:
-        """Return the vectors as the base has them."""
+        """Return the vectors in the precision of the base store."""
         return self.base.vectors
 
     @property
     def links(self) -> np.ndarray:
-        """Return the links (L,) int32 of each vector, level by level, -1 where there is none."""
+        """Return the links of each vector (L,) int32, level by level. -1 is an unused link."""
         neighbors = self._graph.hnsw.neighbors
         return faiss.rev_swig_ptr(neighbors.data(), neighbors.size())
 
     @property
     def levels(self) -> np.ndarray:
-        """Return in how many levels each vector has links, (N,) int32."""
+        """Return the number of levels in which each vector has links, (N,) int32."""
         return faiss.vector_to_array(self._graph.hnsw.levels)
 
     @property
@@ -229,7 +231,7 @@ class GraphVectors(Float32Vectors):
     ) -> tuple[np.ndarray, np.ndarray]:
         count = len(self) if among is None else len(among)
         wanted = min(k + SPARE, count)
-        # Of the vectors that a search comes by, only so many are `among`.
+        # Only a fraction of the vectors in the graph passes the filter, so more are needed.
         breadth = max(BREADTH, 2 * wanted) * len(self) // count
         if 2 * LINKS * breadth >= count:
             return self.base.candidates(queries, k, among)
@@ -241,7 +243,7 @@ class GraphVectors(Float32Vectors):
         params = faiss.SearchParametersHNSW(**options)
         columns = self._graph.search(np.ascontiguousarray(queries), wanted, params=params)[1]
         rows = np.repeat(np.arange(len(queries)), wanted)
-        short = np.flatnonzero(columns[:, -1] < 0)  # their part of the graph ended before
+        short = np.flatnonzero(columns[:, -1] < 0)  # the graph did not return enough results
         if not len(short):
             return rows, columns.ravel()
         others = self.base.candidates(queries[short], k, among)
@@ -249,16 +251,17 @@ class GraphVectors(Float32Vectors):
 
 
 def _view_of(index: Any, owner: Any) -> np.ndarray:
-    """Return the vectors (N, D) of a flat index of faiss, a view of its memory.
+    """Return a view of the vectors (N, D) in a flat faiss index.
 
-    A vector that is added moves it, so that stores add none: others may be searching in it.
+    Adding a vector would move this memory, and other threads may be searching in it. So stores
+    never add vectors to an existing index.
     """
     view = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(-1, index.d)
     return np.asarray(_Kept(view, owner))
 
 
 class _Kept:
-    """An array of faiss's memory, and the index that owns it."""
+    """Array in the memory of faiss, with a reference to the index that owns it."""
 
     def __init__(self, view: np.ndarray, owner: Any):
         self.__array_interface__ = view.__array_interface__
@@ -266,7 +269,7 @@ class _Kept:
 
 
 def _graph_of(base: Float32Vectors, links: np.ndarray | None, levels: np.ndarray | None) -> Any:
-    """Return faiss's index of vectors, which has the graph of the first of them."""
+    """Create a faiss index with an existing graph for the first vectors."""
     metric = getattr(faiss, METRICS[base.function])
     if base.precision == "float32":
         index = faiss.IndexHNSWFlat(base.width, LINKS, metric)
@@ -274,7 +277,7 @@ def _graph_of(base: Float32Vectors, links: np.ndarray | None, levels: np.ndarray
     else:
         index = faiss.IndexHNSWSQ(base.width, faiss.ScalarQuantizer.QT_8bit, LINKS, metric)
         storage = faiss.downcast_index(index.storage)
-        # Faiss's numbers are the middles of its steps, ours stand at their beginnings.
+        # The values of faiss are the middles of its steps, our values are the beginnings.
         steps = steps_of(base.ranges)
         trained = np.concatenate([base.ranges[0] - steps / 2, base.ranges[1] - base.ranges[0]])
         faiss.copy_array_to_vector(trained.astype("float32"), storage.sq.trained)
@@ -307,18 +310,18 @@ def _starts(levels: np.ndarray) -> np.ndarray:
 
 
 def _slots(starts: np.ndarray, level: int) -> np.ndarray:
-    """Return the indices (R, W) of the links of vectors in a level, which all of them have."""
+    """Return the indices (R, W) of the links of vectors in a level, which contains all of them."""
     first, width = (0, 2 * LINKS) if level == 0 else (LINKS * (level + 1), LINKS)
     return starts[:, None] + np.arange(first, first + width)
 
 
 def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int) -> None:
-    """Raise an error if a graph that was read from a file has links that lead nowhere.
+    """Raise an error if a graph that was read from a file contains invalid links.
 
     Args:
-        path: of the file.
-        links, levels: see `GraphVectors`.
-        count: N.
+        path: Path to the file.
+        links, levels: See `GraphVectors`.
+        count: Integer. Number of vectors.
     """
     check_shape(path, "levels", levels.shape, (count,))
     if levels.min() < 1 or levels.max() > MAX_LEVELS:
@@ -337,14 +340,14 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
 def taken_graph(
     links: np.ndarray, levels: np.ndarray, indices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the links and levels of some of a graph's vectors, in the order of their indices.
+    """Select vectors of a graph by their indices. Return the new links and levels.
 
-    A link to a vector that is left out becomes one of that vector's own links, where there is one
-    that leads on: so what could be reached by it still can.
+    A link to a removed vector is replaced by a link of the removed vector, if it leads to a vector
+    that stays. So most vectors can still be reached.
 
     Args:
-        links, levels: see `GraphVectors`.
-        indices: of the vectors that stay, each once.
+        links, levels: See `GraphVectors`.
+        indices: Different indices of the vectors to keep.
 
     Example:
         >>> links = np.full(6 * LINKS, -1, "int32")
@@ -354,7 +357,7 @@ def taken_graph(
         ([1, 1], [-1, 0])
     """
     indices = np.asarray(indices)
-    numbers = np.full(len(levels) + 1, -1, "int32")  # the last one of the link -1
+    numbers = np.full(len(levels) + 1, -1, "int32")  # the last item is for the link -1
     numbers[indices] = np.arange(len(indices), dtype="int32")
     new_levels = levels[indices]
     starts, new_starts = _starts(levels), _starts(new_levels)
@@ -365,7 +368,7 @@ def taken_graph(
             part = of_level[first : first + BLOCK // LINKS]
             found = links[_slots(starts[indices[part]], level)]  # (R, W)
             renumbered = numbers[found]
-            rows, columns = np.nonzero((found >= 0) & (renumbered < 0))  # of links that are lost
+            rows, columns = np.nonzero((found >= 0) & (renumbered < 0))  # links to removed vectors
             if len(rows):
                 beyond = numbers[links[_slots(starts[found[rows, columns]], level)]]
                 beyond[beyond == part[rows, None]] = -1  # the vector itself
@@ -375,14 +378,14 @@ def taken_graph(
 
 
 def _one_of_each(links: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return one link of each row, another one for another draw; -1 of rows without any."""
+    """Choose one link in each row, depending on `draws`. Return -1 for rows without links."""
     counts = (links >= 0).sum(axis=1)
     links = np.take_along_axis(links, np.argsort(links < 0, axis=1, kind="stable"), axis=1)
     return links[np.arange(len(links)), draws % np.maximum(counts, 1)]
 
 
 def _once(links: np.ndarray) -> np.ndarray:
-    """Return rows of links, each link once, and -1 behind them, where a search ends."""
+    """Remove duplicate links in each row and move -1 to the end, where a search stops."""
     order = np.argsort(links, axis=1, kind="stable")
     ranked = np.take_along_axis(links, order, axis=1)
     again = np.zeros_like(links, dtype=bool)
