@@ -1,4 +1,4 @@
-"""Queries and documents to examples for late interaction.
+"""Convert queries and documents to examples for late interaction.
 
 Comment letters: B batch, N texts, L sequence.
 """
@@ -32,32 +32,40 @@ NAMES = {QUERY: "queries", DOCUMENT: "documents"}
 
 @serializable
 class LateInteractionPreprocessor(SeparateTexts):
-    """Documents to `[CLS] [D] text [SEP]`, queries to `[CLS] [Q] text [SEP] [MASK] [MASK] ...`.
+    """Convert documents to `[CLS] [D] text [SEP]` and queries to `[CLS] [Q] text [SEP] [MASK] ...`.
 
     Args:
-        tokenizer: any of this package's, whose vocabulary has the markers.
-        sequence_length: see `Preprocessor`.
-        query_length: longer queries are truncated to so many tokens, special ones counted; None is
-            the model's longest.
-        document_length: likewise of documents.
-        query_marker: the token before a query's text; None for none.
-        document_marker: likewise of documents.
-        prompts: {"query": text, "document": text} to put before texts, behind the markers.
-        expand_queries: whether [MASK] tokens fill a query up. They get vectors as the others do.
-        expansion_length: up to so many tokens; None is `query_length`.
-        attend_to_expansion: whether tokens attend to those [MASK] tokens.
-        skiplist: words that get no vectors in documents. Those that are not one token of the
-            vocabulary change nothing.
-        score_first: whether the first token, [CLS], gets a vector; not in BGE-M3.
+        tokenizer: A tokenizer of this package. Its vocabulary contains the markers.
+        sequence_length: See `Preprocessor`.
+        query_length: Integer. Maximum number of tokens of a query, including special tokens. Longer
+            queries are truncated. None means the maximum length of the model. Defaults to 32.
+        document_length: Integer. Maximum number of tokens of a document, including special tokens.
+            None means the maximum length of the model. Defaults to 180.
+        query_marker: Token before the text of a query. Defaults to None, which means no marker.
+        document_marker: Token before the text of a document. Defaults to None.
+        prompts: Dict {"query": text, "document": text} of prompts, which follow the markers.
+            Defaults to None.
+        expand_queries: Boolean. Whether to pad queries with [MASK] tokens, which also have vectors.
+            Defaults to True.
+        expansion_length: Integer. Length of queries with [MASK] tokens. Defaults to None, which
+            uses `query_length`.
+        attend_to_expansion: Boolean. Whether tokens attend to these [MASK] tokens. Defaults to
+            False.
+        skiplist: Sequence of words that have no vectors in documents. Words that are not a single
+            token of the vocabulary are ignored. Defaults to ASCII punctuation.
+        score_first: Boolean. Whether the first token, [CLS], has a vector. It has none in BGE-M3.
+            Defaults to True.
 
     Returns:
-        As of `Preprocessor`, and "scored_mask", true at tokens that get vectors; of queries that
-        are expanded also "attended_mask". Of inputs with several texts the first is a query,
-        "token_ids" (B, L), and the others are documents, "candidate_token_ids" (B, K, L). Without
-        scores the labels are numbers (B, 1 + K) that are equal where texts are equal.
+        See `Preprocessor`. The output also contains "scored_mask", which is True for tokens with
+        vectors. For expanded queries, it contains "attended_mask". If the input has several texts
+        per row, "token_ids" (B, L) contains the queries, and "candidate_token_ids" (B, K, L) the
+        documents. Without scores, the labels are integers (B, 1 + K), which are equal for equal
+        texts.
 
     Raises:
-        ValueError: If the tokenizer does not have a marker, or if `skiplist` is not of texts.
+        ValueError: If the tokenizer does not contain a marker, or if `skiplist` contains other
+            values than strings.
 
     Source: Khattab and Zaharia 2020, ColBERT, section 3.2.
 
@@ -75,7 +83,7 @@ class LateInteractionPreprocessor(SeparateTexts):
 
     task_name = "late_interaction"
     folder = LateInteractionFolder()
-    # Of queries: tokens without expansion.
+    # The number of tokens of a query without expansion.
     values_per_text = ("text_length",)
     truncation_advice = (
         "LateInteraction.from_preset(..., query_length=..., document_length=...) sets other "
@@ -123,7 +131,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         marker = getattr(self, name)
         if marker is not None and marker not in known:
             raise invalid(
-                name, marker, "a token of the tokenizer: LateInteraction.from_preset adds markers"
+                name, marker, "a token of the tokenizer; LateInteraction.from_preset adds markers"
             )
         return None if marker is None else known[marker]
 
@@ -147,19 +155,19 @@ class LateInteractionPreprocessor(SeparateTexts):
         return self.sequence_length
 
     def longest(self, kind: str) -> int:
-        """Return the number of tokens of the longest "query", or "document"."""
+        """Return the maximum number of tokens of a "query" or a "document"."""
         length = self.query_length if kind == QUERY else self.document_length
         return min(length or self.max_sequence_length, self.max_sequence_length)
 
     @property
     def document_room(self) -> int:
-        """Return how many tokens of a document are read, behind its prompt and its marker."""
+        """Return the maximum number of tokens of a document, after its marker and prompt."""
         [prompt] = self.tokenizer.tokenize([self.prompts.get(DOCUMENT, "")]).row_lengths()
         return self.longest(DOCUMENT) - 2 - (self._marker_ids[DOCUMENT] is not None) - int(prompt)
 
     @property
     def expanded_length(self) -> int:
-        """Return the number of tokens up to which queries are filled; 0 for no expansion."""
+        """Return the length of expanded queries, or 0 without expansion."""
         if not self.expand_queries:
             return 0
         longest = self.longest(QUERY)
@@ -170,7 +178,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         text, longest = self.prompts.get(role, ""), self.longest(role)
         room = longest - 2 - (self._marker_ids[role] is not None)
         texts = array_ops.strings.join([text, texts]) if text else texts
-        # One more than is read, to count the texts that are cut.
+        # Tokenize one token more than the model reads, to count truncated texts.
         tokens = self.tokenizer.tokenize(texts, room + 1)
         what = f"{NAMES[role]} are longer than {longest} tokens; {self.unread} is not read."
         count_truncated(tokens.row_lengths() > room, self, what)
@@ -183,17 +191,17 @@ class LateInteractionPreprocessor(SeparateTexts):
         }
 
     def _packed(self, tokens: array_ops.RaggedTensor, role: str, filler: int | None = None):
-        """Return tokens with special ones around them, ragged (N, None) int32.
+        """Add special tokens around tokens, ragged (N, None) int32.
 
         Args:
-            tokens: ragged (N, None) int32.
-            role: of the texts.
-            filler: in place of special tokens; None is these.
+            tokens: Ragged int32 tensor of shape (N, None).
+            role: "query" or "document".
+            filler: Integer to use instead of the ids of special tokens. Defaults to None.
         """
         own = self._marker_ids[role], self.tokenizer.start_token_id, self.tokenizer.end_token_id
         marker, start, end = own if filler is None else (filler,) * 3
         if own[0] is not None:
-            # The marker stays where the beginning of a text is not read.
+            # The marker stays if the beginning of a text is truncated.
             room = self.longest(role) - 3
             tokens = truncated(tokens, room, self.tokenizer.truncation_side)
             column = array_ops.fill(array_ops.stack([tokens.nrows(), 1]), marker)
@@ -202,7 +210,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         return pack([tokens], start, end, 1, self.longest(role), *where)[0]
 
     def _expanded(self, packed: array_ops.RaggedTensor, filler: int) -> array_ops.RaggedTensor:
-        """Return queries filled up, ragged (N, None) int32."""
+        """Expand queries with `filler`, ragged (N, None) int32."""
         if not self.expanded_length:
             return packed
         missing = array_ops.maximum(self.expanded_length - packed.row_lengths(), 0)
@@ -213,8 +221,8 @@ class LateInteractionPreprocessor(SeparateTexts):
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
-        """Return the model's inputs (B, L) of queries, or of documents."""
-        # All tokens are in segment 0.
+        """Return the model's inputs (B, L) for queries or for documents."""
+        # All tokens belong to segment 0.
         first_length = {
             "first_length": array_ops.fill([array_ops.shape(examples["token_ids"])[0]], 2**30)
         }
@@ -231,7 +239,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         return inputs
 
     def skipped(self, ids: array_ops.Tensor) -> array_ops.Tensor:
-        """Return which tokens of documents are on the skiplist, bool of the shape of the ids."""
+        """Return a mask of the tokens that are on the skiplist."""
         if not self._skipped_ids:
             return array_ops.zeros_like(ids, "bool")
         return array_ops.reduce_any(
@@ -239,7 +247,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         )
 
     def scored(self, examples: dict) -> array_ops.Tensor:
-        """Return which tokens of encoded examples get vectors, a flat bool for all of them."""
+        """Return a flat mask of the tokens that have vectors, for all encoded examples."""
         ids = examples["token_ids"]
         kept = array_ops.ones_like(ids.flat_values, "bool")
         if "text_length" not in examples:
@@ -250,15 +258,15 @@ class LateInteractionPreprocessor(SeparateTexts):
         return kept
 
     def spans(self, texts: array_ops.Tensor, prompt: str | None) -> list[np.ndarray]:
-        """Return the characters of every token of the examples of texts in memory.
+        """Return the character offsets of each token in the examples.
 
         Args:
-            texts: (N,), as for `encode`.
-            prompt: likewise.
+            texts: Texts in memory, shape (N,).
+            prompt: Prompt of the texts, see `encode`.
 
         Returns:
-            For each text (tokens, 2) int32, begin and end in the text, -1 of special tokens, of
-            those that fill a query up, and of a prompt.
+            For each text, an int32 array (tokens, 2) with the start and end offset of each token.
+            It is -1 for special tokens, for the padding of queries and for prompts.
         """
         role = role_of(prompt)
         text = self.prompts.get(role, "")
@@ -277,10 +285,10 @@ class LateInteractionPreprocessor(SeparateTexts):
 
 
 def role_of(prompt: str | None) -> str:
-    """Return whether texts are queries or documents, as they are if there is no prompt.
+    """Return the role of texts: "query" or "document". Without a prompt, they are documents.
 
     Raises:
-        ValueError: If `prompt` is none of None, "query" and "document".
+        ValueError: If `prompt` is not None and is not the name of a prompt.
 
     Example:
         >>> role_of("query"), role_of("passage"), role_of(None)

@@ -1,4 +1,4 @@
-"""Queries and texts to examples for reranking: of pairs, or of a query with a list of texts.
+"""Convert queries and texts to examples for reranking: pairs, or a query with a list of texts.
 
 Comment letters: B batch, N examples, T texts of all of them, K texts of an example, L sequence.
 """
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 ExpectedScores = Literal["probabilities", "gains"]
 
-EXPECTED = "scores, numbers"  # in y
-HIGHEST_GAIN = 30.0  # the score whose gain, 2 ** 30, hides all of ordinary scores
+EXPECTED = "scores, numbers"  # what y should contain
+HIGHEST_GAIN = 30.0  # a gain of 2 ** 30 is so large that usual scores have no effect
 
 
 def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
-    """Return the scores of pairs, float32 (N,), checked.
+    """Check the scores of pairs and convert them to float32 (N,).
 
     Args:
-        y: (N,) or (N, 1).
-        probabilities: whether they must lie between 0 and 1.
+        y: Scores of shape (N,) or (N, 1).
+        probabilities: Boolean. Whether scores must be between 0 and 1. Defaults to False.
 
     Raises:
-        ValueError: If a score is not finite, or not from 0 to 1 although it is a probability.
+        ValueError: If a score is not finite, or if it must be a probability but is not.
 
     Example:
         >>> pair_scores([0.5, 5.0], probabilities=True)
@@ -59,16 +59,16 @@ def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
 
 
 def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_ops.RaggedTensor:
-    """Return the scores of lists, ragged float32 (N, None), checked.
+    """Check the scores of lists and convert them to a ragged float32 tensor (N, None).
 
     Args:
-        y: a list of scores for each query.
-        lengths: (N,), how many texts each query has.
-        as_gains: whether `LambdaLoss` makes gains of them.
+        y: A list of scores for each query.
+        lengths: Integer tensor of shape (N,). Number of texts per query.
+        as_gains: Boolean. Whether `LambdaLoss` uses the scores as gains. Defaults to False.
 
     Raises:
-        ValueError: If the scores are not one finite number for each text, or are no gains that
-            `LambdaLoss` can order.
+        ValueError: If there is not one finite score per text, or if `LambdaLoss` cannot use the
+            scores as gains.
 
     Example:
         >>> import tensorflow as tf
@@ -101,7 +101,7 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
 
 
 def _checked_gains(scores: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-    """Return the scores of lists, or raise an error for a list that `LambdaLoss` cannot order."""
+    """Check that `LambdaLoss` can order each list. Return the scores."""
     highest = array_ops.reduce_max(scores.to_tensor(float("-inf")), axis=1)
     lowest = array_ops.reduce_min(scores.to_tensor(float("inf")), axis=1)
     right = (highest <= HIGHEST_GAIN) & ((highest > 0) | array_ops.equal(highest, lowest))
@@ -127,20 +127,23 @@ def _checked(
 
 @serializable
 class RerankerPreprocessor(Preprocessor):
-    """Queries and texts to `[CLS] query [SEP] text [SEP]`, in RoBERTa's form `<s> query </s></s>
-    text </s>`; the longer of the two is truncated first.
+    """Convert queries and texts to `[CLS] query [SEP] text [SEP]`.
+
+    RoBERTa has the form `<s> query </s></s> text </s>`. If a pair is too long, the longer of its
+    two parts is truncated first.
 
     Args:
-        tokenizer: any of this package's.
-        sequence_length: see `Preprocessor`.
-        max_length: longer pairs are truncated to so many tokens, special ones counted; None is the
-            model's longest. Unlike `sequence_length` it does not pad.
+        tokenizer: A tokenizer of this package.
+        sequence_length: See `Preprocessor`.
+        max_length: Integer. Maximum number of tokens, including special tokens. Longer pairs are
+            truncated. Unlike `sequence_length`, it does not pad. Defaults to None, which uses the
+            maximum length of the model.
 
     Returns:
-        As of `Preprocessor`. With a list of texts for each query, the longest is "token_ids"
-        (B, L), so that batches are of like length, and the others are "candidate_token_ids"
-        (B, K - 1, L). Their scores (B, K) are in the same order; an entry without a text has
-        the score minus infinity, and a mask of one token.
+        See `Preprocessor`. If each query has a list of texts, "token_ids" (B, L) contains the
+        longest text, so that batches have similar lengths. "candidate_token_ids" (B, K - 1, L)
+        contains the other texts. The scores (B, K) have the same order. Padding has the score minus
+        infinity, and a mask of one token.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -164,7 +167,7 @@ class RerankerPreprocessor(Preprocessor):
     )
     one_example_per_text = True
     truncation_advice = "Split long texts into passages, and rank these."
-    expected_scores: ExpectedScores | None = None  # of the task's loss, see `attach`
+    expected_scores: ExpectedScores | None = None  # depends on the loss of the task, see `attach`
 
     @validate_arguments
     def __init__(
@@ -183,7 +186,7 @@ class RerankerPreprocessor(Preprocessor):
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Return a dataset of single examples in batches, lists as ragged; others unchanged."""
+        """Batch single examples, with lists as ragged tensors. Return batches unchanged."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         queries, texts = self.inputs.columns(x)
         if queries.shape.rank == 0 and texts.shape.rank == 1:
@@ -191,16 +194,16 @@ class RerankerPreprocessor(Preprocessor):
         return super().batched(dataset, batch_size)
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
-        """Return examples of token ids, not padded.
+        """Convert inputs to token ids without padding.
 
         Args:
-            x: see `Reranker.fit`.
-            y: one score for each pair, or a list of scores for each query; or None.
-            sample_weight: one number for each pair or query, or None.
+            x: See `Reranker.fit`.
+            y: One score per pair, or a list of scores per query. Defaults to None.
+            sample_weight: One number per pair or query. Defaults to None.
 
         Returns:
-            As of `Preprocessor.encode`; with lists also "candidate_token_ids", ragged
-            (N, None, None), "candidate_first_length" and "labels", ragged (N, None).
+            See `Preprocessor.encode`. For lists, it also contains "candidate_token_ids", ragged
+            (N, None, None), "candidate_first_length", and "labels", ragged (N, None).
         """
         queries, texts = self.texts_of(x)
         if isinstance(texts, array_ops.RaggedTensor):
@@ -218,7 +221,7 @@ class RerankerPreprocessor(Preprocessor):
         return examples
 
     def _encode_lists(self, queries: array_ops.Tensor, texts: array_ops.RaggedTensor, y) -> dict:
-        """Return examples of lists, in each the longest text first."""
+        """Convert lists to examples. The longest text of each list comes first."""
         row = texts.value_rowids()
         tokens = array_ops.gather(self.tokenizer.tokenize(queries), row)
         packed = self.pack([tokens, self.tokenizer.tokenize(texts.values)])  # of T pairs
@@ -244,7 +247,7 @@ class RerankerPreprocessor(Preprocessor):
 
 
 def takes_lists(x) -> bool:
-    """Return whether raw inputs, or their specification, have a list of texts for each query.
+    """Return whether raw inputs, or their specification, contain a list of texts per query.
 
     Example:
         >>> takes_lists((["q"], [["a", "b"]])), takes_lists([("q", "a")])

@@ -23,7 +23,7 @@ from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.tasks.retrieval.documents import Documents
 
 VECTORS, TEXTS, DOCUMENTS = "vectors.safetensors", "texts.jsonl", "documents.jsonl"
-# As every `kind` of index does, and no task of a preset.
+# The name of each kind of index ends with "_index". No name of a task does.
 KIND = Kind(
     "an index",
     lambda manifest: manifest["task"].endswith("_index"),
@@ -31,7 +31,7 @@ KIND = Kind(
 )
 
 
-# Of arrays by their names: type, and number of axes.
+# Dict that maps names of arrays to their type and their number of axes.
 Types = Mapping[str, tuple[str, int]]
 FINGERPRINT: Types = {"fingerprint": ("float32", 2)}
 
@@ -39,13 +39,13 @@ TEXT_OR_NONE = Rule(lambda v: isinstance(v, str | None), "a text, or None")
 
 
 class IndexFiles(NamedTuple):
-    """The contents of an index's files.
+    """The contents of the files of an index.
 
     Attributes:
-        path: of the vectors.
-        arrays: of the vectors, mapped, by name.
-        documents: their texts, ids and fields.
-        manifest: the settings.
+        path: Path to the file of the vectors.
+        arrays: Dict of memory-mapped arrays.
+        documents: The texts, ids and fields.
+        manifest: Dict of the settings.
     """
 
     path: pathlib.Path
@@ -61,17 +61,17 @@ def write_index(
     documents: Documents,
     settings: Mapping,
 ) -> None:
-    """Write the files of an index, in place of those of an older one; see `replacing`.
+    """Write the files of an index and replace an existing index. See also `replacing`.
 
     Args:
-        folder: to write.
-        kind: of the index, for the manifest's "task".
-        arrays: the vectors.
-        documents: their texts, ids and fields.
-        settings: plain data for the manifest.
+        folder: Path to the folder.
+        kind: String. Kind of the index, which is saved as "task" in the manifest.
+        arrays: Dict of the arrays with the vectors.
+        documents: The texts, ids and fields.
+        settings: Dict of plain values for the manifest.
 
     Raises:
-        ValueError: If the folder holds files that are not of an index.
+        ValueError: If the folder contains files that do not belong to an index.
     """
     with replacing(folder, KIND) as new:
         if arrays:
@@ -87,11 +87,11 @@ def write_index(
 
 
 def kind_of(folder: str | os.PathLike) -> str:
-    """Return the kind of the index in a folder, by its manifest.
+    """Read the kind of the index in a folder from its manifest.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If the folder does not hold an index.
+        ValueError: If the folder does not contain an index.
     """
     with OpenFolder(folder, [NAME]) as files:
         kind = read_manifest(files, verify=False).get("task", "")
@@ -107,7 +107,7 @@ def _holds_none(files: OpenFolder) -> ValueError:
 
 
 def write_lines(path: pathlib.Path, lines: Iterable[str]) -> None:
-    """Write lines of JSON."""
+    """Write lines of JSON to a file."""
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(line + "\n" for line in lines)
 
@@ -120,20 +120,21 @@ def read_index(
     rules: Mapping[str, Rule],
     verify: bool,
 ) -> IndexFiles:
-    """Return the contents of an index's files, all of the same version; vectors are mapped.
+    """Read the files of an index. The vectors are memory-mapped.
 
     Args:
-        folder: that `write_index` wrote.
-        kind: of the index.
-        types: of the arrays beside the fingerprint, for each precision.
-        optional_types: of arrays of which a file has all or none.
-        rules: of the settings beside the prompt; without one the precision is None.
-        verify: whether to verify the checksums.
+        folder: Path to a folder that `write_index` wrote.
+        kind: String. Expected kind of the index.
+        types: Dict that maps each precision to the types of the arrays, without the fingerprint.
+        optional_types: Types of optional arrays. A file contains all or none of them.
+        rules: Dict of validation rules for the settings. A rule for the prompt is added, and one
+            that requires the precision None if `rules` has no rule for it.
+        verify: Boolean. Whether to verify the checksums of the files.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If the folder does not hold an index of this kind, or is damaged. See also
-            `SafetensorsFile`.
+        ValueError: If the folder does not contain an index of this kind, or if it is damaged. See
+            also `SafetensorsFile`.
     """
     with OpenFolder(folder, [NAME, VECTORS, TEXTS, DOCUMENTS]) as files:
         rules = {"precision": one_of(None), "prompt": TEXT_OR_NONE, **rules}
@@ -147,17 +148,17 @@ def read_index(
 def checked_manifest(
     files: OpenFolder, kind: str, verify: bool, rules: Mapping[str, Rule] | None = None
 ) -> dict:
-    """Return the manifest of an index's folder.
+    """Read and check the manifest of an index.
 
     Args:
-        files: of the folder.
-        kind: of the index.
-        verify: whether to verify the checksums.
-        rules: of the settings in the manifest.
+        files: The open folder.
+        kind: String. Expected kind of the index.
+        verify: Boolean. Whether to verify the checksums of the files.
+        rules: Dict of validation rules for the settings. Defaults to None.
 
     Raises:
-        ValueError: If the folder does not hold an index of this kind, or if a field does not fit
-            its rule.
+        ValueError: If the folder does not contain an index of this kind, or if a setting is
+            invalid.
     """
     manifest = read_manifest(files, verify)
     if manifest.get("task") != kind:
@@ -182,10 +183,10 @@ def _read_arrays(
 
 
 def read_documents(files: OpenFolder) -> Documents:
-    """Return the texts, ids and fields of an index's files.
+    """Read the texts, ids and fields of an index.
 
     Raises:
-        ValueError: If a line of a file is not a document, or if the files disagree in their number.
+        ValueError: If a line is not a document, or if the files have different numbers of lines.
     """
     texts, lines = read_texts(files), files.file(DOCUMENTS) if DOCUMENTS in files else None
     documents = Documents.of_lines(lines, texts, DOCUMENTS if lines is None else lines.name)
@@ -199,7 +200,7 @@ def read_documents(files: OpenFolder) -> Documents:
 
 
 def read_texts(files: OpenFolder) -> list[str] | None:
-    """Return the texts of a file with a JSON string on each line; None without the file."""
+    """Read a file with one JSON string per line. Return None if the file does not exist."""
     if TEXTS not in files:
         return None
     texts, file = [], files.file(TEXTS)

@@ -26,18 +26,20 @@ def hard_negatives(
     top_k: int,
     limits: tuple[float | None, float | None, float | None],
 ) -> tuple[list[str], list[str], list[list[str]]]:
-    """Return queries, their documents and negatives of each; see `Embedder.mine_negatives`.
+    """Find hard negatives for pairs of queries and documents. See also `Embedder.mine_negatives`.
 
     Args:
-        texts: queries and documents.
-        search: returns for each query the indices and scores of so many nearest documents.
-        score: returns the scores of pairs, from the indices of queries and of documents.
-        reranks: whether the scores of negatives are those of `score`, too.
-        num_negatives, skip_top, top_k: see there.
-        limits: the largest score, and the absolute and relative margin, or None for each.
+        texts: Queries, documents and judgements.
+        search: Function of a number k. It returns the indices and scores of the k nearest documents
+            of each query.
+        score: Function of the indices of queries and documents. It returns the scores of the pairs.
+        reranks: Boolean. Whether negatives are scored with `score`, too.
+        num_negatives, skip_top, top_k: See `Embedder.mine_negatives`.
+        limits: Tuple of the maximum score, the absolute margin and the relative margin. Each of
+            them can be None.
     """
     asked, own = _pairs(texts)
-    # Some of those found are the query's own.
+    # Search more documents, because some results are relevant to the query itself.
     excluded = _excluded(texts)
     found, scores = search(top_k + max(map(len, excluded)))
     found, scores = ([part[i] for i in asked] for part in (found, scores))  # (K,) of each pair
@@ -57,13 +59,13 @@ def hard_negatives(
 
 
 def _pairs(texts: Judged) -> tuple[np.ndarray, np.ndarray]:
-    """Return the queries (P,) and the relevant documents (P,), by their indices."""
+    """Return the indices of the queries (P,) and of their relevant documents (P,)."""
     rows = [(i, n) for i, grades in enumerate(texts.relevant) for n, g in grades.items() if g > 0]
     return tuple(np.array(rows).T)
 
 
 def _excluded(texts: Judged) -> list[set[int]]:
-    """Return the documents that are no negatives of each query."""
+    """Return the documents that must not be negatives of each query."""
     number_of = {text: number for number, text in enumerate(texts.documents)}
     right: dict[str, set[int]] = {}
     for query, grades in zip(texts.queries, texts.relevant, strict=True):
@@ -73,7 +75,7 @@ def _excluded(texts: Judged) -> list[set[int]]:
 
 
 def _looked_at(found: np.ndarray, excluded: set[int], top_k: int) -> np.ndarray:
-    """Return (K,) bool: true at the first `top_k` documents that may be negatives."""
+    """Return a mask (K,) of the first `top_k` documents that may be negatives."""
     allowed = np.array([number not in excluded for number in found.tolist()], bool)
     return allowed & (allowed.cumsum() <= top_k)
 
@@ -81,7 +83,7 @@ def _looked_at(found: np.ndarray, excluded: set[int], top_k: int) -> np.ndarray:
 def _scored(
     score: Score, asked: np.ndarray, found: list[np.ndarray], allowed: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the scores of the documents that may be negatives, (K,) of each pair, 0 of others."""
+    """Score the documents that may be negatives, (K,) per pair. Other documents have score 0."""
     counts = [int(may.sum()) for may in allowed]
     documents = np.concatenate([row[may] for row, may in zip(found, allowed, strict=True)])
     given = np.split(score(np.repeat(asked, counts), documents), np.cumsum(counts)[:-1])
@@ -92,7 +94,7 @@ def _scored(
 
 
 def _limits(own: np.ndarray, max_score, absolute_margin, relative_margin) -> np.ndarray:
-    """Return the highest score that negatives may have, of documents with these scores, (P,)."""
+    """Compute the maximum score of negatives from the scores of relevant documents, (P,)."""
     limits = np.full(own.shape, np.inf if max_score is None else max_score)
     if absolute_margin is not None:
         limits = np.minimum(limits, own - absolute_margin)
@@ -104,7 +106,7 @@ def _limits(own: np.ndarray, max_score, absolute_margin, relative_margin) -> np.
 def _chosen(
     scores: np.ndarray, allowed: np.ndarray, limit: float, skip_top: int, count: int
 ) -> np.ndarray:
-    """Return the columns of a pair's negatives, at most `count`, the highest score first."""
+    """Return the columns of at most `count` negatives of a pair, highest score first."""
     columns = np.flatnonzero(allowed)
     columns = columns[np.argsort(-scores[columns], kind="stable")][skip_top:]
     return columns[scores[columns] <= limit][:count]
