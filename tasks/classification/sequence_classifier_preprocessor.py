@@ -1,4 +1,4 @@
-"""Preprocessing of texts, or pairs of texts, with a label for each.
+"""Preprocessing of texts or pairs of texts with labels.
 
 Comment letters: B batch, N texts, W windows, L sequence.
 """
@@ -45,32 +45,34 @@ ColumnNames = Annotated[
 
 @serializable
 class SequenceClassifierPreprocessor(Preprocessor):
-    """Texts or pairs of texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, in RoBERTa's form
-    `<s> a </s>` or `<s> a </s></s> b </s>`.
+    """Convert texts or pairs of texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
-    Too long inputs are truncated, in a pair the longer text first; or, with `window_length`, read
-    in several windows. Labels may be class indices, rows of probabilities or, once a task with
-    `labels` has the preprocessor, their names. Where one of the names is an integer, such as
-    "1", integers are names too: of the classes "1" to "5" the label 1 is the first.
+    RoBERTa uses `<s> a </s>` and `<s> a </s></s> b </s>`. Long inputs are truncated. In a pair, the
+    longer text is truncated first. With `window_length`, long inputs are split into several windows
+    instead. Labels can be class indices or rows of probabilities. After the preprocessor is
+    attached to a task with `labels`, they can also be names. If a name is an integer, such as "1",
+    integers are also names: for the classes "1" to "5", the label 1 is the first class.
 
     Args:
-        tokenizer: any of this package's.
-        sequence_length: see `Preprocessor`.
-        window_length: the most tokens of a window, special tokens included. Longer texts become
-            several windows, each as long as possible; of a pair the longer text does, and the
-            other one is in each of them, cut to half a window. None truncates.
-        doc_stride: Integer of at most half a window. Number of tokens that neighbouring windows
-            share at least. Defaults to 0.
-        text_columns: names of the columns of texts, one or two, in tables with others beside them.
+        tokenizer: A `Tokenizer` of this package.
+        sequence_length: Positive integer or None. See `Preprocessor`. Defaults to None.
+        window_length: Positive integer or None. Maximum number of tokens of a window, including
+            special tokens. Longer texts are split into several windows of maximum length. In a
+            pair, the longer text is split, and each window contains the other text, truncated to
+            half a window. Defaults to None, which truncates instead.
+        doc_stride: Integer of at most half a window. Minimum number of tokens that neighbouring
+            windows share. Defaults to 0.
+        text_columns: List of strings or None. Names of one or two columns of texts, for tables with
+            more columns. Defaults to None.
 
     Returns:
-        As of `Preprocessor`. With `window_length` the first window of each text is "token_ids"
-        (B, L), and the others are "candidate_token_ids" (B, K - 1, L); a window that a text does
-        not have has a mask of one token.
+        The same as `Preprocessor`. With `window_length`, "token_ids" (B, L) contains the first
+        window of each text, and "candidate_token_ids" (B, K - 1, L) contains the other windows. The
+        padding mask of a missing window has one token.
 
     Raises:
-        ValueError: If `window_length` is more than the backbone takes, or `doc_stride` more than
-            half a window or given without `window_length`.
+        ValueError: If `window_length` exceeds the maximum length of the backbone, or if
+            `doc_stride` is more than half a window or given without `window_length`.
 
     Example:
         >>> from encoder_zoo import BertTokenizer

@@ -1,4 +1,4 @@
-"""Texts to examples in which some tokens are masked.
+"""Preprocessing of texts to examples with masked tokens.
 
 Comment letters: B batch, L sequence, M masked positions, W words of a row.
 """
@@ -29,39 +29,42 @@ MASKED, RANDOM = 0.8, 0.9
 
 @serializable
 class MaskedLMPreprocessor(Preprocessor):
-    """Texts to examples in which some tokens are masked, with those tokens as labels.
+    """Convert texts to examples with masked tokens, and use the original tokens as labels.
 
-    A share of the ordinary tokens of every row is selected (at least one): 80 % of them become the
-    mask token, 10 % a random token, 10 % stay. Special tokens are never selected.
+    A share of the ordinary tokens of every row is selected, at least one token. Of the selected
+    tokens, 80% are replaced by the mask token, 10% by a random token, and 10% are not changed.
+    Special tokens are never selected.
 
     Args:
-        tokenizer: any of this package's.
-        sequence_length: see `Preprocessor`.
-        mask_rate: share of the tokens to select.
-        whole_words: select whole words instead of single tokens. A word that would exceed the
-            share is skipped.
-        dynamic: Boolean. Whether a training batch gets a fresh pattern of masks whenever it is
-            made, so in every epoch. Otherwise each example has one pattern. The masks of `evaluate`
-            and of validation depend on the text alone, so that batches of every size give the same
-            result. Defaults to True.
-        pack_texts: in `fit` on texts in memory, pack several texts into one sequence of
-            `sequence_length` (default: the model's longest). Attention and positions stay within
-            each text, so that outputs are as in examples of their own, but with hardly any
-            padding. For accelerators: on a CPU, batches of texts of similar length are as fast.
-        across_documents: of a `PretrainingCorpus`: whether an example continues with the next
-            document, after an end token (FULL-SENTENCES of RoBERTa). Otherwise each is of one
-            document (DOC-SENTENCES), and short ones count together as one of the batch;
-            `pack_texts=True` then packs these into one sequence.
-        seed: of the pattern when the preprocessor is called by itself, and with
-            `dynamic=False`. `fit` takes its own from `keras.utils.set_random_seed`.
+        tokenizer: A `Tokenizer` of this package.
+        sequence_length: Positive integer or None. See `Preprocessor`. Defaults to None.
+        mask_rate: Float between 0 and 1. Share of the tokens to select. Defaults to 0.15.
+        whole_words: Boolean. Whether to select whole words instead of single tokens. A word that
+            would exceed the share is skipped. Defaults to False.
+        dynamic: Boolean. Whether a training batch gets a new pattern of masks whenever it is made,
+            so in every epoch. If False, each example always has the same pattern. The masks of
+            `evaluate` and of validation only depend on the text, so batches of every size give the
+            same result. Defaults to True.
+        pack_texts: Boolean. Whether `fit` on texts in memory packs several texts into one sequence
+            of `sequence_length` tokens (default: the maximum length of the model). Attention and
+            positions are separate for each text, so the outputs are the same as without packing,
+            but with very little padding. Use it on accelerators. On a CPU, batches of texts of
+            similar length are as fast.
+        across_documents: Boolean. Whether an example of a `PretrainingCorpus` continues with the
+            next document after an end token (FULL-SENTENCES of RoBERTa). If False, each example
+            comes from one document (DOC-SENTENCES), and several short examples count as one example
+            of the batch. With `pack_texts=True`, these short examples are packed into one sequence. Defaults to True.
+        seed: Integer. Seed of the pattern if the preprocessor is called directly or if
+            `dynamic=False`. `fit` uses the seed of `keras.utils.set_random_seed`. Defaults to 0.
 
     Returns:
-        When called `(x, y, sample_weight)`: x is `{"token_ids", "padding_mask",
-        "mask_positions"}` and, for families with segments, "segment_ids"; y (B, M) int the original
-        ids; sample_weight (B, M), 0 where an example has fewer than M selected tokens.
+        When called, `(x, y, sample_weight)`. x is `{"token_ids", "padding_mask", "mask_positions"}`
+        and, for families with segments, "segment_ids". y (B, M) contains the original token ids.
+        sample_weight (B, M) is 0 for the missing positions of examples with fewer than M selected
+        tokens.
 
-    Source: Devlin et al. 2019, section 3.1 and appendix A.1; dynamic masking: Liu et al. 2019,
-    section 4.1, examples of a corpus: section 4.2; whole words: the BERT repository's README of
+    Source: Devlin et al. 2019, section 3.1 and appendix A.1. Dynamic masking: Liu et al. 2019,
+    section 4.1. Examples of a corpus: section 4.2. Whole words: the BERT repository's README of
     2019-05-31.
 
     Example:
@@ -163,7 +166,7 @@ class MaskedLMPreprocessor(Preprocessor):
         return inputs, labels, weights
 
     def _weighted(self, weights, given, positions, token_ids):
-        """Return the weights (B, M) of masked tokens times those given for their texts."""
+        """Multiply the weights (B, M) of masked tokens by the weights of their texts."""
         return weights * array_ops.gather(token_weights(given, token_ids), positions, batch_dims=1)
 
     def _next_seed(self, seed):
@@ -173,7 +176,7 @@ class MaskedLMPreprocessor(Preprocessor):
         return [self.seed, self._calls]
 
     def _select(self, token_ids, padding_mask, draws):
-        """Return (B, L) positions, the selected ones first, and whether each is selected."""
+        """Return positions (B, L), the selected ones first, and whether each is selected."""
         special = array_ops.reduce_any(
             token_ids[..., None] == array_ops.constant(self._special_ids), axis=-1
         )
@@ -191,7 +194,8 @@ class MaskedLMPreprocessor(Preprocessor):
         return order, array_ops.gather(chosen, order, batch_dims=1)
 
     def _choose_words(self, token_ids, ordinary, draws, budget):
-        """Return (B, L) bool: tokens of randomly chosen words, at most the budget in a row."""
+        """Return booleans (B, L) for the tokens of randomly chosen words, at most the budget per
+        row."""
         starts, ends = array_ops.unstack(
             array_ops.gather(array_ops.constant(self._word_bounds), token_ids), axis=-1
         )
@@ -230,11 +234,11 @@ class MaskedLMPreprocessor(Preprocessor):
     def replacements(
         self, kept: array_ops.Tensor, kind: array_ops.Tensor, which: array_ops.Tensor
     ) -> array_ops.Tensor:
-        """Return the tokens (B, M) that the selected ones become.
+        """Return the replacements (B, M) of the selected tokens.
 
         Args:
-            kept: (B, M) int32, the tokens.
-            kind, which: (B, M) random numbers from 0 up to below 1.
+            kept: Int32 tensor of shape (B, M). The selected tokens.
+            kind, which: Float tensors of shape (B, M). Random numbers in [0, 1).
         """
         ordinary = array_ops.constant(self._ordinary_ids)
         drawn = array_ops.gather(ordinary, array_ops.cast(which * len(self._ordinary_ids), "int32"))
@@ -254,7 +258,8 @@ class MaskedLMPreprocessor(Preprocessor):
 
     @functools.cached_property
     def _word_bounds(self) -> np.ndarray:
-        """Return (vocabulary, 2) bool: whether a token starts a word, and ends one."""
+        """Return booleans (vocabulary, 2): whether a token begins a word, and whether it ends a
+        word."""
         tokenizer = self.tokenizer
         tokens = tokenizer.get_vocabulary()
         return np.array([[tokenizer.starts_word(t), tokenizer.ends_word(t)] for t in tokens])
@@ -264,13 +269,13 @@ PRIME = 2**31 - 1  # products of two numbers below it are int64
 
 
 def make_draws(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor, seed):
-    """Return three random numbers for each token, (B, L, 3) float32 from 0 up to below 1.
+    """Return three random numbers in [0, 1) for each token, float32 (B, L, 3).
 
     Args:
-        token_ids: (B, L) int32.
-        padding_mask: (B, L) bool.
-        seed: Two integers. With `NOT_RANDOM` as the first, the numbers depend on a text alone, so
-            that an evaluation has the same masks in batches of every size.
+        token_ids: Int32 tensor of shape (B, L).
+        padding_mask: Boolean tensor of shape (B, L).
+        seed: Two integers. If the first is `NOT_RANDOM`, the numbers of a text only depend on the
+            text, so the masks of an evaluation are the same in batches of every size.
     """
     shape = array_ops.concat([array_ops.shape(token_ids, array_ops.int64), [3]], 0)
     if not array_ops.is_symbolic_tensor(seed):
@@ -285,7 +290,7 @@ def make_draws(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor, seed
 
 
 def draws_of_texts(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor):
-    """Return numbers as `make_draws`, which depend on the tokens of each text alone.
+    """Return numbers like `make_draws` that only depend on the tokens of each text.
 
     Example:
         >>> ids, mask = np.int32([[5, 6, 0], [5, 6, 0]]), np.array([[True, True, False]] * 2)
@@ -304,7 +309,7 @@ def draws_of_texts(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor):
 
 
 def _scrambled(numbers: array_ops.Tensor) -> array_ops.Tensor:
-    """Return int64 numbers below `PRIME` that look random, equal for equal ones."""
+    """Return pseudo-random int64 numbers below `PRIME` that are equal for equal inputs."""
     for constant in (1_234_567, 7_654_321, 42_424_243):
         numbers = (numbers % PRIME * 48_271 + constant) % PRIME
         numbers = (numbers * numbers + constant) % PRIME
@@ -314,15 +319,16 @@ def _scrambled(numbers: array_ops.Tensor) -> array_ops.Tensor:
 def prediction_order(
     order: array_ops.Tensor, selected: array_ops.Tensor, draws: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return 0 for tokens that are not selected, and the selected ones' numbers in a random order.
+    """Return the ranks of the selected tokens in a random order, and 0 for other tokens.
 
     Args:
-        order: (B, L) positions.
-        selected: (B, L) bool, whether the token at each of these positions is selected.
-        draws: (B, L) random numbers of the tokens, from 0 up to below 1.
+        order: Integer tensor of shape (B, L). Positions.
+        selected: Boolean tensor of shape (B, L). Whether the token at each of these positions is
+            selected.
+        draws: Float tensor of shape (B, L). Random numbers of the tokens in [0, 1).
 
     Returns:
-        (B, L) int32.
+        Int32 tensor of shape (B, L).
 
     Source: Yang et al. 2019, XLNet, sections 2.2 and 2.3.
 
@@ -342,7 +348,7 @@ def prediction_order(
 def put_at(
     token_ids: array_ops.Tensor, positions: array_ops.Tensor, values: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return tokens (B, L) with other values (B, M) at some positions (B, M).
+    """Replace the tokens (B, L) at some positions (B, M) by values (B, M).
 
     Example:
         >>> import tensorflow as tf
@@ -364,8 +370,8 @@ def token_weights(weights, token_ids: array_ops.Tensor) -> array_ops.Tensor:
     """Return the weight (B, L) of each token's text.
 
     Args:
-        weights: of each example (B,), or packed, of each token, ragged (B, None).
-        token_ids: (B, L).
+        weights: Weights of examples (B,), or of the tokens of packed texts, ragged (B, None).
+        token_ids: Integer tensor of shape (B, L).
     """
     shape = array_ops.shape(token_ids, array_ops.int64)
     if isinstance(weights, array_ops.RaggedTensor):

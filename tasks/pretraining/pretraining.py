@@ -1,4 +1,4 @@
-"""Pretraining as BERT's and ALBERT's: masked tokens, and whether two segments belong together.
+"""Pretraining of BERT and ALBERT: masked tokens, and classification of pairs of segments.
 
 Comment letters: B batch, L sequence, M masked positions, V vocabulary.
 """
@@ -45,28 +45,29 @@ SHORT_SHARE = 0.1
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class PretrainingPreprocessor(MaskedLMPreprocessor):
-    """Pairs of segments to examples in which some tokens are masked, for `Pretraining`.
+    """Convert pairs of segments to examples with masked tokens, for `Pretraining`.
 
-    Of a `PretrainingCorpus` it makes the pairs itself: see `segment_pairs`. Half of them follow
-    each other; of the others, the second is from another document (BERT) or the two are swapped
-    (ALBERT).
+    For a `PretrainingCorpus`, the preprocessor creates the pairs (see `segment_pairs`). In half of
+    the pairs, the second segment follows the first. In the other half, the second segment comes
+    from another document (BERT), or the segments are swapped (ALBERT).
 
     Args:
-        tokenizer: a `BertTokenizer` or `AlbertTokenizer`.
-        sequence_length: see `Preprocessor`; pairs of a corpus fill it.
-        short_share: of the pairs of a corpus, those made for a smaller length, so that the model
-            is trained on short texts too.
+        tokenizer: A `BertTokenizer` or `AlbertTokenizer`.
+        sequence_length: Positive integer or None. See `Preprocessor`. Pairs of a corpus fill this
+            length. Defaults to None.
+        short_share: Float between 0 and 1. Share of the corpus pairs that have a smaller length, so
+            that the model is also trained on short texts.
         **kwargs: `mask_rate`, `whole_words`, `dynamic` and `seed` of `MaskedLMPreprocessor`.
 
     Returns:
-        When called `(x, y, sample_weight)`: x as of `MaskedLMPreprocessor`; y and sample_weight
-        are `{"masked_lm": (B, M), OBJECTIVE: (B,)}`, where OBJECTIVE is "next_sentence" or
-        "sentence_order", as the task says, and its label 0 for pairs in order.
+        When called, `(x, y, sample_weight)`. x is the same as for `MaskedLMPreprocessor`. y and
+        sample_weight are `{"masked_lm": (B, M), OBJECTIVE: (B,)}`. OBJECTIVE is "next_sentence" or
+        "sentence_order", depending on the task. Its label is 0 for pairs in order.
 
     Raises:
         ValueError: If `pack_texts` is True.
 
-    Source: Devlin et al. 2019, section 3.1 and appendix A; Lan et al. 2020, section 3.1.
+    Source: Devlin et al. 2019, section 3.1 and appendix A. Lan et al. 2020, section 3.1.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -139,20 +140,20 @@ def sentence_order_pairs(
 ) -> tuple[tuple[list[str], list[str]], list[str]]:
     """Return pairs of neighbouring texts, half of them swapped, and their labels.
 
-    A `SequenceClassifier` learns them by the coherence of the texts; the pairs of BERT's
-    next-sentence prediction differ in their topics already.
+    A `SequenceClassifier` must learn the coherence of the texts to classify these pairs. In
+    contrast, the pairs of BERT's next-sentence prediction already differ in their topics.
 
     Args:
-        documents: each a list of its sentences or paragraphs, in their order. The first and the
-            second make a pair, the third and the fourth, and so on; of an odd number the last one
-            is left out.
-        seed: of the choice which are swapped, each with probability 1/2.
+        documents: List of documents. Each document is a list of its sentences or paragraphs. The
+            first and the second make a pair, the third and the fourth make a pair, and so on. If
+            the number is odd, the last one is ignored.
+        seed: Non-negative integer. Seed of the random swaps, with probability 1/2. Defaults to 0.
 
     Returns:
-        `(first, second), labels`, as `fit` takes them; the labels are "in_order" and "swapped".
+        `(first, second), labels`, as for `fit`. The labels are "in_order" and "swapped".
 
     Raises:
-        ValueError: If a document is a text and not a list of sentences.
+        ValueError: If a document is a text instead of a list of sentences.
 
     Source: Lan et al. 2020, ALBERT, section 3.1, inter-sentence coherence loss.
 
@@ -188,10 +189,10 @@ class PretrainingPresetArguments(MaskingPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Pretraining(Task):
-    """Predicts masked tokens and classifies pairs, the pretraining of BERT and ALBERT.
+    """Predict masked tokens and classify pairs, as in the pretraining of BERT and ALBERT.
 
-    Both are learned at once, from a `PretrainingCorpus`. The result is saved as transformers'
-    `BertForPreTraining` or `AlbertForPreTraining`, and every other task starts from it:
+    Both objectives are trained together on a `PretrainingCorpus`. The result is saved as
+    `BertForPreTraining` or `AlbertForPreTraining` of transformers, and all other tasks can load it:
 
         corpus = PretrainingCorpus.from_files("corpus", paths, tokenizer)
         pretraining = Pretraining(backbone, PretrainingPreprocessor(tokenizer, 128))
@@ -199,25 +200,28 @@ class Pretraining(Task):
         pretraining.save_to_preset("my_bert")
         MaskedLM.from_preset("my_bert").fill_mask("A [MASK] sat down.")
 
-    `fit` counts in steps: the learning rate rises for a hundredth of them, and falls to 0 with the
-    last. Families without a second objective, such as RoBERTa, are pretrained with `MaskedLM`,
-    ELECTRA with `ReplacedTokenDetection`, on the same corpus.
+    The learning rate of `fit` depends on the number of steps. It increases during the first 1% of
+    the steps, and decreases to 0 at the last step. Families without a second objective, such as
+    RoBERTa, are pretrained with `MaskedLM` on the same corpus, and ELECTRA with
+    `ReplacedTokenDetection`.
 
     Args:
-        backbone: a `BertBackbone` or `AlbertBackbone`, with its pooler.
-        preprocessor: a `PretrainingPreprocessor`.
-        dropout: share of the pooled output dropped in training, where the family has that.
+        backbone: A `BertBackbone` or `AlbertBackbone` with a pooler.
+        preprocessor: A `PretrainingPreprocessor`, or None. Defaults to None.
+        dropout: Float between 0 and 1, or None. Dropout rate of the pooled output, for families
+            that use it.
 
     Returns:
-        `{"masked_lm": (B, M, V), OBJECTIVE: (B, 2)}` float32 logits, of all tokens (B, L, V)
-        without "mask_positions"; OBJECTIVE is "next_sentence" for BERT, where 1 means that the
-        second segment is from elsewhere, and "sentence_order" for ALBERT, where 1 means that the
-        segments are swapped.
+        `{"masked_lm": (B, M, V), OBJECTIVE: (B, 2)}` float32 logits. Without "mask_positions", the
+            logits of all tokens (B, L, V). OBJECTIVE is "next_sentence" for BERT, where 1 means
+            that the second segment comes from another document. It is "sentence_order" for ALBERT,
+            where 1 means that the segments are swapped.
 
     Raises:
-        ValueError: If the family has no second head, or the backbone has no pooler.
+        ValueError: If the family does not have a second head, or if the backbone does not have a
+            pooler.
 
-    Source: Devlin et al. 2019, section 3.1 and appendix A.2; Lan et al. 2020, ALBERT, section 3.1.
+    Source: Devlin et al. 2019, section 3.1 and appendix A.2. Lan et al. 2020, ALBERT, section 3.1.
 
     Example:
         >>> import numpy as np
@@ -276,11 +280,12 @@ class Pretraining(Task):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[PretrainingPresetArguments]
     ) -> Self:
-        """Load a model with the two heads of BERT's pretraining; see `Task.from_preset`.
+        """Load a model with both heads of BERT's pretraining. See `Task.from_preset`.
 
         Args:
-            source: as for `MaskedLM`.
-            **arguments: `short_share`, and those of `MaskedLM` but for its head's.
+            source: String or path. See `MaskedLM.from_preset`.
+            **arguments: `short_share`, and the keyword arguments of `MaskedLM.from_preset`, except
+                `head_activation` and `head_layer_norm_epsilon`.
         """
         return super().from_preset(source, **arguments)
 
@@ -307,7 +312,7 @@ class Pretraining(Task):
 
     @property
     def objective(self) -> Objective:
-        """Return that of the masked tokens; `compute_loss` adds the loss of the pairs."""
+        """The objective of the masked tokens. `compute_loss` adds the loss of the pairs."""
         return Objective(
             masked_lm_loss,
             lambda: {name: token_metrics() for name in ("masked_lm", self.pair_objective)},
@@ -319,7 +324,7 @@ class Pretraining(Task):
         )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Return the sum of both losses, the mean over masked tokens and the mean over pairs."""
+        """Compute the sum of both losses, the mean over masked tokens and the mean over pairs."""
         weights = sample_weight or dict.fromkeys(y)
         tokens = (y["masked_lm"], y_pred["masked_lm"], weights["masked_lm"])
         loss = super().compute_loss(x, *tokens, training)
@@ -328,7 +333,7 @@ class Pretraining(Task):
 
 
 def _masked_by_token(x, y, y_pred, sample_weight) -> tuple:
-    """Return labels, outputs and weights with each masked token as an example of its own."""
+    """Return labels, outputs and weights with one row per masked token."""
     parts = y, y_pred, sample_weight or dict.fromkeys(y)
     tokens = by_token(*(part["masked_lm"] for part in parts))
     return tuple({**part, "masked_lm": v} for part, v in zip(parts, tokens, strict=True))

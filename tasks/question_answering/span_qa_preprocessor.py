@@ -1,4 +1,4 @@
-"""Preprocessing of questions and contexts, with the answer's first and last token as labels.
+"""Preprocessing of questions and contexts. Labels are the first and last token of the answer.
 
 Comment letters: B batch, L sequence, N questions, W windows.
 """
@@ -40,13 +40,14 @@ MIN_CONTEXT = 8
 
 
 class Contexts(NamedTuple):
-    """Questions and their contexts in tokens.
+    """Questions and their tokenized contexts.
 
     Attributes:
-        texts: (N,) strings, the contexts.
-        questions: ragged (N, None) int32 token ids.
-        ids, starts, ends: ragged (N, None) int32, the contexts' token ids and character spans.
-        windows: of the contexts.
+        texts: String tensor of shape (N,). The contexts.
+        questions: Ragged int32 tensor of shape (N, None). Token ids of the questions.
+        ids, starts, ends: Ragged int32 tensors of shape (N, None). Token ids of the contexts and
+            their character offsets.
+        windows: `Windows` of the contexts.
     """
 
     texts: array_ops.Tensor
@@ -58,39 +59,43 @@ class Contexts(NamedTuple):
 
     @property
     def has_characters(self) -> array_ops.RaggedTensor:
-        """Return ragged (N, None) bool: false for a space that is a token of its own in RoBERTa."""
+        """Return ragged booleans (N, None), which are False for the separate space tokens of
+        RoBERTa."""
         return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
 
 
 @serializable
 class SpanQAPreprocessor(Preprocessor):
-    """Questions and contexts to `[CLS] question [SEP] context [SEP]`, in RoBERTa's form with its
-    own separators; for XLNet, whose start token is the last one, to
-    `context <sep> question <sep> <cls>`, as its code and transformers have it.
+    """Convert questions and contexts to `[CLS] question [SEP] context [SEP]`.
 
-    A context that is longer than the model takes becomes several examples, windows that overlap. In
-    each the labels are the columns of the answer's first and last token, or twice that of the start
-    token, which says "no answer", where the answer is not wholly inside.
+    RoBERTa uses its own separators. For XLNet, whose start token comes last, the order is `context
+    <sep> question <sep> <cls>`, as in its code and in transformers.
+
+    A context that is longer than the model's maximum length is split into overlapping windows, each
+    of which is one example. The labels of an example are the columns of the answer's first and last
+    token. If the answer is not completely inside the window, both labels are the column of the
+    start token, which represents "no answer".
 
     Args:
-        tokenizer: any of this package's.
-        sequence_length: see `Preprocessor`.
-        window_length: the most tokens of an example, question and special tokens included.
+        tokenizer: A `Tokenizer` of this package.
+        sequence_length: Positive integer or None. See `Preprocessor`. Defaults to None.
+        window_length: Positive integer. Maximum number of tokens of an example, including
+            the question and special tokens. Defaults to 384.
         doc_stride: Integer of at most half a window. Number of tokens that neighbouring windows
-            share, as transformers counts it. Windows share half of the room that a long question
-            leaves, if that is less. Defaults to 128, or half of a smaller window.
+            share, as in transformers. If a long question leaves little space, windows share at most
+            half of this space. Defaults to 128, or half of a smaller window.
 
     Returns:
-        When called with answers `(x, y)`: y (B, 2) int. For a model with a beam x has also
-        "answer_mask" (B, L), the tokens of contexts and the start token, and, with answers,
-        "answer_start" (B, 1), their first tokens.
+        When called with answers, `(x, y)`. y contains integers (B, 2). For a model with a beam, x
+        also has "answer_mask" (B, L), which marks the tokens of contexts and the start token, and
+        with answers "answer_start" (B, 1), their first tokens.
 
     Raises:
-        ValueError: If `doc_stride` is more than half a window, or if a window has no room for a
+        ValueError: If `doc_stride` is more than half a window, or if a window is too small for a
             question and its context.
 
-    Source: Devlin et al. 2019, sections 4.2 and 4.3, and the code released with it; Yang et al.
-    2019, XLNet, the code released with it (run_squad.py).
+    Source: Devlin et al. 2019, sections 4.2 and 4.3, and the released code. Yang et al. 2019,
+    XLNet, the released code (run_squad.py).
 
     Example:
         >>> from encoder_zoo import BertTokenizer

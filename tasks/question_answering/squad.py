@@ -1,6 +1,6 @@
-"""Scores equal to those of SQuAD's official scripts.
+"""Metrics that are equal to the metrics of SQuAD's official scripts.
 
-Source: Rajpurkar et al. 2016, section 6.1 (v1.1); Rajpurkar, Jia and Liang 2018, section 5 (v2.0).
+Source: Rajpurkar et al. 2016, section 6.1 (v1.1). Rajpurkar, Jia and Liang 2018, section 5 (v2.0).
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """Return the text in lower case, without ASCII punctuation, articles and superfluous white
-    space.
+    """Lowercase a text, and remove ASCII punctuation, articles and extra whitespace.
 
     Example:
         >>> normalize_answer("The  U.S. Army!")
@@ -33,7 +32,7 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(prediction: str, answer: str) -> float:
-    """Return 1.0 if both texts are the same when normalized.
+    """Return 1.0 if both texts are equal after normalization, and 0.0 otherwise.
 
     Example:
         >>> exact_match("the cat", "Cat.")
@@ -43,12 +42,13 @@ def exact_match(prediction: str, answer: str) -> float:
 
 
 def word_f1(prediction: str, answer: str, empty_matches: bool = True) -> float:
-    """Return the F1 of the words that two normalized texts share.
+    """Compute the F1 of the words that two normalized texts share.
 
     Args:
-        prediction: to be judged.
-        answer: the right one.
-        empty_matches: whether two texts without words agree, as v2.0 has it; v1.1 gives 0.
+        prediction: String. Predicted answer.
+        answer: String. True answer.
+        empty_matches: Boolean. Whether two texts without words match, as in v2.0. In v1.1, their F1
+            is 0. Defaults to True.
 
     Example:
         >>> word_f1("a big black cat", "black cat")
@@ -62,11 +62,12 @@ def word_f1(prediction: str, answer: str, empty_matches: bool = True) -> float:
 
 
 def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Compute exact match and F1 of SQuAD v1.1 in percent, for the best answer of each question.
+    """Compute the exact match and F1 of SQuAD v1.1 in percent, for the best answer of each
+    question.
 
     Args:
-        predictions: a text for every question.
-        answers: all right answers of every question.
+        predictions: List with one text per question.
+        answers: List with all true answers of each question.
 
     Returns:
         `{"exact_match", "f1", "total"}`.
@@ -87,19 +88,23 @@ def squad_v2_scores(
     null_scores: Sequence[float] | None = None,
     null_threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Compute exact match and F1 of SQuAD v2.0 in percent, where a question may have no answer.
+    """Compute the exact match and F1 of SQuAD v2.0 in percent. Questions can have no answer.
 
     Args:
-        predictions: a text for every question; "" says that there is no answer.
-        answers: all right answers of every question; none where there is no answer.
-        null_scores: how much speaks for no answer, for every question; then questions above the
-            threshold count as answered by "", and the best thresholds are searched.
-        null_threshold: see there.
+        predictions: List with one text per question. "" means that there is no answer.
+        answers: List with all true answers of each question. An empty list means that there is no
+            answer.
+        null_scores: List of floats or None. Score of "no answer" for each question. If given, the
+            prediction of questions above `null_threshold` is replaced by "", and the best
+            thresholds are computed. Defaults to None.
+        null_threshold: Float. Maximum score of "no answer" for questions that are answered.
+            Defaults to 1.0.
 
     Returns:
-        `{"exact_match", "f1", "total"}`, the same for questions with (`HasAns_`) and without
-        (`NoAns_`) an answer, and with `null_scores` `best_exact_match`, `best_exact_match_thresh`,
-        `best_f1` and `best_f1_thresh`. The official script says "exact" for "exact_match".
+        `{"exact_match", "f1", "total"}`, the same metrics for questions with (`HasAns_`) and
+        without (`NoAns_`) an answer, and with `null_scores` `best_exact_match`,
+        `best_exact_match_thresh`, `best_f1` and `best_f1_thresh`. The official script uses the name
+        "exact" for "exact_match".
 
     Example:
         >>> scores = squad_v2_scores(["cat", "dog"], [["cat"], []], null_scores=[-3.0, 2.0])
@@ -145,14 +150,14 @@ def best_threshold(
     """Return the threshold on null scores with the best result.
 
     Args:
-        scores: of every prediction, 0 to 1.
-        predictions: the texts.
-        null_scores: how much speaks for no answer.
-        answerable: which questions have an answer.
+        scores: List of floats between 0 and 1. Scores of the predictions.
+        predictions: List of strings. The predicted texts.
+        null_scores: List of floats. Score of "no answer" for each question.
+        answerable: List of booleans. Whether each question has an answer.
 
     Returns:
-        The result in percent, and the threshold: the highest null score at which a question is
-        still answered; 0.0, as in the official script, if it is best to answer none.
+        The result in percent and the threshold, which is the highest null score of a question that
+        is answered. If it is best not to answer any question, it is 0.0, as in the official script.
     """
     current = best = float(len(answerable) - sum(answerable))
     threshold = 0.0
@@ -191,15 +196,16 @@ def _check_count(predictions: Sequence[str], answers: Sequence) -> None:
 
 
 class SpanMetric(HigherIsBetter, keras.metrics.Mean):
-    """Computes the mean over windows of the agreement of the best span with the answer.
+    """Compute the mean agreement of the best span with the answer over all windows.
 
     Call arguments:
-        y_true: (B, 2) int, the answer's first and last token; where there is none twice the
-            position of the start token: 0, or of XLNet the last one.
-        y_pred: (B, 2, L) logits; the best first token is taken, and the best last from there on.
-            With a beam the logits of last tokens are those after the answer's own first token, so
-            that the metric is higher than of answers: `evaluate_answers` measures these.
-        sample_weight: (B,) or (B, 1).
+        y_true: Integer tensor of shape (B, 2). The answer's first and last token. Without an
+            answer, both are the position of the start token (0, or the last position for XLNet).
+        y_pred: Float tensor of shape (B, 2, L). Logits. The best first token is selected, and then
+            the best last token after it. With a beam, the logits of last tokens assume the true
+            first token, so this metric is higher than for answers, which `evaluate_answers`
+            measures.
+        sample_weight: Float tensor of shape (B,) or (B, 1), or None.
     """
 
     @leaves_out_rows
@@ -215,16 +221,16 @@ class SpanMetric(HigherIsBetter, keras.metrics.Mean):
         return super().update_state(ops.cast(values, self.dtype), sample_weight)
 
     def agreement(self, start, end, found, found_end):
-        """Return (B,) from 0 to 1."""
+        """Return the agreement (B,) of spans, from 0 to 1."""
         raise NotImplementedError
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanExactMatch(SpanMetric):
-    """Computes the share of windows whose best span is the answer's, to the token.
+    """Compute the share of windows whose best span is exactly the tokens of the answer.
 
-    See `SpanMetric` for the call arguments. `SpanQA.evaluate_answers` compares texts instead, as
-    SQuAD's scripts do, and puts the windows of a question together.
+    See `SpanMetric` for the call arguments. In contrast, `SpanQA.evaluate_answers` compares texts
+    like the scripts of SQuAD, and combines the windows of a question.
 
     Example:
         >>> metric = SpanExactMatch()
@@ -242,7 +248,8 @@ class SpanExactMatch(SpanMetric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanF1(SpanMetric):
-    """Computes the F1 of the tokens that the best span shares with the answer, mean over windows.
+    """Compute the mean F1 of the tokens that the best span shares with the answer, over all
+    windows.
 
     See `SpanMetric` for the call arguments, and `SpanExactMatch`.
 
@@ -266,16 +273,16 @@ class SpanF1(SpanMetric):
 def of_bounds(inputs, y_true, y_pred, sample_weight) -> tuple:
     """Return labels, outputs and weights of the first and the last token of the answers.
 
-    The logits of padding are masked, so that loss and metrics do not depend on the batch's length.
+    The logits of padding are masked, so the loss and metrics do not depend on the batch's length.
 
     Args:
-        inputs: Dict of the model's inputs.
-        y_true: Labels of shape (B, 2).
-        y_pred: Outputs of shape (B, 2 or more, L).
-        sample_weight: Weights of shape (B,), or None.
+        inputs: Dict. Inputs of the model.
+        y_true: Integer tensor of shape (B, 2). Labels.
+        y_pred: Float tensor of shape (B, 2 or more, L). Outputs.
+        sample_weight: Float tensor of shape (B,), or None.
 
     Returns:
-        The same as (B, 2), (B, 2, L) and (B, 1).
+        Labels (B, 2), outputs (B, 2, L) and weights (B, 1).
     """
     if sample_weight is not None:
         sample_weight = ops.convert_to_tensor(sample_weight)[:, None]

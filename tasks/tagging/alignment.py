@@ -1,4 +1,4 @@
-"""Convert tags of words, and spans of characters, to labels of tokens.
+"""Convert tags of words and spans of characters to labels of tokens.
 
 Comment letters: N texts, P tokens of all texts, S spans of all texts, C tags, T types.
 """
@@ -37,8 +37,8 @@ from encoder_zoo.tasks.tagging.tags import (
 
 logger = logging.getLogger("encoder_zoo")
 
-SPAN_MARKS = "span_marks"  # (B, L) int, an input that the metric of entities reads
-INEXACT, LOST = 1, 2  # marks of spans that no answer can equal; a multiple of LOST for several
+SPAN_MARKS = "span_marks"  # (B, L) int, an input for the entity metric
+INEXACT, LOST = 1, 2  # marks of spans that answers cannot match, with LOST once per span
 ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `subword_tags`
 
 
@@ -48,16 +48,17 @@ def labels_of_words(
     names: Sequence[str] | None,
     all_tokens: bool,
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Return labels of tokens from tags of words.
+    """Convert tags of words to labels of tokens.
 
     Args:
-        tokens: of sentences in words.
-        tags: ragged (N, None) int, the tag of every word.
-        names: the C tags' names, if there are.
-        all_tokens: label every token; else the first of each word.
+        tokens: `TokenizedTexts` of sentences split into words.
+        tags: Ragged integer tensor of shape (N, None). Tag of every word.
+        names: List of strings or None. Names of the C tags.
+        all_tokens: Boolean. Whether to label every token. If False, only the first token of each
+            word is labelled.
 
     Returns:
-        Labels (P,) int32, and (P,) bool whether a token has one.
+        Int32 labels (P,), and booleans (P,) that mark the labelled tokens.
     """
     row = tokens.ids.value_rowids()
     index = array_ops.gather(tags.row_starts(), row) + array_ops.cast(
@@ -81,18 +82,19 @@ def tags_of_tokens(
     by_all_tokens: bool,
     allowed: Transitions | None,
 ) -> list[list[str]]:
-    """Return the tags of words from those of their tokens.
+    """Compute the tags of words from the logits of their tokens.
 
     Args:
-        tokens: P tokens of words.
-        logits: (P, C).
-        word_counts: words of every text.
-        names: the tags' names.
-        by_all_tokens: whether all tokens of a word were labelled, and not the first alone.
-        allowed: which tags may follow each other; None: any.
+        tokens: `TokenizedTexts` with P tokens.
+        logits: Float array of shape (P, C).
+        word_counts: List of integers. Number of words of every text.
+        names: List of strings. Names of the tags.
+        by_all_tokens: Boolean. Whether all tokens of a word were labelled in training. If False,
+            only the first token was labelled.
+        allowed: `Transitions` or None. Valid transitions between tags. None allows all transitions.
 
     Returns:
-        For every text its tags; O of a word without a token.
+        List of tags for each text. A word without tokens has the tag O.
     """
     outside = names[outside_index(names) or 0]
     tags = [[outside] * count for count in word_counts]
@@ -104,7 +106,7 @@ def tags_of_tokens(
     )
     found = best[begins]
     if by_all_tokens:
-        # The first token of all begins a word, so the last one ends a word.
+        # The first of all tokens begins a word, so the last token ends a word.
         found = word_tags(names)[found, best[np.roll(begins, -1)]]
     examples, numbers = tokens.words.value_rowids().numpy(), tokens.words.flat_values.numpy()
     for row, word, tag in zip(examples[begins], numbers[begins], found, strict=True):
@@ -118,27 +120,28 @@ def labels_of_spans(
     names: Sequence[str],
     all_tokens: bool,
 ) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
-    """Return labels of tokens from spans of characters.
+    """Convert spans of characters to labels of tokens.
 
-    A token is in a span if they share a character. The rest of a word that a span cuts counts as a
-    word of its own.
+    A token belongs to a span if they share a character. If a span cuts a word, both parts are
+    treated as separate words.
 
     Args:
-        tokens: of texts.
-        spans: {"start", "end", "label"}, ragged (N, None) int; labels are indices into the sorted
-            types of the tags. The spans of a text do not overlap.
-        names: the C tags' names.
-        all_tokens: label every token; else the first of each word.
+        tokens: `TokenizedTexts`.
+        spans: Dict {"start", "end", "label"} of ragged integer tensors (N, None). Labels are
+            indices in the sorted types of the tags. The spans of a text do not overlap.
+        names: List of strings. Names of the C tags.
+        all_tokens: Boolean. Whether to label every token. If False, only the first token of each
+            word is labelled.
 
     Returns:
-        Labels (P,) int32, (P,) bool whether a token has one, and marks (P,) int32 of the spans that
-        no answer can equal, see `_marks`.
+        Int32 labels (P,), booleans (P,) that mark the labelled tokens, and int32 marks (P,) of the
+        spans that answers cannot match (see `_marks`).
     """
     span = _spans_of_tokens(tokens, spans)
-    # Where a span, or text outside of spans, begins.
+    # Mark the beginnings of spans and of text outside spans.
     other = (span != previous(span, -2)) | row_begins(tokens.ids)
     units = array_ops.ones_like(other) if all_tokens else other | word_begins(tokens)
-    # Of a unit only the first token is labelled, so the unit's last token tells where it ends.
+    # Only the first token of a unit is labelled, so its position depends on the unit's last token.
     unit = array_ops.cumsum(array_ops.cast(units, array_ops.int32)) - 1
     span_ends = array_ops.cast(following(other, True), array_ops.int32)
     ends = array_ops.gather(array_ops.math.segment_max(span_ends, unit), unit) > 0
@@ -153,15 +156,17 @@ def labels_of_spans(
 
 
 def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]) -> np.ndarray:
-    """Return whether each span (S,) begins or ends inside of a word, between two of its tokens.
+    """Return whether each span (S,) begins or ends inside a word, between two of its tokens.
 
     Args:
-        tokens: of texts.
-        spans: as for `labels_of_spans`.
+        tokens: `TokenizedTexts`.
+        spans: See `labels_of_spans`.
     """
     span = _spans_of_tokens(tokens, spans).numpy()
     inside = np.flatnonzero((span != np.append(-1, span[:-1])) & ~word_begins(tokens).numpy())
-    cut = np.zeros(len(spans["start"].flat_values) + 1, bool)  # the last: of no span
+    cut = np.zeros(
+        len(spans["start"].flat_values) + 1, bool
+    )  # the last value is for tokens without a span
     cut[np.concatenate([span[inside], span[inside - 1]])] = True
     return cut[:-1]
 
@@ -169,12 +174,12 @@ def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor])
 def _spans_of_tokens(
     tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]
 ) -> array_ops.Tensor:
-    """Return the span that each token (P,) shares a character with, or -1."""
+    """Return the index of the span with which each token (P,) shares a character, or -1."""
     order = array_ops.argsort(keys(spans["start"]))
     start_keys = array_ops.gather(keys(spans["start"]), order)
     # The last span that starts before the token's end, if it ends after the token's start.
     span = array_ops.searchsorted(start_keys, keys(tokens.ends), side="left") - 1
-    none = array_ops.size(order)  # where there is no span at all
+    none = array_ops.size(order)  # the index if there are no spans
     index = array_ops.gather(array_ops.concat([order, [none]], 0), array_ops.maximum(span, 0))
     row, end = (
         array_ops.gather(
@@ -193,22 +198,23 @@ def _marks(
     span: array_ops.Tensor,
     units: array_ops.Tensor,
 ) -> array_ops.Tensor:
-    """Return marks (P,) int32 of the spans that no answer can equal, as answers are whole tokens.
+    """Return int32 marks (P,) of the spans that answers cannot match, because they have whole
+    tokens.
 
-    A token is marked with `INEXACT` if its span begins or ends inside of a token. The first token
-    of a unit is marked with `LOST` for each span that begins in it and has no token of its own. In
-    memory both kinds are logged.
+    A token has the mark `INEXACT` if its span begins or ends inside a token. The first token of a
+    unit has the mark `LOST` for each span that begins in the unit and has no token of its own. Both
+    kinds are logged in memory.
 
     Args:
-        tokens: of texts.
-        spans: as for `labels_of_spans`.
-        span: (P,) int, the span of each token, or -1.
-        units: (P,) bool, the tokens with a label.
+        tokens: `TokenizedTexts`.
+        spans: See `labels_of_spans`.
+        span: Integer tensor of shape (P,). Index of the span of each token, or -1.
+        units: Boolean tensor of shape (P,). Tokens with a label.
     """
     row = tokens.ids.value_rowids()
     span_row, start = spans["start"].value_rowids(), spans["start"].flat_values
     count, inside = array_ops.size(start), span >= 0
-    segment = array_ops.where(inside, span, count)  # a last one for tokens without a span
+    segment = array_ops.where(inside, span, count)  # the last segment is for tokens without a span
     ends = array_ops.concat([spans["end"].flat_values, [0]], 0)
     begin, behind = visible_bounds(
         tokens.texts, row, tokens.starts.flat_values, tokens.ends.flat_values
@@ -221,7 +227,7 @@ def _marks(
         _report_lost(spans, np.flatnonzero(lost.numpy()))
         _report_inexact(spans, np.flatnonzero(inexact.numpy()))
 
-    # The token that each span begins in, or the one before.
+    # The token in which each span begins, or the token before the span.
     token = array_ops.searchsorted(keys(tokens.starts), keys(spans["start"]), side="right") - 1
     token_row = array_ops.gather(array_ops.concat([row, [-1]], 0), array_ops.maximum(token, 0))
     lost &= (token >= 0) & (token_row == span_row)
@@ -237,35 +243,35 @@ def _marks(
 def _any_of_each(
     values: array_ops.Tensor, segment: array_ops.Tensor, count: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return whether any value (P,) bool of each of the first segments is true."""
+    """Return whether any value (P,) of each of the first `count` segments is True."""
     numbers = array_ops.cast(values, array_ops.int32)
     return array_ops.math.unsorted_segment_sum(numbers, segment, count + 1)[:-1] > 0
 
 
 def _report_lost(spans: dict[str, array_ops.RaggedTensor], lost: np.ndarray) -> None:
-    """Log how many spans are white space, or inside a token that belongs to another span."""
+    """Log the number of spans that are whitespace or lie inside a token of another span."""
     if len(lost):
         logger.warning(
-            "%d of the spans have no token of their own, so they are left out. The first: "
-            "example %d, from %d to %d.",
+            "%d of the spans have no token of their own and are ignored. First span: example %d, "
+            "from %d to %d.",
             len(lost),
             *_place(spans, lost[0]),
         )
 
 
 def _report_inexact(spans: dict[str, array_ops.RaggedTensor], inexact: np.ndarray) -> None:
-    """Log how many spans begin or end inside of a token, so that no answer can be the same."""
+    """Log the number of spans that begin or end inside a token, which answers cannot match."""
     if len(inexact):
         logger.warning(
-            "%d of the spans begin or end inside of a token of the vocabulary. The answers have "
-            "the whole token, which counts as wrong. The first: example %d, from %d to %d.",
+            "%d of the spans begin or end inside a token of the vocabulary. Answers contain the "
+            "whole token, which counts as wrong. First span: example %d, from %d to %d.",
             len(inexact),
             *_place(spans, inexact[0]),
         )
 
 
 def _place(spans: dict[str, array_ops.RaggedTensor], index: int) -> tuple[int, int, int]:
-    """Return the example, the start and the end of a span."""
+    """Return the index of the example, the start and the end of a span."""
     start, end = spans["start"], spans["end"]
     return tuple(int(v[index]) for v in (start.value_rowids(), start.flat_values, end.flat_values))
 
@@ -278,7 +284,7 @@ def _span_position(begins: array_ops.Tensor, ends: array_ops.Tensor) -> array_op
 
 
 def _tags_of_types(names: Sequence[str]) -> np.ndarray:
-    """Return (T, 4) tag indices: of the only, first, middle and last word of each type's spans."""
+    """Return tag indices (T, 4) of the only, first, middle and last word in spans of each type."""
 
     tags = parse_tags(names)
     pairs = list(zip(tags.prefixes.tolist(), tags.types.tolist(), strict=True))
@@ -304,10 +310,11 @@ def _outside(names: Sequence[str]) -> int:
 
 
 def symbol_table(tokenizer) -> np.ndarray:
-    """Return (vocabulary, 3) bool: whether a token begins with a symbol, neither letter nor digit,
-    whether it ends with one, and whether it is only a symbol that may be inside of a word.
+    """Return booleans (vocabulary, 3) that describe the symbols of each token.
 
-    An apostrophe may not: the text after it is a word of its own in most corpora, such as "'s".
+    They state whether a token begins with a symbol, ends with a symbol, and consists of a symbol
+    that can be part of a word. Symbols are neither letters nor digits. An apostrophe cannot be part
+    of a word, because most corpora split words such as "'s" at the apostrophe.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -326,13 +333,14 @@ def symbol_table(tokenizer) -> np.ndarray:
 def words_split_at_symbols(
     tokens: TokenizedTexts, table: np.ndarray, inside: bool = True
 ) -> TokenizedTexts:
-    """Return the same tokens with words cut at symbols, so that the stop of "London." is a word.
+    """Split words at symbols without changing the tokens, so that the period in "London." is a
+    word.
 
     Args:
-        tokens: of texts.
-        table: the tokenizer's `symbol_table`.
-        inside: whether to cut also at a symbol between letters or digits; if not, "Rhein-Main" is
-            one word, also where the vocabulary has three.
+        tokens: `TokenizedTexts`.
+        table: Boolean array. `symbol_table` of the tokenizer.
+        inside: Boolean. Whether to split at symbols between letters or digits. If False,
+            "Rhein-Main" is one word, even if the vocabulary splits it into three. Defaults to True.
     """
     begins_so, ends_so, joins = array_ops.unstack(
         array_ops.gather(table, tokens.ids.flat_values), axis=1

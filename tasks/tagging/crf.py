@@ -1,4 +1,4 @@
-"""Learned scores of tags that follow each other: a conditional random field (CRF) in Keras.
+"""Conditional random field (CRF) in Keras, which learns scores for transitions between tags.
 
 Comment letters: B batch, L tokens, C tags.
 """
@@ -16,25 +16,25 @@ from encoder_zoo.tasks.tagging.entities import LEAST
 
 
 def best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
-    """Return the tags (B, L) int32 of the best sequences, as `best_tags` but with Keras.
+    """Return the tags (B, L) int32 of the best sequences, like `best_tags`, with Keras ops.
 
     Args:
-        logits: (B, L, C).
-        mask: (B, L) bool, those that count, which are the first ones.
-        transitions: scores of the tag at the begin (C,), of each tag after each other (C, C), and
-            of the tag at the end (C,).
+        logits: Float tensor of shape (B, L, C).
+        mask: Boolean tensor of shape (B, L). Real tokens, which come first.
+        transitions: List of variables. Scores of the first tag (C,), of transitions between tags
+            (C, C), and of the last tag (C,).
     """
     first, between, last = (ops.convert_to_tensor(scores) for scores in transitions)
     logits = ops.log(ops.maximum(ops.softmax(ops.cast(logits, "float32")), LEAST))
-    # Tags are floats here: Keras's scan on TensorFlow has outputs of the dtype of its inputs.
+    # Tags are floats, because Keras's scan on TensorFlow returns the dtype of its inputs.
     same = ops.arange(ops.shape(last)[0], dtype=logits.dtype) + ops.zeros_like(logits[:, 0])
     real = ops.cast(mask, logits.dtype)[..., None]
     rest = ops.concatenate([logits, real], axis=-1)[:, 1:]
-    # One step more, as PyTorch cannot scan none.
+    # An additional step, because PyTorch cannot scan zero steps.
     rest = ops.transpose(ops.pad(rest, [[0, 0], [0, 1], [0, 0]]), (1, 0, 2))
 
     def forward(total, given):
-        """Add a token: (B, C) the best sum that ends with each tag, and the tag before it."""
+        """Add a token to the best sums (B, C) that end with each tag, and store the tag before."""
         is_real = given[..., -1:] > 0
         sums = total[:, :, None] + between
         before = ops.where(is_real, ops.cast(ops.argmax(sums, axis=1), logits.dtype), same)
@@ -52,24 +52,25 @@ def best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TagTransitions(ConfigFromSignature, keras.layers.Layer):
-    """The scores of a tag at a text's begin, of each tag after each other, and at the end.
+    """Learned scores of the first tag, of transitions between tags, and of the last tag.
 
-    The score of a sequence of tags y is the sum of the logits of its tags and of these, and its
-    probability is exp(score) over the sum of exp(score) of all sequences.
+    The score of a sequence of tags y is the sum of the logits of its tags and of these scores. Its
+    probability is exp(score) divided by the sum of exp(score) over all sequences.
 
     Args:
-        units: C.
+        units: Positive integer. Number of tags C.
 
     Attributes:
-        first: (C,) float32.
-        between: (C, C) float32, of the second tag behind the first.
-        last: (C,) float32.
+        first: Float32 variable of shape (C,).
+        between: Float32 variable of shape (C, C). Scores of transitions from the first index to the
+            second index.
+        last: Float32 variable of shape (C,).
 
-    Source: Lafferty et al. 2001, Conditional Random Fields; Lample et al. 2016, Neural
+    Source: Lafferty et al. 2001, Conditional Random Fields. Lample et al. 2016, Neural
     Architectures for Named Entity Recognition, section 2.2.
     """
 
-    without_weight_decay = ("first", "between", "last")  # they are biases
+    without_weight_decay = ("first", "between", "last")  # these weights are biases
 
     def __init__(self, units: int, **kwargs):
         super().__init__(**{"dtype": "float32", **kwargs})
@@ -84,27 +85,28 @@ class TagTransitions(ConfigFromSignature, keras.layers.Layer):
         self.last = scores("last", self.units)
 
     def score(self, logits, tags, mask):
-        """Return the scores (B,) of sequences of tags.
+        """Compute the scores (B,) of sequences of tags.
 
         Args:
-            logits: (B, L, C) float32.
-            tags: (B, L) int.
-            mask: (B, L) bool, those that count, which are the first ones.
+            logits: Float32 tensor of shape (B, L, C).
+            tags: Integer tensor of shape (B, L).
+            mask: Boolean tensor of shape (B, L). Real tokens, which come first.
         """
         chosen = ops.one_hot(tags, self.units, dtype=logits.dtype)
         real = ops.cast(mask, logits.dtype)
         of_tags = ops.sum(ops.sum(chosen * logits, axis=-1) * real, axis=1)
         pairs = ops.sum(ops.matmul(chosen[:, :-1], self.between) * chosen[:, 1:], axis=-1)
-        ends = real - ops.pad(real[:, 1:], [[0, 0], [0, 1]])  # 1 at the last one
+        ends = real - ops.pad(real[:, 1:], [[0, 0], [0, 1]])  # 1 at the last real token
         edges = ops.take(self.first, tags[:, 0]) * real[:, 0]
         edges += ops.sum(ops.take(self.last, tags) * ends, axis=1)
         return of_tags + ops.sum(pairs * real[:, 1:], axis=1) + edges
 
     def log_partition(self, logits, mask):
-        """Return the logarithm of the sum of exp(score) of all sequences, (B,); args as `score`."""
+        """Compute the logarithm (B,) of the sum of exp(score) over all sequences. Args as for
+        `score`."""
         between = ops.convert_to_tensor(self.between)
-        total = logits[:, 0] + self.first  # of those that end with each tag (B, C)
-        # One tensor: Keras's scan on TensorFlow takes no two of unknown length.
+        total = logits[:, 0] + self.first  # sums over sequences that end with each tag (B, C)
+        # A single tensor, because Keras's scan on TensorFlow rejects two tensors of unknown length.
         real = ops.cast(mask, logits.dtype)[..., None]
         rest = ops.concatenate([logits, real], axis=-1)[:, 1:]
 
@@ -120,21 +122,23 @@ class TagTransitions(ConfigFromSignature, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CrfLoss(keras.losses.Loss):
-    """Computes the negative log-likelihood of sequences of tags, over the number of their tags.
+    """Compute the negative log-likelihood of sequences of tags, divided by the number of tags.
 
-    Tokens of sample weight 0 are left out, and the tokens before and after them are neighbours. A
-    text has the mean weight of its tokens.
+    Tokens with sample weight 0 are removed, so the tokens before and after them become neighbours.
+    The weight of a text is the mean weight of its tokens.
 
     Args:
         transitions: `TagTransitions`.
 
     Call arguments:
-        y_true: (B, L) int tags.
-        y_pred: (B, L, C) logits.
-        tokens: (B, L) weights of the tokens. Defaults to None, all tokens.
+        y_true: Integer tensor of shape (B, L). Tags.
+        y_pred: Float tensor of shape (B, L, C). Logits.
+        tokens: Float tensor of shape (B, L), or None. Weights of tokens. Defaults to None, which
+            means all tokens.
 
     Returns:
-        (B, L), of `call`: the loss of a text, in equal parts at its tokens that count.
+        `call` returns a float tensor of shape (B, L). The loss of each text is distributed equally
+        over its real tokens.
     """
 
     def __init__(self, transitions: TagTransitions):

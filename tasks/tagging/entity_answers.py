@@ -1,4 +1,4 @@
-"""Entities by their names, from the logits of spans of words.
+"""Extraction of entities from the logits of spans of words.
 
 Comment letters: B batch, W words, K widths of spans, C labels, N texts, M windows.
 """
@@ -39,12 +39,12 @@ Labels = Sequence[str] | Mapping[str, str] | Sequence[Sequence[str] | Mapping[st
 
 @dataclasses.dataclass(frozen=True)
 class EntityAnswers(Answers):
-    """Answers of an `EntityExtractor`; its settings are described there.
+    """Answers of an `EntityExtractor`, which describes the settings.
 
     Attributes:
         labels: List of strings or None. Default labels.
         thresholds: Dict of labels to floats, or None.
-        max_width: Positive integer. Largest number of words of an entity.
+        max_width: Positive integer. Maximum number of words in an entity.
     """
 
     preprocessor_class = EntityExtractorPreprocessor
@@ -69,7 +69,7 @@ class EntityAnswers(Answers):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> list:
-        """Find the entities in texts; see `EntityExtractor.extract_entities`."""
+        """Extract the entities of texts. See `EntityExtractor.extract_entities`."""
         if isinstance(texts, str) or is_doc(texts):
             # A single text has a single set of labels.
             options = (threshold, nested, multi_label, batch_size)
@@ -81,13 +81,13 @@ class EntityAnswers(Answers):
                 return []
             written = map(bytes.decode, np.asarray(prompts.flat_values).tolist())
             self.preprocessor.check_prompts(written)
-            if isinstance(threshold, Mapping):  # of labels that are asked for
+            if isinstance(threshold, Mapping):  # thresholds of the given labels
                 known = dict.fromkeys(np.asarray(names.flat_values).tolist())
                 threshold_of_each(threshold, [name.decode() for name in known], DEFAULT_THRESHOLD)
             least = self.least_scores(threshold, names)
             words, read, examples = self._encode(texts, prompts)
             lowest = np.min(least.flat_values)
-            with np.errstate(divide="ignore"):  # of 0 and 1
+            with np.errstate(divide="ignore"):  # thresholds of 0 and 1 have infinite logits
                 lowest = np.log(lowest) - np.log1p(-lowest)
             found = self._candidates(examples, batch_size, lowest)
             found = span_decoding.in_texts(found, words, read)
@@ -96,10 +96,10 @@ class EntityAnswers(Answers):
             return records(span_decoding.entity_columns(found, words, texts, names))
 
     def trace_entities(self, run: Callable, threshold, nested: bool, multi_label: bool) -> Callable:
-        """Make the function of texts and labels for an export; see `EntityExtractor.signatures`.
+        """Create the function of texts and labels for an export. See `EntityExtractor.signatures`.
 
         Args:
-            run: Function of the model's inputs that returns its logits (B, W, K, C).
+            run: Function that takes the model's inputs and returns its logits (B, W, K, C).
             threshold, nested, multi_label: See `extract_entities`.
         """
 
@@ -123,7 +123,7 @@ class EntityAnswers(Answers):
         return find
 
     def find_logits(self, texts, labels, batch_size: int | None) -> list[np.ndarray]:
-        """Compute the logits of the spans of every text, (words, K, C)."""
+        """Compute the logits (words, K, C) of the spans of every text."""
         with self._quickly():
             texts = as_column(plain(texts))
             _, prompts = label_sets(labels, self.labels, len(texts))
@@ -145,7 +145,7 @@ class EntityAnswers(Answers):
 
         Args:
             given: See `extract_entities`.
-            names: Ragged string tensor of shape (N, None), the labels of each text.
+            names: Ragged string tensor of shape (N, None). Labels of each text.
         """
         given = self.thresholds or {} if given is None else given
         known = given if isinstance(given, Mapping) else {}
@@ -157,18 +157,18 @@ class EntityAnswers(Answers):
         return names.with_values(array_ops.gather(array_ops.gather(values, index), found.idx))
 
     def _quickly(self) -> contextlib.AbstractContextManager:
-        """Return a context in which texts are prepared in NumPy, where that is the same."""
+        """Return a context in which texts are preprocessed with NumPy if the result is the same."""
         same = self.preprocessor.tokenizer.library_is_equal
         return in_numpy() if same else contextlib.nullcontext()
 
     def _encode(self, texts, labels) -> tuple[WordsOfTexts, SpanWindows, dict]:
-        """Return the words of texts, the windows that they are read in, and their examples."""
+        """Return the words of texts, their windows, and the examples of the windows."""
         words = self.preprocessor.words(texts)
         examples, read = self.preprocessor.examples(words, self.preprocessor.prompts(labels))
         return words, read, examples
 
     def _candidates(self, examples: dict, batch_size, least: float) -> Candidates:
-        """Find the spans of windows with a logit above the least, with logits as their scores."""
+        """Find the spans of windows whose logit is above `least`. Their scores are the logits."""
         parts = []
         for indices, outputs in self.runner.run_examples(examples, batch_size):
             outputs = np.asarray(outputs)  # (B, W, K, C)
@@ -189,7 +189,7 @@ class EntityAnswers(Answers):
     def _candidates_in_graph(
         self, run: Callable, examples: dict, least: array_ops.Tensor
     ) -> Candidates:
-        """Find the spans of windows with a score above the least, inside `tf.function`."""
+        """Find the spans of windows whose score is above `least`, inside `tf.function`."""
         counts = examples["word_count"], examples["label_positions"].row_lengths()
         words, labels = (array_ops.cast(n, array_ops.int64) for n in counts)  # (M,)
 
@@ -221,19 +221,19 @@ def _above(found: Candidates, least: array_ops.RaggedTensor) -> Candidates:
 def label_sets(
     labels: Labels | None, default: Sequence[str] | None, count: int
 ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
-    """Return the names of the labels of each text, and what the model reads of them.
+    """Return the names of the labels of each text, and the labels that the model reads.
 
     Args:
-        labels: see `EntityExtractor.extract_entities`.
-        default: in place of None.
-        count: N.
+        labels: See `EntityExtractor.extract_entities`.
+        default: List of strings or None. Labels that replace None.
+        count: Integer. Number of texts N.
 
     Returns:
-        Two ragged (N, None) strings.
+        Two ragged string tensors of shape (N, None).
 
     Raises:
-        ValueError: If there are no labels, a label is empty or occurs more than once, or there are
-            more lists of labels than texts, or fewer.
+        ValueError: If there are no labels, if a label is empty or occurs more than once, or if the
+            numbers of texts and lists of labels differ.
 
     Example:
         >>> names, prompts = label_sets({"PER": "a person"}, None, 2)
@@ -268,16 +268,16 @@ def label_sets(
 
 
 def _is_set(labels: object) -> bool:
-    """Return whether these are the labels of a text, not a label."""
+    """Return whether a value contains the labels of a text, instead of being a single label."""
     return isinstance(labels, Collection) and not isinstance(labels, str | bytes)
 
 
 def label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the names of labels, checked, and what the model reads of them."""
+    """Check the labels of a text. Return their names and the labels that the model reads."""
     names = list(given)
     prompts = [*given.values()] if isinstance(given, Mapping) else names
     if not names:
-        raise ValueError("There are no labels to look for in one of the texts. Leave it out.")
+        raise ValueError("There are no labels to look for in one of the texts. Remove the text.")
     for kind, values in (("labels", names), ("The descriptions of labels", prompts)):
         for i, value in enumerate(values):
             if not isinstance(value, str) or not value.strip():

@@ -1,4 +1,4 @@
-"""Metrics of tagging: accuracy, and entity F1, where type and both ends must be right.
+"""Metrics of tagging: accuracy, and the F1 of entities with the correct type and boundaries.
 
 Comment letters: B batch, L sequence, C tags, T types.
 """
@@ -28,15 +28,15 @@ AVERAGES = ("micro", "macro", "weighted")
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
-    """Computes the weighted share of positions with the right class.
+    """Compute the weighted share of positions with the correct class.
 
-    Keras's own takes a mean over each example first, padding included, so that a position counts
-    less in a longer batch.
+    The Keras metric first computes a mean over each example, including padding. As a result, a
+    position has less weight in a longer batch.
 
     Call arguments:
-        y_true: (B, L) int classes.
-        y_pred: (B, L, C) scores.
-        sample_weight: (B, L).
+        y_true: Integer tensor of shape (B, L). Classes.
+        y_pred: Float tensor of shape (B, L, C). Scores.
+        sample_weight: Float tensor of shape (B, L), or None.
 
     Example:
         >>> metric = TokenAccuracy()
@@ -52,27 +52,29 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
-    """Computes precision, recall and F1 of entities as seqeval and the CoNLL script count them.
+    """Compute the precision, recall and F1 of entities like seqeval and the CoNLL script.
 
-    Positions of weight 0, or with a negative tag, are left out: the tokens before and
-    after them are neighbours. So the metric takes token labels as `TokenClassifier` makes them. Of
-    logits it takes the best tag of each token; in `evaluate` and the validations of `fit` the best
-    sequence of tags that the task answers with, see its `valid_tags` and `crf`.
+    Positions with weight 0 or a negative tag are removed, so the tokens before and after them
+    become neighbours. The metric therefore accepts the token labels of `TokenClassifier`. For
+    logits, it uses the best tag of each token. In `evaluate` and the validation of `fit`, it uses
+    the best sequence of tags, as in the answers of the task (see `valid_tags` and `crf`).
 
     Args:
-        labels: all tags, in the order of the model's outputs.
-        average: "micro" counts all entities together; "macro" is the mean over the types that
-            occur, "weighted" that mean weighted by how many true entities a type has.
+        labels: List of strings. All tags, in the order of the model's outputs.
+        average: String. "micro" counts all entities together. "macro" is the mean over the types
+            that occur. "weighted" weights this mean by the number of true entities of each type.
 
     Call arguments:
-        y_true: (B, L) int tags.
-        y_pred: (B, L, C) scores of the tags, or (B, L) int tags.
-        sample_weight: (B, L) or (B,); an entity has the weight of its first position.
+        y_true: Integer tensor of shape (B, L). Tags.
+        y_pred: Float tensor of shape (B, L, C) with scores of the tags, or integer tensor of shape
+            (B, L) with tags.
+        sample_weight: Float tensor of shape (B, L) or (B,), or None. An entity has the weight of
+            its first position.
 
     Returns:
-        `result()` is `{"precision", "recall", "f1"}`, which `fit` and `evaluate` report by these
-        names. `EarlyStopping(monitor="val_f1")` knows that higher is better; for the other two it
-        needs `mode="max"`.
+        `result()` is `{"precision", "recall", "f1"}`. `fit` and `evaluate` report the values under
+        these names. `EarlyStopping(monitor="val_f1")` infers that higher is better. For precision
+        and recall, pass `mode="max"`.
 
     Raises:
         ValueError: If `average` is unknown.
@@ -87,7 +89,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
     """
 
     def __init__(self, labels: Sequence[str], average: str = "micro", **kwargs):
-        # Keras's callbacks look a metric up by the name that they monitor.
+        # Keras callbacks find a metric by the name that they monitor.
         super().__init__(**{"name": "f1", **kwargs})
         if average not in AVERAGES:
             raise invalid("average", average, f"one of {', '.join(AVERAGES)}")
@@ -96,29 +98,30 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self._marks = None
         tags, count = parse_tags(self.labels), len(self.labels)
         self.type_names = tags.type_names
-        # One more tag, outside of all spans, for masked tokens.
+        # An additional tag outside all spans, for masked tokens.
         self._prefixes = np.append(tags.prefixes, OUTSIDE).astype("int32")
         self._types = np.append(tags.types, len(tags.type_names)).astype("int32")
         self.counts = self.add_variable(
             shape=(3, len(self.type_names)), initializer="zeros", name="counts"
         )
         shapes = {"first": (count,), "between": (count, count), "last": (count,)}
-        # Each replica has all of them.
+        # Each replica has all values.
         self.transitions = [
             self.add_variable(shape=shape, initializer="zeros", aggregation="mean", name=name)
             for name, shape in shapes.items()
         ]
 
     def read_inputs(self, inputs: object) -> None:
-        """Take the marks of the next batch's spans that no answer can equal.
+        """Read the marks of the spans in the next batch that answers cannot match.
 
         Args:
-            inputs: Those of the model. `SPAN_MARKS` of them are read, if there are any.
+            inputs: Dict. Inputs of the model. Only `SPAN_MARKS` is read, if it exists.
         """
         self._marks = inputs.get(SPAN_MARKS) if isinstance(inputs, Mapping) else None
 
     def read_task(self, task: keras.Model) -> None:
-        """Take the scores by which a task of the same tags finds its answers now."""
+        """Read the transition scores that a task with the same tags currently uses for its
+        answers."""
         if getattr(task, "labels", None) == self.labels:
             set_transitions(self, task._answers.allowed_tags())
 
@@ -158,7 +161,8 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self.counts.assign_add(ops.stack(counts, axis=0))
 
     def _spans(self, tags, valid):
-        """Return (B, L) where spans begin, their types, and the positions where they have ended."""
+        """Return the beginnings of spans (B, L), their types, and the positions after their
+        ends."""
         tags = ops.where(valid, tags, len(self.labels))
         prefix, kind = ops.take(self._prefixes, tags), ops.take(self._types, tags)
         before = ops.pad(prefix[:, :-1], [[0, 0], [1, 0]], constant_values=OUTSIDE)
@@ -173,7 +177,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         return begins, kind, ops.take_along_axis(positions, number, axis=1)  # the next break
 
     def _count(self, found, kind, weight):
-        """Return (T,) the summed weight of the spans of each type."""
+        """Return the summed weights (T,) of the spans of each type."""
         one_hot = ops.one_hot(kind, len(self.type_names) + 1, dtype=self.dtype)[..., :-1]
         return ops.sum(one_hot * (ops.cast(found, self.dtype) * weight)[..., None], axis=(0, 1))
 
@@ -189,7 +193,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         return {name: ops.sum(values * share) for name, values in scores.items()}
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Return the scores of every type and its number of true entities.
+        """Return the scores and the number of true entities of every type.
 
         Returns:
             `{type: {"precision", "recall", "f1", "support"}}`.
@@ -204,11 +208,12 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
 
 
 def set_transitions(metric: EntityF1, allowed: Transitions | None) -> None:
-    """Set the scores of tags that follow each other, by which a task finds its answers.
+    """Set the transition scores with which a task finds its answers.
 
     Args:
-        metric: of the task's tags.
-        allowed: which tags may follow each other, or their scores; None: any.
+        metric: `EntityF1` with the tags of the task.
+        allowed: `Transitions` or None. Valid transitions between tags, or their scores. None allows
+            all transitions.
     """
     scores = itertools.repeat(np.zeros(1)) if allowed is None else scores_of(allowed)
     for variable, values in zip(metric.transitions, scores, strict=False):
@@ -221,21 +226,22 @@ def score_tags(
     scheme: str | None = None,
     tag_set: Sequence[str] | None = None,
 ) -> dict:
-    """Return entity scores of tags by name, for sentences of any length.
+    """Compute entity scores from the names of tags, for sentences of any length.
 
     Args:
-        true: the right tags of every sentence.
-        predicted: the predicted tags, as many.
-        scheme: None reads ill-formed tags as the CoNLL script does; "IOB1", "IOB2" or "IOBES"
-            counts only well-formed entities, seqeval's strict mode.
-        tag_set: all tags there are, so that a stray E-LOC is known to be of the type LOC; None
-            for those that occur.
+        true: List with the true tags of every sentence.
+        predicted: List with the predicted tags of every sentence.
+        scheme: String or None. "IOB1", "IOB2" and "IOBES" only count well-formed entities, like the
+            strict mode of seqeval. None reads malformed tags like the CoNLL script. Defaults to
+            None.
+        tag_set: List of strings or None. All tags, so that the type of an isolated E-LOC is known
+            to be LOC. Defaults to None, which means the tags that occur.
 
     Returns:
         See `score_entities`.
 
     Raises:
-        ValueError: If a sentence has different numbers of true and predicted tags.
+        ValueError: If the numbers of true and predicted tags of a sentence differ.
 
     Example:
         >>> scores = score_tags([["B-PER", "O"]], [["B-PER", "B-PER"]])
@@ -262,11 +268,12 @@ def score_tags(
 
 
 def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) -> dict:
-    """Return entity scores of sets of entities.
+    """Compute entity scores from sets of entities.
 
     Args:
-        true: the right entities of every text, tuples whose first item is the type.
-        predicted: the predicted entities, as many sets.
+        true: List with a set of true entities for each text. Entities are tuples whose first item
+            is the type.
+        predicted: List with a set of predicted entities for each text.
 
     Returns:
         `{"precision", "recall", "f1", "per_type": {type: {"precision", ..., "support"}}}`.
@@ -276,7 +283,7 @@ def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) 
         0.5
     """
     kinds = sorted({entity[0] for rows in (true, predicted) for found in rows for entity in found})
-    # With a prefix, so that a type such as B-cell is read as it is, and in this order.
+    # The prefix keeps this order, and prevents types such as B-cell from being parsed as tags.
     metric = EntityF1(["O", *(f"B-{kind}" for kind in kinds)])
     counts = np.zeros((3, len(kinds)), "float32")
     for right, guess in zip(true, predicted, strict=True):
@@ -294,13 +301,13 @@ def scored_entities(
     names: Sequence[str],
     thresholds: Sequence[float],
 ) -> ScoredLabels:
-    """Return the scores of found entities by type, and whether they are right.
+    """Return the scores of predicted entities by type, and whether they are correct.
 
     Args:
-        true: the right entities of every text, (type, start, end).
-        found: as many lists of entities with their scores.
-        names: of the types.
-        thresholds: one for each type.
+        true: List with a set of true entities (type, start, end) for each text.
+        found: List with the predicted entities of each text and their scores.
+        names: List of strings. Names of the types.
+        thresholds: List of floats, one per type.
 
     Example:
         >>> entity = {"label": "PER", "start": 0, "end": 4, "score": 0.75}
@@ -332,5 +339,5 @@ def _scores(correct, predicted, true) -> dict:
 
 
 def _ratio(part, whole):
-    """Return part / whole, or 0 if the whole is 0."""
+    """Return part / whole, or 0 if `whole` is 0."""
     return ops.where(whole > 0, part / ops.maximum(whole, 1e-9), 0.0)

@@ -1,4 +1,4 @@
-"""From the logits of spans to the entities of texts: which windows count, which spans are kept.
+"""Selection of entities from the scores of spans in windows.
 
 Comment letters: N texts, M windows, W words, K widths, C labels, P candidates, G entities.
 """
@@ -15,14 +15,15 @@ from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows,
 
 
 class Candidates(NamedTuple):
-    """Spans whose score is above the threshold, ordered by text, first word, width and label.
+    """Spans whose score is above the threshold, sorted by text, first word, width and label.
 
     Attributes:
-        row: (P,) int64, the text; of candidates in windows the window.
-        start: (P,) int32, the first word.
-        end: (P,) int32, the last word.
-        label: (P,) int32, its number among the labels of the text.
-        score: (P,) float32.
+        row: Int64 tensor of shape (P,). Index of the text, or of the window for candidates in
+            windows.
+        start: Int32 tensor of shape (P,). Index of the first word.
+        end: Int32 tensor of shape (P,). Index of the last word.
+        label: Int32 tensor of shape (P,). Index among the labels of the text.
+        score: Float32 tensor of shape (P,).
     """
 
     row: array_ops.Tensor
@@ -32,31 +33,31 @@ class Candidates(NamedTuple):
     score: array_ops.Tensor
 
     def masked(self, kept: array_ops.Tensor) -> Candidates:
-        """Return those that are kept, (P,) bool."""
+        """Return the candidates for which `kept` (P,) is True."""
         return Candidates(*(array_ops.boolean_mask(field, kept) for field in self))
 
     def ordered(self, order: array_ops.Tensor) -> Candidates:
-        """Return those of some indices, in their order."""
+        """Return the candidates at the given indices, in the given order."""
         return Candidates(*(array_ops.gather(field, order) for field in self))
 
 
 def in_texts(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> Candidates:
-    """Return the candidates of texts from those of their windows.
+    """Convert candidates in windows to candidates in texts.
 
-    A span counts in the window of its middle token, of those that its text is read in.
+    A span is only taken from the window to which its middle token is assigned.
 
     Args:
-        found: in windows, ordered by these.
-        words: of the texts.
-        read: the windows.
+        found: `Candidates` in windows, sorted by window.
+        words: `WordsOfTexts`.
+        read: `SpanWindows`.
     """
     count = array_ops.cast(array_ops.gather(read.word_count, found.row), array_ops.int32)
-    found = found.masked(found.end < count)  # words without tokens are behind the others
+    found = found.masked(found.end < count)  # words without tokens come after the other words
     window = found.row
     text = array_ops.gather(read.windows.example, window)
     first = array_ops.gather(read.first_word, window)
     start, end = found.start + first, found.end + first
-    # Of tokens: where the words begin among all tokens of their text.
+    # The index of each word's first token among all tokens of its text.
     counts = array_ops.cast(words.counts.values, array_ops.int64)
     behind = array_ops.cumsum(counts)  # of all texts
     base = array_ops.gather(array_ops.cast(words.ids.row_starts(), array_ops.int64), text)
@@ -75,18 +76,19 @@ def in_texts(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> Candi
 
 
 def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
-    """Return the spans that are kept of those that overlap, the best first as in gliner.
+    """Select from overlapping spans, the best first, like gliner.
 
-    A span is kept unless it overlaps one of a higher score that is kept, or of the same score that
-    comes first in the text. Spans inside of each other do not count as overlapping if `nested`, and
-    the same words with several labels not if `multi_label`.
+    A span is selected unless it overlaps a selected span with a higher score, or with the same
+    score and an earlier position. With `nested`, spans inside each other do not count as
+    overlapping. With `multi_label`, the same words with several labels do not count as overlapping.
 
     Args:
-        found: of texts.
-        nested, multi_label: see `EntityExtractor.extract_entities`.
+        found: `Candidates` in texts.
+        nested, multi_label: See `EntityExtractor.extract_entities`.
 
     Returns:
-        Those kept, ordered by text and first word; of one first word, the best first.
+        The selected `Candidates`, sorted by text and first word. If several have the same first
+        word, the best comes first.
 
     Example:
         >>> import tensorflow as tf
@@ -100,8 +102,8 @@ def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
     row, start, end, _, score = map(np.asarray, found)
     spans = list(zip(row.tolist(), start.tolist(), end.tolist(), strict=True))
     kept: dict[tuple[int, int, int], bool] = {}
-    taken: set[tuple[int, int]] = set()  # words of the spans that are kept
-    # For words that begin or end a span that is kept: its last word, or its first.
+    taken: set[tuple[int, int]] = set()  # words of the selected spans
+    # The last word of the selected span that begins at a word, or the first if it ends there.
     last, first = {}, {}
 
     def clashes(row: int, start: int, end: int) -> bool:
@@ -114,7 +116,7 @@ def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
     chosen = []
     for i in np.argsort(-score, kind="stable").tolist():
         row, start, end = span = spans[i]
-        if span in kept:  # with another label, for which the same spans are in the way
+        if span in kept:  # the other label overlaps the same spans
             if kept[span] and multi_label:
                 chosen.append(i)
             continue
@@ -129,21 +131,21 @@ def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
 
 
 def choose_in_graph(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
-    """Return what `choose` returns, inside `tf.function`.
+    """Return the same result as `choose`, inside `tf.function`.
 
-    Spans that no chain of overlapping spans connects are independent of each other. A step decides
-    on one span of every such group, so that the number of steps is the size of the largest group,
-    and the cost grows with the number of candidates.
+    Spans that are not connected by a chain of overlapping spans are independent. Each step decides
+    on one span of every connected group. The number of steps is therefore the size of the largest
+    group, and the cost grows with the number of candidates.
     """
     order = array_ops.argsort(found.score, direction="DESCENDING", stable=True)
     found = found.ordered(order)
     row, start, end = (array_ops.cast(field, array_ops.int64) for field in found[:3])
-    # Words of all texts, a gap between two texts. The last ones are for windows that reach beyond.
+    # Indices over all texts, with gaps between texts. The last indices are for overlong windows.
     most = array_ops.reduce_max(array_ops.concat([end, [0]], axis=0)) + 2
     widest = array_ops.reduce_max(array_ops.concat([end - start, [0]], axis=0)) + 1
     size = (array_ops.reduce_max(array_ops.concat([row, [0]], axis=0)) + 1) * most + widest
     start, end = row * most + start, row * most + end
-    # Different spans, the best first; their other labels share their fate.
+    # Distinct spans, the best first. The other labels of a span share its result.
     span = array_ops.unique(start * widest + end - start).idx  # (P,)
     count = array_ops.reduce_max(array_ops.concat([span, [-1]], axis=0)) + 1
     position = array_ops.range(array_ops.size(span))
@@ -156,12 +158,12 @@ def choose_in_graph(found: Candidates, nested: bool, multi_label: bool) -> Candi
         begin, stop = array_ops.gather(start, chosen), array_ops.gather(end, chosen)
         words = begin[:, None] + array_ops.range(widest)  # (S, widest)
         inside = words <= stop[:, None]
-        if nested:  # the last words of spans that begin here, the first words of those that end
+        if nested:  # the last words of spans that begin here, and the first of spans that end here
             later = array_ops.gather(a, words) > stop[:, None]
             earlier = array_ops.gather(b, words) < begin[:, None]
             later &= inside & (words > begin[:, None])
             clash = later | (earlier & (words < stop[:, None]))
-        else:  # 1 for words that are taken
+        else:  # 1 for words of selected spans
             clash = inside & (array_ops.gather(a, words) > 0)
         free = ~array_ops.reduce_any(clash, axis=1)
         if nested:
@@ -179,7 +181,9 @@ def choose_in_graph(found: Candidates, nested: bool, multi_label: bool) -> Candi
     _, kept, _, _ = array_ops.while_loop(
         lambda i, *_: i < number, step, (0, kept, none, none + size)
     )
-    fate = array_ops.scatter_nd(steps[:, None], kept.concat(), [count])  # of each span
+    fate = array_ops.scatter_nd(
+        steps[:, None], kept.concat(), [count]
+    )  # whether each span is selected
     kept = array_ops.gather(fate, span)
     if not multi_label:
         kept &= position == array_ops.gather(best, span)
@@ -192,16 +196,17 @@ def choose_in_graph(found: Candidates, nested: bool, multi_label: bool) -> Candi
 def _steps(
     start: array_ops.Tensor, end: array_ops.Tensor, size: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Return spans in steps, in each step the next best of every group of overlapping spans.
+    """Divide spans into steps. Each step contains the next best span of every overlapping group.
 
     Args:
-        start, end: (U,) int64, the words of the spans, the best span first.
-        size: Number of words.
+        start, end: Int64 tensors of shape (U,). First and last words of the spans, the best span
+            first.
+        size: Integer. Number of words.
 
     Returns:
-        The numbers (U,) of the spans, and where each step begins among them, (steps + 1,).
+        The indices (U,) of the spans, and the offsets (steps + 1,) at which the steps begin.
     """
-    # How many spans have both a word and the next one: where none has, a group ends.
+    # The number of spans that contain both a word and the next word. A group ends if it is 0.
     ones = array_ops.ones_like(start)
     links = array_ops.math.unsorted_segment_sum(ones, start, size)
     links = array_ops.cumsum(links - array_ops.math.unsorted_segment_sum(ones, end, size))
@@ -211,7 +216,7 @@ def _steps(
     sorted_group = array_ops.gather(group, by_group)
     place = array_ops.range(array_ops.size(group))
     begins = array_ops.math.unsorted_segment_min(place, sorted_group, size)
-    rank = place - array_ops.gather(begins, sorted_group)  # of the spans as sorted by group
+    rank = place - array_ops.gather(begins, sorted_group)  # ranks of the spans sorted by group
     by_rank = array_ops.argsort(rank, stable=True)
     counts = array_ops.math.bincount(rank)
     offsets = array_ops.concat([[0], array_ops.cumsum(counts)], axis=0)
@@ -224,13 +229,13 @@ def entity_columns(
     texts: array_ops.Tensor,
     names: array_ops.RaggedTensor,
 ) -> dict[str, array_ops.RaggedTensor]:
-    """Return "label", "text", "start", "end" and "score" of the entities, each ragged (N, None).
+    """Return "label", "text", "start", "end" and "score" of entities, each ragged (N, None).
 
     Args:
-        found: (G,) in texts.
-        words: of the texts.
-        texts: (N,) strings.
-        names: ragged (N, None) strings, the labels of each text.
+        found: `Candidates` in texts, G of them.
+        words: `WordsOfTexts`.
+        texts: String tensor of shape (N,).
+        names: Ragged string tensor of shape (N, None). Labels of each text.
     """
     row = array_ops.cast(found.row, array_ops.int64)
     start, end = of_texts(words.starts, row, found.start), of_texts(words.ends, row, found.end)
@@ -247,12 +252,12 @@ def entity_columns(
 def of_texts(
     values: array_ops.RaggedTensor, row: array_ops.Tensor, number: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return values of words or labels.
+    """Return the values of words or labels.
 
     Args:
-        values: ragged (N, None).
-        row: (P,) the text of each.
-        number: (P,) its number in the text.
+        values: Ragged tensor of shape (N, None).
+        row: Integer tensor of shape (P,). Index of the text of each value.
+        number: Integer tensor of shape (P,). Index of each value in its text.
     """
     begin = array_ops.cast(array_ops.gather(values.row_starts(), row), array_ops.int64)
     return array_ops.gather(values.values, begin + array_ops.cast(number, array_ops.int64))

@@ -1,7 +1,7 @@
-"""The layers of `EntityExtractor`, from the vectors of tokens to the logits of spans; its loss.
+"""The layers of `EntityExtractor`, which map token embeddings to the logits of spans, and its loss.
 
-Comment letters: B batch, L tokens, W words, K widths of spans, C labels, D vectors of tokens, H
-vectors of words, F = 4 H.
+Comment letters: B batch, L tokens, W words, K widths of spans, C labels, D dimensions of token
+embeddings, H dimensions of word embeddings, F = 4 H.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 
 SpanMode = Literal["markerV0", "markerV1", "marker"]
 SubtokenPooling = Literal["first", "last", "mean", "max"]
-# How many times wider than its outputs the middle of a projection is, by span mode.
+# Width of the hidden layer of a projection as a multiple of its outputs, by span mode.
 _WIDENING = {"markerV0": 4, "markerV1": 4, "marker": 2}
 
 
 class Affine(keras.layers.Layer):
-    """A matrix product and a bias, whose rows `SpanHead` also uses apart.
+    """A linear layer with bias. `SpanHead` also uses parts of its kernel separately.
 
     Args:
-        units: width of the outputs.
+        units: Positive integer. Width of the outputs.
     """
 
     def __init__(self, units: int, **kwargs):
@@ -46,12 +46,12 @@ class Affine(keras.layers.Layer):
 
 
 class TwoAffine(keras.layers.Layer):
-    """Affine, ReLU, dropout, affine: from (..., D) to (..., units).
+    """Linear layer, ReLU, dropout and linear layer, from (..., D) to (..., units).
 
     Args:
-        units: width of the outputs.
-        widening: how many times wider the middle is.
-        dropout: of the middle, in training.
+        units: Positive integer. Width of the outputs.
+        widening: Positive integer. Width of the hidden layer as a multiple of `units`.
+        dropout: Float between 0 and 1. Dropout rate of the hidden layer.
     """
 
     def __init__(self, units: int, widening: int, dropout: float, **kwargs):
@@ -70,10 +70,10 @@ class TwoAffine(keras.layers.Layer):
 
 
 class LstmWeights(keras.layers.Layer):
-    """The weights of one direction of an LSTM, in PyTorch's layout: gates i, f, g, o.
+    """The weights of one direction of an LSTM, in the layout of PyTorch: gates i, f, g, o.
 
     Args:
-        units: width of its state.
+        units: Positive integer. Width of the state.
     """
 
     def __init__(self, units: int, **kwargs):
@@ -91,19 +91,19 @@ class LstmWeights(keras.layers.Layer):
 
 
 class BidirectionalLstm(keras.layers.Layer):
-    """Read words in both directions; padding, at the end, is not read.
+    """Bidirectional LSTM over words, which ignores the padding at the end.
 
     Args:
-        units: width of the outputs, half of it from each direction.
+        units: Positive integer. Width of the outputs. Each direction has half of the units.
 
     Call arguments:
-        x: (B, W, D).
-        mask: (B, W) bool.
+        x: Float tensor of shape (B, W, D).
+        mask: Boolean tensor of shape (B, W).
 
     Returns:
-        (B, W, units), zeros at padding.
+        Float tensor of shape (B, W, units), with zeros for padding.
 
-    Source: Hochreiter and Schmidhuber 1997; torch.nn.LSTM.
+    Source: Hochreiter and Schmidhuber 1997, torch.nn.LSTM.
     """
 
     def __init__(self, units: int, **kwargs):
@@ -123,10 +123,10 @@ class BidirectionalLstm(keras.layers.Layer):
             ops.matmul(x, ops.transpose(one.weight_ih)) + one.bias_ih + one.bias_hh
             for one in self.directions
         ]
-        # Time first, and the second direction backwards: padding then comes first, and leaves the
-        # state at 0.
+        # The time axis comes first, and the second direction is reversed. Its padding then comes
+        # first and leaves the state at 0.
         real = ops.cast(mask, gates[0].dtype)[..., None]
-        # One tensor: Keras's scan on TensorFlow takes no two of unknown length.
+        # A single tensor, because Keras's scan on TensorFlow rejects two tensors of unknown length.
         ahead, back = (ops.concatenate([gate, real], axis=-1) for gate in gates)
         inputs = ops.stack([ahead, ops.flip(back, axis=1)])  # (2, B, W, ...)
         inputs = ops.transpose(inputs, (2, 0, 1, 3))  # (W, 2, B, ...)
@@ -147,12 +147,14 @@ class BidirectionalLstm(keras.layers.Layer):
 
 
 class SpanInputs(NamedTuple):
-    """The inputs of `SpanHead` beside the vectors of tokens.
+    """The inputs of `SpanHead` in addition to the token embeddings.
 
     Attributes:
-        word_index: (B, L) int, the number from 1 of the word that a token stands for; 0 for none.
-        word_mask: (B, W) whether there is such a word.
-        label_positions: (B, C) int, the token of each label; -1 where there is none.
+        word_index: Integer tensor of shape (B, L). One-based index of the word that a token
+            represents, or 0 if it does not represent a word.
+        word_mask: Boolean tensor of shape (B, W). Whether the word exists.
+        label_positions: Integer tensor of shape (B, C). Position of the token of each label, or -1
+            for missing labels.
     """
 
     word_index: object
@@ -162,31 +164,33 @@ class SpanInputs(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanHead(ConfigFromSignature, keras.layers.Layer):
-    """Score every span of up to K words with every label: the layers of GLiNER.
+    """Score every span of up to K words with every label, with the layers of GLiNER.
 
-    A word has the vector w of its tokens, read once more by an LSTM, and a label the vector p of
-    its marker. With F for an affine, ReLU, affine, the logit of the span from word i to j is
+    The embedding w of a word is computed from its tokens and an LSTM. The embedding p of a label is
+    the embedding of its marker. If each F is linear, ReLU and linear, the logit of the span from
+    word i to word j is
 
         F_o(relu([F_s(w_i); F_e(w_j)])) . F_p(p)
 
-    of which the first affine of F_o is computed word by word, and the second is multiplied with
-    the labels first: a span needs (K, F) additions, but no matrix product of its own.
+    The first linear layer of F_o is computed for each word, and the second is first multiplied by
+    the labels. Therefore, a span needs (K, F) additions, but no matrix product.
 
     Args:
-        hidden_dim: H.
-        max_width: K.
-        span_mode: "markerV0" as above; "markerV1" adds the mean of all words; in "marker"
-            F_o is one affine.
-        num_rnn_layers: of the LSTM; 0 for none.
-        subtoken_pooling: how the vectors of a word's tokens become one.
-        dropout: in the middle of each F, in training.
+        hidden_dim: Positive integer. Width H of the word embeddings.
+        max_width: Positive integer. Maximum number of words K in a span.
+        span_mode: String. "markerV0" computes the formula above. "markerV1" adds the mean of all
+            words. In "marker", F_o is one linear layer.
+        num_rnn_layers: Integer. Number of LSTM layers. 0 means no LSTM.
+        subtoken_pooling: String. How the embeddings of a word's tokens are pooled.
+        dropout: Float between 0 and 1. Dropout rate of the hidden layer of each F.
 
     Call arguments:
-        x: (B, L, D) vectors of tokens.
+        x: Float tensor of shape (B, L, D). Token embeddings.
         inputs: `SpanInputs`.
 
     Returns:
-        (B, W, K, C) float32 logits, -1e9 where there is no such span or label.
+        Float32 tensor of shape (B, W, K, C). The logits, which are -1e9 for spans and labels that
+        do not exist.
 
     Source: Zaratiana et al. 2024, GLiNER, sections 2.2 and 2.3.
     """
@@ -253,7 +257,7 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
         return ops.where(valid, logits, MASKED_LOGIT)
 
     def _span_logits(self, words, word_mask, labels, training) -> list:
-        """Return the logits (B, W, C) of the spans of each width from 1 to K."""
+        """Compute the logits (B, W, C) of the spans of each width from 1 to K."""
         out, width = self.out.inner if self.out else self.out_affine, self.hidden_dim
         kernel = ops.cast(out.kernel, self.compute_dtype)
 
@@ -284,7 +288,7 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
 
 
 def shifted(x, steps: int):
-    """Return x (B, W, ...) with the values `steps` words later, and zeros behind the last.
+    """Return x (B, W, ...) shifted to the left by `steps` words, padded with zeros.
 
     Example:
         >>> import numpy as np
@@ -298,13 +302,14 @@ def shifted(x, steps: int):
 
 
 def pool_words(x, word_index, count, pooling: SubtokenPooling):
-    """Return the vectors of words (B, W, D), zeros where a word has no token.
+    """Pool token embeddings to word embeddings (B, W, D), with zeros for words without tokens.
 
     Args:
-        x: (B, L, D) vectors of tokens.
-        word_index: (B, L), see `SpanInputs`.
-        count: W.
-        pooling: "mean" and "max" are of all tokens of a word; else each word has one.
+        x: Float tensor of shape (B, L, D). Token embeddings.
+        word_index: Integer tensor of shape (B, L). See `SpanInputs`.
+        count: Integer. Number of words W.
+        pooling: String. "mean" and "max" pool all tokens of a word. For other values, each word has
+            only one token in `word_index`.
     """
     batch = ops.shape(x)[0]
     rows = ops.arange(batch, dtype="int32")[:, None] * (count + 1)
@@ -325,17 +330,18 @@ def pool_words(x, word_index, count, pooling: SubtokenPooling):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanFocalLoss(ConfigFromSignature, keras.losses.Loss):
-    """Computes the focal loss of the logits of spans, summed over the spans of an example.
+    """Compute the focal loss of the logits of spans, summed over the spans of an example.
 
     Args:
-        gamma: how much less a span counts that is right already, by (1 - p) ** gamma; 0 is the
-            binary cross-entropy.
-        alpha: weight of spans that have the label, against 1 - alpha of the others; None: all
-            count alike.
+        gamma: Float. Focusing parameter. A span is weighted by (1 - p) ** gamma, where p is the
+            probability of the correct answer. 0 is the binary cross-entropy. Defaults to 0.0.
+        alpha: Float between 0 and 1, or None. Weight of spans that have the label. Other spans have
+            the weight 1 - alpha. None weights all spans equally. Defaults to None.
 
     Call arguments:
-        y_true: (B, W, K, C), 1 where a span has a label.
-        y_pred: (B, W, K, C) logits; -1e9, of spans that are none, gives 0.
+        y_true: Tensor of shape (B, W, K, C). 1 if a span has a label, and 0 otherwise.
+        y_pred: Float tensor of shape (B, W, K, C). Logits. The loss of a missing span, with the
+            logit -1e9, is 0.
 
     Source: Lin et al. 2017, Focal Loss for Dense Object Detection, section 3.
 
@@ -356,7 +362,7 @@ class SpanFocalLoss(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred):
         y_pred = ops.cast(y_pred, "float32")
         y_true = ops.cast(y_true, "float32")
-        logits = ops.where(y_true > 0, y_pred, -y_pred)  # of the right answer
+        logits = ops.where(y_true > 0, y_pred, -y_pred)  # logits of the correct answers
         logits = ops.where(y_pred > MASKED_LOGIT / 2, logits, -MASKED_LOGIT)
         loss = ops.softplus(-logits)
         if self.gamma:
@@ -368,17 +374,17 @@ class SpanFocalLoss(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
-    """Computes precision, recall and F1 of the spans and labels with a score above a threshold.
+    """Compute the precision, recall and F1 of all spans and labels whose score reaches a threshold.
 
-    Spans that overlap all count, unlike in `extract_entities`, which chooses among them.
+    All overlapping spans are counted, unlike in `extract_entities`, which selects some of them.
 
     Args:
-        threshold: the least score, a probability.
+        threshold: Float between 0 and 1. Minimum score. Defaults to 0.5.
 
     Call arguments:
-        y_true: (B, W, K, C), 1 where a span has a label.
-        y_pred: (B, W, K, C) logits.
-        sample_weight: (B,).
+        y_true: Tensor of shape (B, W, K, C). 1 if a span has a label, and 0 otherwise.
+        y_pred: Float tensor of shape (B, W, K, C). Logits.
+        sample_weight: Float tensor of shape (B,), or None.
 
     Returns:
         `result()` is `{"precision", "recall", "f1"}`.

@@ -1,4 +1,4 @@
-"""Entities and tags in texts, from the logits of their tokens.
+"""Extraction of entities and tags from the logits of tokens.
 
 Comment letters: C tags, P tokens of all texts, W windows.
 """
@@ -53,17 +53,17 @@ TagScores = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class TagAnswers(Answers):
-    """Answers of a `TokenClassifier`; its settings are described there.
+    """Answers of a `TokenClassifier`, which describes the settings.
 
     Attributes:
         tag_names: List of C strings.
         strategy: String or None. None means "simple".
-        valid_tags: Whether answers have only sequences of tags that can be.
-        split_symbols: How words are cut at symbols.
-        temperature: Float by which logits are divided.
-        thresholds: Dict of types of entities to floats, or None.
-        tag_scores: None, or the scores of pairs of tags, of first tags and of last tags that a CRF
-            has learned, arrays of shape (C, C), (C,) and (C,).
+        valid_tags: Boolean. Whether answers only contain valid sequences of tags.
+        split_symbols: Boolean or "outer". How words are split at symbols.
+        temperature: Float. The logits are divided by this value.
+        thresholds: Dict of entity types to floats, or None.
+        tag_scores: Tuple of arrays of shape (C, C), (C,) and (C,), or None. Scores of pairs of
+            tags, of first tags and of last tags that a CRF has learned.
     """
 
     preprocessor_class = TokenClassifierPreprocessor
@@ -91,7 +91,7 @@ class TagAnswers(Answers):
         threshold: Probability | Thresholds | None = None,
         missing: Missing = "error",
     ) -> list:
-        """Find the entities in texts; see `TokenClassifier.extract_entities`."""
+        """Extract the entities of texts. See `TokenClassifier.extract_entities`."""
         if isinstance(texts, str) or is_doc(texts):
             return self.extract_entities([texts], strategy, batch_size, threshold)[0]
         tokens, logits = self.find_logits(texts, batch_size)
@@ -101,10 +101,10 @@ class TagAnswers(Answers):
     def trace_entities(
         self, run: Callable, strategy: str | None, threshold: float | Mapping[str, float] | None
     ) -> Callable:
-        """Make the function of texts (N,) for an export; see `TokenClassifier.signatures`.
+        """Create the function of texts (N,) for an export. See `TokenClassifier.signatures`.
 
         Args:
-            run: Function of examples that returns their logits, ragged (W, None, C).
+            run: Function that takes examples and returns their logits, ragged (W, None, C).
             strategy, threshold: See `extract_entities`.
         """
         strategy = strategy or self.best_strategy
@@ -117,7 +117,7 @@ class TagAnswers(Answers):
         return find
 
     def _find(self, scores, tokens: TokenizedTexts, strategy: str, threshold) -> dict:
-        """Find the columns of the entities of all texts, from scores of shape (P, C)."""
+        """Return the columns of the entities of all texts, from scores (P, C)."""
         tags = parse_tags(self.tag_names)
         found = entities.find_entities(scores, tokens, tags, strategy, self.allowed_tags())
         found = entities.above(found, self.least_scores(threshold, strategy))
@@ -129,7 +129,7 @@ class TagAnswers(Answers):
     def predict_tags(
         self, words: Any, batch_size: PositiveInt | None = None, missing: Missing = "error"
     ) -> list[list[str]]:
-        """Find the tag of every word; see `TokenClassifier.predict_tags`."""
+        """Predict the tag of every word. See `TokenClassifier.predict_tags`."""
         words = plain([*map(doc_words, words)] if isinstance(words, list) else words)
         if not is_words(words) and len(words):
             raise invalid("words[0]", words[0], "a list of words")
@@ -139,7 +139,7 @@ class TagAnswers(Answers):
         return tags_of_tokens(tokens, logits, counts, self.tag_names, by_all, self.allowed_tags())
 
     def find_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
-        """Compute the tokens of texts and their logits (P, C)."""
+        """Return the tokens of texts and their logits (P, C)."""
         tokens = self.preprocessor.tokens(x, self.split_symbols)
         if not int(tokens.ids.nrows()):
             return tokens, np.zeros((0, len(self.tag_names)), "float32")
@@ -152,7 +152,7 @@ class TagAnswers(Answers):
         return tokens, self._merge(tokens, run).numpy()
 
     def _merge(self, tokens: TokenizedTexts, run: Callable) -> array_ops.Tensor:
-        """Merge the logits (P, C) of all tokens from the outputs for the windows' examples."""
+        """Merge the outputs for windows into the logits (P, C) of all tokens."""
         windows = self.preprocessor.windows(tokens)
         outputs = run(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
         column = self.preprocessor.tokenizer.first_column
@@ -160,30 +160,32 @@ class TagAnswers(Answers):
 
     @property
     def best_strategy(self) -> str:
-        """Return the strategy of the settings."""
+        """The strategy of the settings, or "simple"."""
         return self.strategy or "simple"
 
     @property
     def joining_strategy(self) -> str:
-        """Return the strategy of entities to count: "simple" joins the tokens of "none"."""
+        """The strategy for counting entities. "simple" replaces "none" because it joins tokens."""
         return "simple" if self.best_strategy == "none" else self.best_strategy
 
     def entity_names(self, strategy: str) -> list[str]:
-        """Return the names that the labels of `find_entities` index."""
+        """Return the names for the label indices of `find_entities`."""
         return list(self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names)
 
     def least_scores(self, given, strategy: str) -> np.ndarray | None:
-        """Return the least score of each of `entity_names`, or None if all are answered."""
+        """Return the minimum score for each of `entity_names`, or None if there are no
+        thresholds."""
         given = self.thresholds if given is None else given
         if given is None:
             return None
         tags = parse_tags(self.tag_names)
         least = threshold_of_each(given, tags.type_names, 0.0)
-        # With the strategy "none" an answer's label is a tag, which has the threshold of its type.
+        # With the strategy "none", the label of an answer is a tag with the threshold of its type.
         return np.append(least, np.float32(0))[tags.types] if strategy == "none" else least
 
     def allowed_tags(self) -> entities.Transitions | None:
-        """Return which tags may follow each other, or their scores; None if any may."""
+        """The valid transitions between tags, or their scores. None if all transitions are
+        allowed."""
         rules = entities.transitions(parse_tags(self.tag_names)) if self.valid_tags else None
         if self.tag_scores is None:
             return rules

@@ -1,10 +1,10 @@
 """Parse tags of words, such as B-PER, and find the spans that they mark.
 
-These schemes are read alike: IOB1 (B only between two spans of one type), IOB2, also called BIO
-(every span begins with B), and IOBES (a span's last word is E, a span of one word S), also written
-BILOU, with L for E and U for S, or BMES and BMEWO, with M for I and W for S. A prefix may also be
-written as in B_PER, b-per or PER-B. Tags without a prefix are types by themselves: neighbours of
-one type are one span.
+The following schemes are supported: IOB1 (B only separates two spans of the same type), IOB2, also
+called BIO (every span begins with B), and IOBES (the last word of a span has the tag E, and a span
+of one word has the tag S). IOBES is also written as BILOU, with L for E and U for S, or as BMES and
+BMEWO, with M for I and W for S. Prefixes can also be written as in B_PER, b-per or PER-B. A tag
+without a prefix is a type, and neighbouring words of the same type are one span.
 
 Comment letters: C tags, L words.
 """
@@ -28,17 +28,17 @@ LETTERS = {
 }
 SCHEMES = ("IOB1", "IOB2", "IOE1", "IOE2", "IOBES")
 OTHER_NAMES = {"BIO": "IOB2", **dict.fromkeys(("BIOES", "BILOU", "BMES", "BMEWO"), "IOBES")}
-# Heads and tails of tags that mark a place in a span in a notation that is not read.
+# Prefixes and suffixes that mark the position in a span in unsupported notations.
 PLACE = r"[a-z]|begin|start|in|inside|mid|middle|end|last|single|unit|out"
 
 
 class TagSet(NamedTuple):
-    """Tags taken apart.
+    """The parsed tags.
 
     Attributes:
-        prefixes: (C,) int; OUTSIDE, INSIDE, BEGIN, END or SINGLE.
-        types: (C,) int, indices in `type_names`; `len(type_names)` for O.
-        type_names: the types, sorted.
+        prefixes: Integer array of shape (C,). OUTSIDE, INSIDE, BEGIN, END or SINGLE.
+        types: Integer array of shape (C,). Indices in `type_names`, or `len(type_names)` for O.
+        type_names: Sorted list of the types.
     """
 
     prefixes: np.ndarray
@@ -47,14 +47,15 @@ class TagSet(NamedTuple):
 
 
 class Notation(NamedTuple):
-    """How the place in a span is written in tags: as in B-PER, B_PER, PER-B or b-per."""
+    """The notation of the position in a span, as in B-PER, B_PER, PER-B or b-per."""
 
     separator: str = "-"
     is_suffix: bool = False
     is_lower: bool = False
 
     def split(self, tag: str) -> tuple[str, str]:
-        """Return the letter of a tag and its type; no letter if there is none."""
+        """Split a tag into its letter and its type. The letter is empty if the tag has no
+        prefix."""
         parts = tag.rpartition(self.separator) if self.is_suffix else tag.partition(self.separator)
         kind, _, letter = parts if self.is_suffix else parts[::-1]
         if self.is_lower:
@@ -62,7 +63,7 @@ class Notation(NamedTuple):
         return (letter, kind) if kind and letter in LETTERS else ("", tag)
 
     def outside(self, tags: Iterable[str]) -> set[str]:
-        """Return the tags of words outside of spans."""
+        """Return the tags of words outside spans."""
         return {"O", "o"} & set(tags) if self.is_lower else {"O"}
 
 
@@ -76,14 +77,15 @@ OTHERS = [
 
 
 def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
-    """Return the notation of tags, and of each that is not outside its letter and type.
+    """Return the notation of tags, and a dict of tags inside spans to their letters and types.
 
-    As in B-PER where one tag is written so; in another notation only where all of them are.
+    If at least one tag is written like B-PER, this notation is used. Another notation is only used
+    if all tags follow it.
     """
     known = set(tags)
     parts = {tag: DEFAULT.split(tag) for tag in known - {"O"}}
     letters, of_kind = {letter for letter, _ in parts.values()}, _letters_of(parts.values())
-    # M, E, S and so on are prefixes only in company, so that a plain type may be called "E-mail".
+    # Letters such as M, E and S are only prefixes if others occur, so "E-mail" can be a type.
     company = {kind for kind, found in of_kind.items() if len(found) > 1}
     has_middle = any(letter == "M" and kind in company for letter, kind in parts.values())
     read = {*"BIESLU", *("MW" if has_middle else "")}
@@ -100,7 +102,7 @@ def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
 
 
 def _letters_of(parts: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    """Return the letters that each type of prefixed tags has."""
+    """Return the letters of each type that occurs with prefixes."""
     found: dict[str, set[str]] = {}
     for letter, kind in parts:
         if letter:
@@ -111,7 +113,8 @@ def _letters_of(parts: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 def _is_notation(parts: Iterable[tuple[str, str]], notation: Notation, has_lower_o: bool) -> bool:
     """Return whether all tags follow a notation.
 
-    A type has two letters, or all types have B; in lower case only beside "o".
+    Each type must have two letters, or all types must have B. Lowercase letters also require the
+    tag "o".
     """
     letters = {letter for letter, _ in parts}
     of_kind = _letters_of(parts)
@@ -121,11 +124,11 @@ def _is_notation(parts: Iterable[tuple[str, str]], notation: Notation, has_lower
 
 
 def parse_tags(tags: Sequence[str]) -> TagSet:
-    """Return the prefix and the type of every tag.
+    """Parse the prefix and the type of every tag.
 
     Args:
-        tags: names, best all that there are: the notation is seen from them together. "O" is
-            outside of every span.
+        tags: List of strings. Preferably all tags of a model, because the notation is detected from
+            all of them. "O" is outside every span.
 
     Example:
         >>> tags = parse_tags(["O", "B-PER", "I-PER", "E-mail"])
@@ -137,13 +140,13 @@ def parse_tags(tags: Sequence[str]) -> TagSet:
     _, parts = _split(tags)
     names = sorted({kind for _, kind in parts.values()})
     types = [names.index(parts[tag][1]) if tag in parts else len(names) for tag in tags]
-    # A type by itself is as inside of a span.
+    # A type without a prefix is treated as inside a span.
     prefixes = [LETTERS[parts[tag][0] or "I"] if tag in parts else OUTSIDE for tag in tags]
     return TagSet(np.array(prefixes, "int32"), np.array(types, "int32"), names)
 
 
 def outside_index(tags: Sequence[str]) -> int | None:
-    """Return the index of the tag of words outside of spans; None if there is none.
+    """Return the index of the tag for words outside spans, or None.
 
     Example:
         >>> outside_index(["B-PER", "O"]), outside_index(["NOUN", "VERB"])
@@ -154,7 +157,7 @@ def outside_index(tags: Sequence[str]) -> int | None:
 
 
 def notation_line(tags: Sequence[str]) -> str | None:
-    """Return a line of the log about how tags are read; None for those of IOB1, IOB2 and IOBES.
+    """Return a log line about the interpretation of unusual tags. None for IOB1, IOB2 and IOBES.
 
     Example:
         >>> notation_line(["O", "B-PER", "M-PER", "E-PER", "S-PER"])
@@ -194,7 +197,7 @@ def notation_line(tags: Sequence[str]) -> str | None:
 
 
 def _in_unknown_notation(tags: Sequence[str]) -> list[str]:
-    """Return the tags that differ only in what seems to mark the place in a span."""
+    """Return the tags that only differ in a possible marker of the position in a span."""
     for pattern in (rf"(?:{PLACE})[-_:/|.](?P<kind>.+)", rf"(?P<kind>.+)[-_:/|.](?:{PLACE})"):
         kinds: dict[str, list[str]] = {}
         for tag in tags:
@@ -208,16 +211,16 @@ def _in_unknown_notation(tags: Sequence[str]) -> list[str]:
 
 
 def begins_span(prefix, kind, previous_prefix, previous_kind):
-    """Return whether a span begins at a word; it reaches to the next beginning or O.
+    """Return whether a span begins at a word. It extends to the next beginning or O.
 
-    As the CoNLL script: in every scheme, and for ill-formed tags too. Works on NumPy arrays and on
+    Like the CoNLL script, this supports all schemes and malformed tags. It accepts NumPy arrays and
     tensors of every backend.
 
     Args:
-        prefix: of the word, see `TagSet`.
-        kind: the word's type.
-        previous_prefix: of the word before; OUTSIDE for a sentence's first.
-        previous_kind: the type of the word before.
+        prefix: Prefix of the word (see `TagSet`).
+        kind: Type of the word.
+        previous_prefix: Prefix of the previous word, or OUTSIDE for the first word of a sentence.
+        previous_kind: Type of the previous word.
 
     Source: Tjong Kim Sang and Buchholz 2000, conlleval.
     """
@@ -231,17 +234,19 @@ def begins_span(prefix, kind, previous_prefix, previous_kind):
 def spans_of_tags(
     tags: Sequence[str], scheme: str | None = None, tag_set: Sequence[str] | None = None
 ) -> list[tuple[str, int, int]]:
-    """Return the spans that a sentence's tags mark.
+    """Find the spans in the tags of a sentence.
 
     Args:
-        tags: one for each word.
-        scheme: None reads tags as the CoNLL script does, so that ill-formed ones mark spans too;
-            "IOB1", "IOB2", "IOE1", "IOE2" or "IOBES" counts only spans that are well-formed in
-            that scheme; "BIO", "BIOES", "BILOU", "BMES" and "BMEWO" are other names of these.
-        tag_set: all tags there are, for `parse_tags`; None for those of the sentence.
+        tags: List of strings, one tag per word.
+        scheme: String or None. "IOB1", "IOB2", "IOE1", "IOE2" and "IOBES" only count spans that are
+            well-formed in this scheme. "BIO", "BIOES", "BILOU", "BMES" and "BMEWO" are alternative
+            names. None reads tags like the CoNLL script, so malformed tags also mark spans.
+            Defaults to None.
+        tag_set: List of strings or None. All tags, for `parse_tags`. Defaults to None, which means
+            the tags of the sentence.
 
     Returns:
-        (type, first word, word after the last) of every span.
+        List of tuples (type, index of the first word, index after the last word).
 
     Raises:
         ValueError: If `scheme` is unknown.
@@ -266,18 +271,18 @@ def spans_of_tags(
 def span_bounds(
     prefixes: np.ndarray, types: np.ndarray, scheme: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return starts and ends of the spans of one sentence, from prefixes and types (L,)."""
+    """Return the starts and ends of the spans in a sentence, from prefixes and types (L,)."""
     scheme = OTHER_NAMES.get(scheme, scheme)
     if scheme not in (None, *SCHEMES):
         known = ", ".join((*SCHEMES, *OTHER_NAMES))
         raise invalid("scheme", scheme, f"one of {known} or None")
-    if scheme in ("IOE1", "IOE2"):  # IOB1 and IOB2 from the end
+    if scheme in ("IOE1", "IOE2"):  # the mirror images of IOB1 and IOB2
         flipped = np.where(prefixes == END, BEGIN, prefixes)[::-1]
         starts, ends = span_bounds(flipped, types[::-1], f"IOB{scheme[-1]}")
         return (len(prefixes) - ends)[::-1], (len(prefixes) - starts)[::-1]
     kind_before = _shifted(types, -1)
     stray = np.zeros(len(prefixes), bool)
-    if scheme == "IOB1":  # a B that separates no spans is not a tag of this scheme
+    if scheme == "IOB1":  # a B must separate two spans
         before = _shifted(prefixes, OUTSIDE)
         separates = ((before == INSIDE) | (before == BEGIN)) & (types == kind_before)
         stray = (prefixes == BEGIN) & ~separates
@@ -287,7 +292,7 @@ def span_bounds(
     breaks = np.append(np.flatnonzero(begins | (prefixes == OUTSIDE)), len(prefixes))
     ends = breaks[np.searchsorted(breaks, starts, side="right")]
     good = np.ones(len(starts), bool)
-    if scheme == "IOB1":  # nor does such a B end a span of a single B
+    if scheme == "IOB1":  # an invalid B also does not end a span of a single B
         good = (prefixes[ends - 1] != BEGIN) | ~np.append(stray, False)[ends]
     elif scheme == "IOB2":
         good = prefixes[starts] == BEGIN
@@ -298,12 +303,12 @@ def span_bounds(
 
 
 def _shifted(values: np.ndarray, first: int) -> np.ndarray:
-    """Return the value before each word (L,)."""
+    """Return the value of the previous word for each word (L,)."""
     return np.concatenate([[first], values])[: len(values)]
 
 
 def all_tags(types: Iterable[str]) -> list[str]:
-    """Return the IOB2 tags for some types, O first.
+    """Return the IOB2 tags of types, with O first.
 
     Example:
         >>> all_tags(["PER", "LOC"])
@@ -313,15 +318,15 @@ def all_tags(types: Iterable[str]) -> list[str]:
 
 
 def subword_tags(tags: Sequence[str]) -> np.ndarray:
-    """Return the tags of the tokens of a word or span that has several.
+    """Return the tags of the tokens of a word or span with several tokens.
 
     Args:
-        tags: all tags there are, C of them.
+        tags: List of strings. All C tags.
 
     Returns:
-        (C, 4) int, indices in `tags`: of a word with this tag the only, the first, a middle and the
-        last token's tag. B-PER continues as I-PER and S-PER begins as B-PER, where the scheme has
-        these tags.
+        Integer array of shape (C, 4). Indices in `tags`, for words with each tag: the tags of the
+        only token, the first token, a middle token and the last token. B-PER continues as I-PER,
+        and S-PER begins as B-PER, if the scheme has these tags.
 
     Example:
         >>> subword_tags(["O", "B-PER", "I-PER"]).tolist()
@@ -345,14 +350,14 @@ def subword_tags(tags: Sequence[str]) -> np.ndarray:
 
 
 def word_tags(tags: Sequence[str]) -> np.ndarray:
-    """Return the tag of a word with several tokens, the inverse of `subword_tags`.
+    """Return the tag of a word with several tokens, as the inverse of `subword_tags`.
 
     Args:
-        tags: all tags there are, C of them.
+        tags: List of strings. All C tags.
 
     Returns:
-        (C, C) int, indices in `tags`: of a word whose first token has one tag and whose last token
-        another. Where no word is written so, the first token's.
+        Integer array of shape (C, C). Indices in `tags`, for words with each combination of the
+        tags of the first and the last token. For invalid combinations, the tag of the first token.
 
     Example:
         >>> tags = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
@@ -367,7 +372,7 @@ def word_tags(tags: Sequence[str]) -> np.ndarray:
 
 
 def sorted_tags(tags: Iterable[str]) -> list[str]:
-    """Sort tags in the order of a head's outputs: O first, then by type, each B, I, E, S.
+    """Sort tags in the order of a head's outputs: O first, then by type, and by B, I, E, S.
 
     Example:
         >>> sorted_tags(["I-PER", "B-PER", "O", "B-LOC"])

@@ -1,4 +1,4 @@
-"""Preprocessing of texts, or sentences in words, with a label for every token.
+"""Preprocessing of texts or sentences split into words, with labels for tokens.
 
 Comment letters: B batch, L sequence, N texts, P tokens of all texts.
 """
@@ -55,22 +55,26 @@ if TYPE_CHECKING:
 
 @serializable
 class TokenClassifierPreprocessor(Preprocessor):
-    """Texts, or sentences in words, to `[CLS] tokens [SEP]`, with a label for every token.
+    """Convert texts or sentences split into words to `[CLS] tokens [SEP]`, with labels for tokens.
 
-    Longer texts than the model takes become several examples that overlap, each token labelled
-    in one of them only. Labels are tags of words, by name or number, or spans of characters.
+    Texts that are longer than the model's maximum length are split into overlapping examples. Each
+    token is only labelled in one of them. Labels are tags of words, by name or index, or spans of
+    characters.
 
     Args:
-        tokenizer: any of this package's.
-        sequence_length: see `Preprocessor`; the length of a window.
-        doc_stride: tokens that neighbouring windows share; None for a quarter of a window.
-        label_all_tokens: label every token of a word, instead of the first alone.
+        tokenizer: A `Tokenizer` of this package.
+        sequence_length: Positive integer or None. Length of a window (see `Preprocessor`). Defaults
+            to None.
+        doc_stride: Integer or None. Number of tokens that neighbouring windows share. None means a
+            quarter of a window. Defaults to None.
+        label_all_tokens: Boolean. Whether to label every token of a word. If False, only the first
+            token is labelled. Defaults to False.
 
     Returns:
-        When called with labels `(x, y, sample_weight)`: y (B, L) int tags, sample_weight (B, L) 1
-        at labelled tokens and 0 elsewhere, times the example's weight. With spans x also has
-        "span_marks", (B, L) int, by which the metric of entities knows the spans that begin or end
-        inside of a token; the model does not read them.
+        When called with labels, `(x, y, sample_weight)`. y contains integer tags (B, L).
+        sample_weight (B, L) is the weight of the example for labelled tokens and 0 for other
+        tokens. With spans, x also contains "span_marks", integers (B, L) that mark spans that begin
+        or end inside a token. The entity metric reads these marks, and the model ignores them.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -106,9 +110,9 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     @validate_arguments
     def tokens(self, x: object, split_symbols: bool | Literal["outer"] = False) -> TokenizedTexts:
-        """Tokenize texts, or sentences in words; `split_symbols`: see `TokenClassifier`.
+        """Tokenize texts or sentences split into words. See `TokenClassifier` for `split_symbols`.
 
-        A token also has the combining marks behind it, which many tokenizers drop.
+        The offsets of a token include the combining marks after it, which many tokenizers drop.
         """
         x = plain(x)
         if is_words(x):
@@ -123,13 +127,13 @@ class TokenClassifierPreprocessor(Preprocessor):
         return words_split_at_symbols(tokens, self._symbols, inside=split_symbols != "outer")
 
     def windows(self, tokens: TokenizedTexts) -> Windows:
-        """Return the windows that the tokens are divided into."""
+        """Divide the tokens into windows."""
         capacity = self.max_sequence_length - 2
         doc_stride = capacity // 4 if self.doc_stride is None else self.doc_stride
         return make_windows(tokens.ids.row_lengths(), capacity, doc_stride)
 
     def examples(self, tokens: TokenizedTexts, windows: Windows) -> dict:
-        """Return one example of token ids for every window."""
+        """Create one example of token ids for every window."""
         return {**self.pack([take(tokens.ids, windows)]), "text_index": windows.example}
 
     def separate(self, x, y) -> tuple:
@@ -161,7 +165,8 @@ class TokenClassifierPreprocessor(Preprocessor):
     def _label_weights(
         self, tokens: TokenizedTexts, windows: Windows, labelled: array_ops.Tensor, sample_weight
     ) -> array_ops.RaggedTensor:
-        """Return the weight of each token in the windows: 0 without a label, or in two windows."""
+        """Return the weights of tokens in windows, which are 0 without a label and for repeated
+        tokens."""
         weights = array_ops.cast(labelled, "float32")
         if sample_weight is not None:
             sample_weight = as_weights(sample_weight)
@@ -172,13 +177,14 @@ class TokenClassifierPreprocessor(Preprocessor):
         return self._framed(weights.with_flat_values(weights.flat_values * counted))
 
     def _framed(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-        """Return every row with a 0 at the start and end tokens."""
+        """Add a 0 to every row at the positions of the start and end tokens."""
         zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
         column = self.tokenizer.first_column
         return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
 
     def labels_of(self, x, tokens: TokenizedTexts, y) -> tuple:
-        """Return labels (P,), whether each token has one, and the marks of spans; None of words."""
+        """Return labels (P,), whether each token is labelled, and the marks of spans, or None
+        for words."""
         words, in_graph = is_words(x), array_ops.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:
             raise ValueError(
@@ -195,11 +201,11 @@ class TokenClassifierPreprocessor(Preprocessor):
         return labels_of_spans(tokens, labels, self.labels, self.label_all_tokens)
 
     def share_of_cut_spans(self, x, y) -> float:
-        """Return the share of spans that begin or end inside of a word.
+        """Return the share of spans that begin or end inside a word.
 
         Args:
-            x: texts.
-            y: their spans.
+            x: List of texts.
+            y: Spans of the texts.
         """
         spans = token_labels.check_labels(x, y, self.labels, self._most_classes)
         cut = cuts_words(self.tokens(x, split_symbols=True), spans)
@@ -235,9 +241,9 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Batch single examples: a text is a scalar; words with tags are two vectors.
+        """Batch single examples. A text is a scalar, and words with tags are two vectors.
 
-        A vector without tags is a batch of texts, unless its kind is ragged.
+        A vector without tags is a batch of texts, unless its specification is ragged.
         """
         x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
         tagged = isinstance(y, tf.TypeSpec) and y.shape.rank == 1
