@@ -1,4 +1,4 @@
-"""Names of classes in arguments and in config.json; their weights; probabilities from logits."""
+"""Class names in arguments and in config.json, class weights, and probabilities from logits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from encoder_zoo.tasks.preprocessing.given_labels import class_name
 
 
 def labels_from_config(config: dict) -> list[str]:
-    """Return the class names of config.json, LABEL_0, LABEL_1, ... if it has none.
+    """Return the class names of config.json, or LABEL_0, LABEL_1, ... if it has none.
 
     Example:
         >>> labels_from_config({"id2label": {"1": "up", "0": "down"}}), labels_from_config({})
@@ -32,9 +32,9 @@ def are_default_labels(names: list[str]) -> bool:
 
 
 def rows_of(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
-    """Return for each label the index of the name that it is, None if there is no such name.
+    """Return the index of each label in `names`, or None for missing labels.
 
-    Names that differ only in capitals and blanks are the same, unless there are two of them.
+    Names that only differ in capitals and whitespace are equal, unless this is ambiguous.
 
     Example:
         >>> rows_of(["positive", "mixed", "negative"], ["NEGATIVE", "POSITIVE"])
@@ -52,15 +52,16 @@ def rows_of(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
 
 
 def any_shared(labels: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether some label is among the names, see `rows_of`."""
+    """Return whether at least one label is in `names` (see `rows_of`)."""
     return any(row is not None for row in rows_of(labels, names))
 
 
 def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
-    """Return the class names as strings, or raise an error; None for None.
+    """Check class names and convert them to strings. None is returned unchanged.
 
     Raises:
-        ValueError: If the labels are not a list, or one is not a name or occurs more than once.
+        ValueError: If the labels are not a list, or if a label is not a name or occurs more than
+            once.
 
     Example:
         >>> validated_labels([1, 2, 3])
@@ -88,10 +89,9 @@ def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
 
 
 def numbers_are_names(labels: list[str] | None) -> bool:
-    """Return whether integers given as labels are class names, as one of the names is a
-    number.
+    """Return whether integers in labels are class names, because a class name is a number.
 
-    Of classes called "1" to "5" a label 1 is the first, not the second, and 0 is none at all.
+    For the classes "1" to "5", the label 1 is the first class, not the second, and 0 is invalid.
 
     Example:
         >>> numbers_are_names(["1", "2", "3"]), numbers_are_names(["1 star", "2 stars"])
@@ -103,15 +103,15 @@ def numbers_are_names(labels: list[str] | None) -> bool:
 def label_indices(
     given: array_ops.Tensor | Sequence, labels: Sequence[str] | None
 ) -> array_ops.Tensor:
-    """Return the class index of every label, in memory or inside of a graph.
+    """Return the class index of every label, in memory or inside a graph.
 
     Args:
-        given: (P,) names or numbers, a tensor or Python values.
-        labels: the classes' names, if there are any.
+        given: Names or integers of shape (P,), as a tensor or Python values.
+        labels: List of strings or None. Names of the classes.
 
     Returns:
-        (P,) int32: of a name its index, of a number the number itself, unless numbers are names;
-        -1 for anything else.
+        Int32 tensor of shape (P,). The index of a name. An integer is returned unchanged unless
+        integers are names. Other values are -1.
 
     Example:
         >>> label_indices(["up", 0, None, "left"], ["down", "up"]).numpy().tolist()
@@ -146,7 +146,7 @@ def label_indices(
 
 
 def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> int | None:
-    """Return the number of classes that the arguments give, None if there is none.
+    """Return the number of classes from the arguments, or None if neither is given.
 
     Raises:
         ValueError: If `num_classes` is not the number of labels.
@@ -157,12 +157,12 @@ def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> in
 
 
 def count_and_names(classes: Sequence[str] | int) -> tuple[int, Sequence[str] | None]:
-    """Return the number of classes and, if they are given by name, their names."""
+    """Return the number of classes and their names, or None without names."""
     return (classes, None) if isinstance(classes, int) else (len(classes), classes)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return probabilities over the last axis.
+    """Compute the softmax over the last axis.
 
     Example:
         >>> softmax(np.float32([[0.0, np.log(3)]])).round(2).tolist()
@@ -173,26 +173,26 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Return the probability of each logit."""
+    """Compute the sigmoid of each logit."""
     return np.exp(-np.logaddexp(0, -logits))
 
 
 def class_weights(
     given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
 ) -> np.ndarray:
-    """Return the weight of every class, (C,) float32.
+    """Return the weight of every class, float32 (C,).
 
     Args:
-        given: {name or number of a class: weight}, where all others have 1; or "balanced", the
-            inverse frequency of a class, with a mean of 1 over the examples.
-        labels: the classes' names, if there are.
-        num_classes: C.
-        data: one pass over the training data, batches `(x, y)` or `(x, y, sample_weight)`, to
-            count the classes in; weights of 0 do not count.
+        given: Dict of class names or indices to weights, with 1 for other classes. Or "balanced",
+            which means the inverse frequency of each class, with a mean of 1 over the examples.
+        labels: List of strings or None. Names of the classes.
+        num_classes: Positive integer. Number of classes C.
+        data: Dataset. One pass over the training data, in batches `(x, y)` or `(x, y,
+            sample_weight)`, to count the classes. Examples with weight 0 are not counted.
 
     Raises:
-        ValueError: If `class_weight` is not a dictionary or "balanced", names an unknown class, or
-            has a weight that is negative or not finite.
+        ValueError: If `class_weight` is not a dictionary or "balanced", contains an unknown class,
+            or contains a weight that is negative or not finite.
 
     Source: King and Zeng 2001, Logistic Regression in Rare Events Data, section 4, for "balanced".
 
@@ -219,7 +219,7 @@ def class_weights(
 
 
 def _number(key, labels: list[str] | None, num_classes: int) -> int:
-    """Return the number of a class that is given by name or number."""
+    """Return the index of a class given by name or index."""
     name = str(key) if numbers_are_names(labels) else key
     if labels and name in labels:
         return labels.index(name)
@@ -240,13 +240,13 @@ def _counts(batch: tuple, num_classes: int) -> np.ndarray:
 
 
 def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
-    """Return an example, or a batch, with the sample weight multiplied by that of its class.
+    """Multiply the sample weight of an example or a batch by the weight of its class.
 
     Args:
-        x: inputs.
-        y: class indices, or probabilities (..., C).
-        sample_weight: None, or its weight before.
-        weights: (C,), see `class_weights`.
+        x: Inputs.
+        y: Class indices, or probabilities (..., C).
+        sample_weight: Original weight or None. Defaults to None.
+        weights: Float array of shape (C,). See `class_weights`.
 
     Example:
         >>> _, _, found = weighted(None, array_ops.constant([1, 0]), weights=np.float32([1, 3]))
@@ -267,15 +267,16 @@ def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
 def label_weights(
     given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
 ) -> np.ndarray:
-    """Return the weights of every label where it is absent and where it is given, (2, C) float32.
+    """Return the weights of absent and present labels, float32 (2, C).
 
     Args:
-        given: {name or number of a label: weight where it is given}; or "balanced", for each label
-            the inverse frequencies of the two cases, with a mean of 1 over the examples.
-        labels, num_classes, data: as for `class_weights`; the labels are rows (B, C).
+        given: Dict of label names or indices to the weight of present labels. Or "balanced", which
+            means the inverse frequencies of the two cases for each label, with a mean of 1 over the
+            examples.
+        labels, num_classes, data: See `class_weights`. The labels are rows (B, C).
 
     Raises:
-        ValueError: As for `class_weights`.
+        ValueError: Under the conditions of `class_weights`.
 
     Example:
         >>> y = [[1, 0], [0, 0], [0, 0], [0, 1.0]]
@@ -293,19 +294,19 @@ def label_weights(
         counted = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight) > 0
         total, present = total + np.sum(counted), present + counted @ np.asarray(y)
     counts = np.stack([total - present, present])
-    # A label that all or none of the examples have weighs 1.
+    # The weight of a label that all examples or no examples have is 1.
     weights = total / (2 * np.maximum(counts, 1e-9))
     return np.where((counts > 0).all(axis=0), weights, 1.0).astype("float32")
 
 
 def weighted_labels(x, y, sample_weight=None, *, weights: np.ndarray):
-    """Return a batch with a weight for every label, (B, C), times that of the example.
+    """Return a batch with a weight (B, C) for every label, multiplied by the weight of the example.
 
     Args:
-        x: inputs.
-        y: (B, C), 0, 1 or a probability.
-        sample_weight: None, or (B,).
-        weights: (2, C), see `label_weights`.
+        x: Inputs.
+        y: Tensor of shape (B, C). 0, 1 or a probability.
+        sample_weight: Tensor of shape (B,), or None. Defaults to None.
+        weights: Float array of shape (2, C). See `label_weights`.
 
     Example:
         >>> _, _, found = weighted_labels(None, array_ops.constant([[1.0, 0.0]]),

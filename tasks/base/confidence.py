@@ -1,4 +1,4 @@
-"""Scores to rely on: the temperature of logits, and the least score at which a label is given.
+"""Calibration of scores with a temperature, and thresholds for labels.
 
 Comment letters: N examples, C classes.
 """
@@ -18,9 +18,9 @@ from encoder_zoo.tasks.base.classes import sigmoid, softmax
 
 logger = logging.getLogger("encoder_zoo")
 
-COLDEST, HOTTEST = 0.01, 100.0  # temperatures that are looked at
+COLDEST, HOTTEST = 0.01, 100.0  # range of temperatures
 DEFAULT_THRESHOLD = 0.5
-BINS = 15  # of the calibration error
+BINS = 15  # number of bins of the calibration error
 
 _PROBABILITY = rule_of(Probability)
 
@@ -38,9 +38,9 @@ class Calibration(TypedDict):
     """The result of `calibrate`.
 
     Attributes:
-        temperature: by which logits are divided from now on.
-        loss_before, loss: mean cross-entropy of the held-out labels, in nats.
-        error_before, error: expected calibration error, see `calibration_error`.
+        temperature: Float. All later answers divide the logits by this value.
+        loss_before, loss: Floats. Mean cross-entropy of the held-out labels in nats.
+        error_before, error: Floats. Expected calibration error (see `calibration_error`).
     """
 
     temperature: float
@@ -51,14 +51,17 @@ class Calibration(TypedDict):
 
 
 class ScoredLabels(NamedTuple):
-    """The answers of a model to held-out examples, at any score, and whether they are right.
+    """The answers of a model to held-out examples at any score, and whether they are correct.
 
     Attributes:
-        names: of the C labels that have thresholds.
-        scores: of each label (N,), from 0 to 1; N may differ from label to label.
-        right: of each label (N,) bool, whether the answer with this score is right.
-        counts: of each label, how many right answers there are, found or not.
-        thresholds: of each label the least score at which it is answered now.
+        names: List of strings. Names of the C labels that have thresholds.
+        scores: List with an array (N,) of scores between 0 and 1 for each label. N can differ
+            between labels.
+        right: List with a boolean array (N,) for each label. Whether the answer with this score is
+            correct.
+        counts: List of integers. Number of true answers of each label, including answers that the
+            model did not find.
+        thresholds: List of floats. Current threshold of each label.
     """
 
     names: Sequence[str]
@@ -69,15 +72,16 @@ class ScoredLabels(NamedTuple):
 
 
 def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Calibration:
-    """Return the temperature of logits with the least cross-entropy, and what it changes.
+    """Find the temperature of logits with the lowest cross-entropy, and measure its effect.
 
     Args:
-        logits: (N, C).
-        targets: (N, C), 1 for the right classes and 0 for the others, or probabilities.
-        activation: "softmax", or "sigmoid" where each class is a decision of its own.
+        logits: Float array of shape (N, C).
+        targets: Float array of shape (N, C). 1 for true classes and 0 for other classes, or
+            probabilities.
+        activation: String. "softmax", or "sigmoid" for independent classes.
 
     Raises:
-        ValueError: If there are no examples, or a logit is not finite.
+        ValueError: If there are no examples, or if a logit is not finite.
 
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 4.2.
 
@@ -100,9 +104,9 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
         errors.append(_error(_probabilities(scaled, activation), targets, activation))
     if temperature in (COLDEST, HOTTEST):
         logger.warning(
-            "The temperature is %g, the last that is looked at: the held-out examples are %s.",
+            "The temperature is %g, the limit of the search. The held-out answers are %s.",
             temperature,
-            "all right" if temperature == COLDEST else "as often wrong as right",
+            "all correct" if temperature == COLDEST else "as often wrong as correct",
         )
     return Calibration(
         temperature=temperature,
@@ -114,7 +118,8 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
 
 
 def _check_finite(method: str, values: np.ndarray) -> None:
-    """Raise a ValueError for outputs of which no temperature and no threshold can be learned."""
+    """Raise a ValueError if outputs are not finite, so a temperature or threshold cannot be
+    computed."""
     if not np.isfinite(values).all():
         wrong = int(np.count_nonzero(~np.isfinite(values)))
         raise ValueError(
@@ -124,7 +129,8 @@ def _check_finite(method: str, values: np.ndarray) -> None:
 
 
 def check_weights_finite(task: keras.Model) -> None:
-    """Raise a ValueError for a tagger whose weights are NaN: it answers with no entities at all."""
+    """Raise a ValueError if the weights of a tagger are NaN, because it would not find any
+    entities."""
     for weight in task.weights:
         if not np.isfinite(keras.ops.convert_to_numpy(weight)).all():
             raise ValueError(
@@ -138,7 +144,7 @@ def _probabilities(logits: np.ndarray, activation: str) -> np.ndarray:
 
 
 def _fit_temperature(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
-    """Return the best temperature, by bisection: the loss is convex in its inverse."""
+    """Find the best temperature by bisection. The loss is convex in the inverse temperature."""
 
     def slope(inverse: float) -> float:
         probabilities = _probabilities(logits * inverse, activation)
@@ -156,7 +162,7 @@ def _fit_temperature(logits: np.ndarray, targets: np.ndarray, activation: str) -
 
 
 def _loss(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
-    """Return the mean cross-entropy, of each class by itself with "sigmoid"."""
+    """Compute the mean cross-entropy, separately for each class with "sigmoid"."""
     if activation == "sigmoid":
         return float(np.mean(np.logaddexp(0, logits) - targets * logits))
     highest = logits.max(axis=1, keepdims=True)
@@ -173,11 +179,11 @@ def _error(probabilities: np.ndarray, targets: np.ndarray, activation: str) -> f
 
 
 def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
-    """Return the expected calibration error: how far scores are from the share that is right.
+    """Compute the expected calibration error, the mean difference between scores and accuracy.
 
     Args:
-        scores: (N,), from 0 to 1; in bins of equal width.
-        right: (N,), 1 or True where the scored answer is right.
+        scores: Float array of shape (N,), from 0 to 1. They are divided into bins of equal width.
+        right: Array of shape (N,). 1 or True if the scored answer is correct.
 
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks, equation 3.
 
@@ -191,14 +197,16 @@ def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
 
 
 def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[float, float]:
-    """Return the least score with the highest F1, and that F1.
+    """Return the threshold with the highest F1, and this F1.
 
-    Of several it is the one nearest to 0.5; between two scores it lies in the middle.
+    If several thresholds are equally good, the one nearest to 0.5 is returned. A threshold between
+    two scores is their mean.
 
     Args:
-        scores: (N,), from 0 to 1, of answers that a threshold gives or leaves out.
-        right: (N,) bool, whether each is right.
-        count: how many right answers there are, found or not.
+        scores: Float array of shape (N,), from 0 to 1. Scores of the answers to which the threshold
+            applies.
+        right: Boolean array of shape (N,). Whether each answer is correct.
+        count: Integer. Number of true answers, including answers that were not found.
 
     Example:
         >>> best_threshold(np.array([0.9, 0.4, 0.3, 0.1]), np.array([1, 1, 0, 0]) > 0, 2)
@@ -221,14 +229,15 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[f
 def answers_at_scores(
     scores: np.ndarray, right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return each score above 0, the highest first, and what it gives as a threshold.
+    """Return all distinct scores above 0 in descending order, and the results at each as a
+    threshold.
 
     Args:
-        scores, right: see `best_threshold`.
+        scores, right: See `best_threshold`.
 
     Returns:
-        The scores, each once; how many answers have at least this score; how many of these are
-        right.
+        The distinct scores, the number of answers with at least each score, and the number of
+        correct answers among them.
 
     Example:
         >>> found = answers_at_scores(np.array([0.25, 0.75, 0.25]), np.array([1, 1, 0]) > 0)
@@ -242,10 +251,10 @@ def answers_at_scores(
 
 
 def tuned_thresholds(answers: ScoredLabels) -> dict[str, float]:
-    """Return each label's best threshold; a label without examples keeps 0.5, which is logged.
+    """Return the best threshold of each label. A label without examples keeps 0.5, which is logged.
 
     Raises:
-        ValueError: If there are neither answers nor labels, or a score is NaN.
+        ValueError: If there are neither answers nor labels, or if a score is NaN.
     """
     if not any(answers.counts) and not any(map(len, answers.scores)):
         raise ValueError(
@@ -262,7 +271,7 @@ def tuned_thresholds(answers: ScoredLabels) -> dict[str, float]:
     absent = [label for label, count in zip(labels, answers.counts, strict=True) if not count]
     if absent:
         logger.warning(
-            "No held-out example has %s: the threshold stays %g.",
+            "No held-out example has %s. The threshold remains %g.",
             ", ".join(map(repr, absent)),
             DEFAULT_THRESHOLD,
         )
@@ -272,12 +281,12 @@ def tuned_thresholds(answers: ScoredLabels) -> dict[str, float]:
 def threshold_of_each(
     given: float | Mapping[str, float] | None, names: Iterable[object], default: float
 ) -> np.ndarray:
-    """Return the threshold of each label, (C,) float32.
+    """Return the threshold of each label, float32 (C,).
 
     Args:
-        given: one number for all labels, or one for each of some; None: the default.
-        names: of the labels.
-        default: of labels without a threshold.
+        given: Float for all labels, dict of labels to floats, or None for the default.
+        names: Names of the labels.
+        default: Float. Threshold of labels that are missing in `given`.
 
     Raises:
         ValueError: If a threshold is given for an unknown label.
@@ -297,11 +306,11 @@ def threshold_of_each(
 
 
 def answered_in_order(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]:
-    """Return the labels that each text is answered with, in their order.
+    """Return the labels in the answer to each text, in their order.
 
     Args:
-        order: Integer array of shape (N, C), the labels of each text in their order.
-        answered: Bool array of shape (N, C), which labels are given.
+        order: Integer array of shape (N, C). The labels of each text in their order.
+        answered: Boolean array of shape (N, C). Whether each label is part of the answer.
 
     Example:
         >>> scores = np.array([[0.25, 0.75, 0.5]])
@@ -314,12 +323,12 @@ def answered_in_order(order: np.ndarray, answered: np.ndarray) -> list[np.ndarra
 def check_abstention(
     abstain_below: float | None, kind: str | None, top_k: int | None = None
 ) -> None:
-    """Raise a ValueError if a classifier that gives something else than one class is to abstain.
+    """Raise a ValueError if a classifier abstains but does not answer with a single class.
 
     Args:
-        abstain_below: Least score of an answer, or None.
-        kind: What the classifier gives in place of one class for each text, or None.
-        top_k: Number of labels that are asked for.
+        abstain_below: Float or None. Minimum score of an answer.
+        kind: String or None. Description of the answers if they are not a single class.
+        top_k: Integer or None. Number of requested labels. Defaults to None.
 
     Example:
         >>> check_abstention(0.9, "numbers")
@@ -337,11 +346,11 @@ def check_abstention(
 
 
 def abstaining(answers: list[dict], least: float | None) -> list[dict]:
-    """Return answers without the labels whose score is too low.
+    """Replace the labels of answers whose score is too low by None.
 
     Args:
-        answers: `{"label", "score"}` of each text.
-        least: Least score of an answer; None keeps every label.
+        answers: List of `{"label", "score"}`, one per text.
+        least: Float or None. Minimum score of an answer. None keeps every label.
 
     Example:
         >>> abstaining([{"label": "up", "score": 0.75}, {"label": "up", "score": 0.95}], 0.9)

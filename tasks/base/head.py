@@ -1,4 +1,4 @@
-"""The layers between a backbone and a task's logits, built from the family's `Head`.
+"""The layers between a backbone and the logits of a task, built from the family's `Head`.
 
 Comment letters: B batch, L sequence, D hidden, C outputs.
 """
@@ -25,20 +25,20 @@ from encoder_zoo.encoders.positions import mean_of_tokens
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
-    """A dense layer, its activation and, where there is an epsilon for it, a LayerNorm.
+    """A dense layer with an activation and an optional LayerNorm.
 
     Args:
-        units: width of the outputs.
-        activation: see `layers.ACTIVATIONS`.
-        layer_norm_epsilon: added to the variance; None: there is no LayerNorm.
-        use_bias: whether the dense layer and the LayerNorm have a bias.
-        stddev: of new weights, see `layers.initializer`.
+        units: Positive integer. Width of the outputs.
+        activation: String. See `layers.ACTIVATIONS`.
+        layer_norm_epsilon: Float or None. Epsilon of the LayerNorm. None omits the LayerNorm.
+        use_bias: Boolean. Whether the dense layer and the LayerNorm have a bias.
+        stddev: Float. Standard deviation of new weights (see `layers.initializer`).
 
     Call arguments:
-        x: (..., D).
+        x: Float tensor of shape (..., D).
 
     Returns:
-        (..., units).
+        Float tensor of shape (..., units).
 
     Example:
         >>> import numpy as np
@@ -87,23 +87,25 @@ class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TaskHead(ConfigFromSignature, keras.layers.Layer):
-    """From a backbone's output to float32 logits: LayerNorm, hidden layer, dropout, output layer.
+    """Head with LayerNorm, hidden layer, dropout and output layer, which computes float32 logits.
 
     Args:
-        units: C.
-        dropout: share of the output layer's inputs dropped in training.
-        hidden: the layer before the output layer, if there is one.
-        hidden_after_dropout: whether dropout is applied before the hidden layer too.
-        stddev: of the output layer's new weights, see `layers.initializer`.
-        first_norm_epsilon: of a LayerNorm before all else, over the sum of x and `first`; None:
-            there is none.
+        units: Positive integer. Number of outputs C.
+        dropout: Float between 0 and 1. Dropout rate before the output layer.
+        hidden: Keras layer or None. Layer before the output layer.
+        hidden_after_dropout: Boolean. Whether dropout is also applied before the hidden layer.
+        stddev: Float. Standard deviation of the output layer's new weights (see
+            `layers.initializer`).
+        first_norm_epsilon: Float or None. Epsilon of a LayerNorm over the sum of x and `first`,
+            before all other layers. None omits this LayerNorm.
 
     Call arguments:
-        x: (B, D) or (B, L, D).
-        first: (B, L or 1, D), see `positions.first_of_texts`; for heads with that LayerNorm.
+        x: Float tensor of shape (B, D) or (B, L, D).
+        first: Float tensor of shape (B, L or 1, D), for heads with the first LayerNorm (see
+            `positions.first_of_texts`).
 
     Returns:
-        (B, C) or (B, L, C) float32.
+        Float32 tensor of shape (B, C) or (B, L, C).
 
     Example:
         >>> import numpy as np
@@ -135,7 +137,7 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
                 epsilon=first_norm_epsilon, name="first_norm", dtype=self.dtype_policy
             )
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
-        # The loss is taken in float32 also under mixed precision.
+        # The loss is computed in float32, also with mixed precision.
         self.output_dense = keras.layers.Dense(
             units, kernel_initializer=initializer(stddev), name="logits", dtype="float32"
         )
@@ -167,15 +169,16 @@ def make_head(
     dtype: keras.DTypePolicy,
     of_tokens: bool = False,
 ) -> TaskHead:
-    """Return a family's head, built.
+    """Create and build the head of a family.
 
     Args:
-        head: the family's record of it.
-        backbone: whose outputs it reads.
-        units: C.
-        dropout: see `head_dropout`.
-        dtype: of the task.
-        of_tokens: whether it takes all tokens of a text, (B, L, D), and not one vector, (B, D).
+        head: `Head`. The family's record of the head.
+        backbone: `Backbone` whose outputs the head reads.
+        units: Positive integer. Number of outputs C.
+        dropout: Float. See `head_dropout`.
+        dtype: Keras dtype policy of the task.
+        of_tokens: Boolean. Whether the head reads all tokens of a text (B, L, D), instead of one
+            vector (B, D). Defaults to False.
 
     Example:
         >>> from encoder_zoo import RobertaBackbone
@@ -205,14 +208,15 @@ def make_hidden(
     activation: str | None = None,
     layer_norm_epsilon: float | None = None,
 ) -> HiddenLayer:
-    """Return the hidden layer of a family's head, with the settings that it shares with a backbone.
+    """Create the hidden layer of a family's head, with settings that can come from the backbone.
 
     Args:
-        hidden: the family's record of it.
-        backbone: whose activation and epsilon it may share.
-        units: width of its outputs.
-        dtype: of the task.
-        activation, layer_norm_epsilon: instead of the family's.
+        hidden: `Hidden`. The family's record of the layer.
+        backbone: `Backbone` that provides the activation and epsilon if the record has none.
+        units: Positive integer. Width of the outputs.
+        dtype: Keras dtype policy of the task.
+        activation, layer_norm_epsilon: Values that replace the values of the family. Default to
+            None.
     """
     return HiddenLayer(
         units,
@@ -228,13 +232,13 @@ def make_hidden(
 def text_logits(
     task: keras.Model, encoded: Mapping, inputs: Mapping, training: bool | None = None
 ) -> keras.KerasTensor:
-    """Return the logits of texts, (B, C).
+    """Compute the logits of texts, with shape (B, C).
 
     Args:
-        task: with a backbone and a head.
-        encoded: outputs of the backbone.
-        inputs: of the backbone.
-        training: see `Task.call`.
+        task: Task with a backbone and a head.
+        encoded: Dict. Outputs of the backbone.
+        inputs: Dict. Inputs of the backbone.
+        training: See `Task.call`. Defaults to None.
     """
     if task.head_record.pooled:
         return task.head(encoded["pooled_output"], training=training)
@@ -246,11 +250,11 @@ def text_logits(
 
 
 def check_pooler(task: keras.Model, name: str) -> None:
-    """Raise an error if a task's head reads a pooler that its backbone does not have.
+    """Check that the backbone has a pooler if the head of the task reads its output.
 
     Args:
-        task: with its backbone.
-        name: of its kind, such as "reranker", for the message.
+        task: Task with a backbone.
+        name: String. Name of the kind of task in the error message, such as "reranker".
 
     Raises:
         ValueError: If the head reads the pooler's output and the backbone has no pooler.
@@ -263,12 +267,12 @@ def check_pooler(task: keras.Model, name: str) -> None:
 
 
 def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float:
-    """Return the share that a head drops in training.
+    """Return the dropout rate of a head.
 
     Args:
-        head: the family's record of it.
-        backbone: whose share is the default of most families.
-        dropout: the given share, or None.
+        head: `Head`. The family's record of the head.
+        backbone: `Backbone` whose rate is the default of most families.
+        dropout: Float or None. The given rate.
 
     Example:
         >>> from encoder_zoo import BertBackbone
@@ -287,16 +291,16 @@ def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CustomHead(ConfigFromSignature, keras.layers.Layer):
-    """A layer as the head of a task, with float32 logits.
+    """Wrap a Keras layer as the head of a task, with float32 logits.
 
     Args:
-        layer: from (B, D) or (B, L, D) to (B, C) or (B, L, C).
+        layer: Keras layer that maps (B, D) or (B, L, D) to (B, C) or (B, L, C).
 
     Attributes:
-        units: C.
+        units: Integer. Number of outputs C.
 
     Raises:
-        ValueError: If the layer changes other dimensions than the last.
+        ValueError: If the layer changes dimensions other than the last.
 
     Example:
         >>> import numpy as np

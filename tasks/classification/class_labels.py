@@ -1,4 +1,4 @@
-"""Check the labels of texts, convert them to numbers and learn class names from them.
+"""Validation of class labels, their conversion to numbers, and learning of class names.
 
 Comment letters: B batch, C classes.
 """
@@ -28,17 +28,17 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
     """Return the classes that occur in labels.
 
     Args:
-        y: one label for every text, as for `SequenceClassifier.fit`; or for every text a list of
-            names, or rows (B, C).
-        multi_label: whether a text may have any number of them.
+        y: One label per text, as for `SequenceClassifier.fit`. For multi-label classifiers, a list
+            of names per text, or rows (B, C).
+        multi_label: Boolean. Whether a text can have any number of labels. Defaults to False.
 
     Returns:
-        Their names: in the order of a categorical column or of a table's columns, else sorted. Of
-        integers from 0 on, and of rows, only the number of classes.
+        The names in the order of a categorical column or of a table's columns. In other cases, they
+        are sorted. For integers that start at 0 and for rows, only the number of classes.
 
     Raises:
-        ValueError: If a row has no label or several, a number is no class, or there are fewer than
-            two classes.
+        ValueError: If a row has no label or several labels, if a number is not a class, or if there
+            are fewer than two classes.
 
     Example:
         >>> learn_classes(["up", "down", "up"]), learn_classes([True, False])
@@ -95,8 +95,8 @@ def labels_of_dataset(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
     """Return the labels y of a dataset of texts.
 
     Args:
-        dataset: of texts and labels, batched or not.
-        preprocessor: that batches it; None for batches of prepared inputs.
+        dataset: Dataset of texts and labels, batched or not.
+        preprocessor: Preprocessor that batches the dataset, or None for batches of prepared inputs.
     """
     batches = dataset if preprocessor is None else preprocessor.batched(dataset, 1024)
     parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in batches]
@@ -109,8 +109,8 @@ def classes_among(labels: np.ndarray, multi_label: bool) -> set[int]:
     """Return the indices of the classes that occur in encoded labels.
 
     Args:
-        labels: class indices (B,), or rows (B, C).
-        multi_label: whether a text may have any number of classes.
+        labels: Class indices (B,), or rows (B, C).
+        multi_label: Boolean. Whether a text can have any number of classes.
 
     Example:
         >>> classes_among(np.array([[1, 0, 1]]), multi_label=True)
@@ -126,7 +126,7 @@ def _names(values: list) -> list[str]:
 
 
 def _check_one_each(values: list) -> None:
-    """Raise a ValueError for a row that is a list of labels, and not one."""
+    """Raise a ValueError if a row is a list of labels instead of a single label."""
     for row, name in enumerate(values):
         if isinstance(name, list | tuple | set | frozenset | dict | np.ndarray):
             raise invalid(
@@ -138,7 +138,7 @@ def _check_one_each(values: list) -> None:
 
 
 def _whole_numbers(y: array_ops.Tensor) -> array_ops.Tensor:
-    """Return (B,) int64 class indices, which may be given as 0.0 and 1.0, or False and True."""
+    """Convert class indices (B,), which can be floats or booleans, to int64."""
     numbers = array_ops.cast(y, array_ops.int64)
     return check_each(
         numbers,
@@ -150,9 +150,12 @@ def _whole_numbers(y: array_ops.Tensor) -> array_ops.Tensor:
 
 
 def _array(y) -> np.ndarray:
-    """Return labels as an array; of objects if their lists have different lengths, or some are
-    strings and others are not, which NumPy would make of them, or an enumeration's, whose values
-    NumPy replaces by the beginnings of their names."""
+    """Convert labels to an array.
+
+    It is an object array if lists have different lengths, or if strings are mixed with other types,
+    which NumPy would convert to strings. This also applies to enumerations, which NumPy would
+    truncate.
+    """
     kept = False
     if isinstance(y, list | tuple):
         kinds = {type(v) for v in y}
@@ -169,14 +172,15 @@ def _array(y) -> np.ndarray:
 
 
 def _single_column(y):
-    """Return the only column of a table or of an array (B, 1); other values unchanged."""
+    """Return the only column of a table or of an array (B, 1). Other values are returned
+    unchanged."""
     if isinstance(y, dict):
         return next(iter(y.values())) if len(y) == 1 else y
     return single_column(y)
 
 
 def _matrix(y, labels: list[str] | None):
-    """Return a table's columns as rows of numbers, in the order of the labels that name them."""
+    """Convert a table to rows of numbers, with its columns in the order of the labels."""
     if not isinstance(y, dict):
         return y
     names = {class_name(name): values for name, values in y.items()}
@@ -191,15 +195,15 @@ def _matrix(y, labels: list[str] | None):
 
 
 def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array_ops.Tensor:
-    """Return one class for each text, in memory or inside `tf.data`.
+    """Check and convert labels with one class per text, in memory or inside `tf.data`.
 
     Args:
-        y: numbers or names; or rows (B, C) of 0 and a 1, or of probabilities.
-        labels: the classes' names, if there are any.
-        num_classes: C, if it is known.
+        y: Indices, names, one-hot rows (B, C), or rows of probabilities (B, C).
+        labels: List of strings or None. Names of the classes.
+        num_classes: Positive integer or None. Number of classes C, if it is known.
 
     Returns:
-        Class indices (B,) int32, or probabilities (B, C) float32.
+        Int32 class indices (B,), or float32 probabilities (B, C).
 
     Raises:
         ValueError: If a label is unknown or the shape of `y` is wrong.
@@ -255,7 +259,7 @@ def _numbers_of_names(names: array_ops.Tensor | list, labels: list[str] | None) 
 
 
 def _probabilities(y: array_ops.Tensor) -> array_ops.Tensor:
-    """Return rows (B, C) that each add up to 1; if there is a 1 in each, its index (B,)."""
+    """Check that rows (B, C) sum to 1. Convert one-hot rows to indices (B,)."""
     is_hot = not array_ops.as_dtype(y.dtype).is_floating
     y = array_ops.cast(y, array_ops.float32)
     right = array_ops.reduce_all(y >= 0, axis=1) & (
@@ -269,18 +273,19 @@ def _probabilities(y: array_ops.Tensor) -> array_ops.Tensor:
 
 
 def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_ops.Tensor:
-    """Return any number of classes for each text, in memory or inside `tf.data`.
+    """Check and convert labels with any number of classes per text, in memory or inside `tf.data`.
 
     Args:
-        y: rows of numbers; in memory also a table of them, or for every text a list of names.
-        labels: the classes' names, if there are any.
-        num_classes: C.
+        y: Rows of numbers. In memory, also a table of numbers, or a list of names per text.
+        labels: List of strings or None. Names of the classes.
+        num_classes: Positive integer. Number of classes C.
 
     Returns:
-        (B, C) float32, 0 or 1 or a probability between them.
+        Float32 tensor of shape (B, C). Values between 0 and 1.
 
     Raises:
-        ValueError: If a row is not a list of labels, or has an unknown label or the wrong length.
+        ValueError: If a row is not a list of labels, has the wrong length, or contains an unknown
+            label.
         tf.errors.InvalidArgumentError: Instead of ValueError inside `tf.data`.
 
     Example:
@@ -312,7 +317,8 @@ def _lists(y, labels: list[str] | None, num_classes: int) -> list[list]:
 
 
 def _check_lists(y, num_classes: int | None) -> None:
-    """Raise a ValueError for a row that is one label, or a dict, of which the names alone count."""
+    """Raise a ValueError if a row is a single label or a dict, whose keys would be read as
+    labels."""
     numbers = f"{num_classes} numbers" if num_classes else "numbers"
     for i, row in enumerate(y):
         if isinstance(row, str | bytes | dict) or not hasattr(row, "__len__"):
@@ -336,10 +342,10 @@ def _multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> 
 
 
 def regression_targets(y, count: int) -> array_ops.Tensor:
-    """Return the numbers to predict, (B, count) float32, in memory or inside `tf.data`.
+    """Check and convert regression targets to float32 (B, count), in memory or inside `tf.data`.
 
     Raises:
-        ValueError: If `y` has another shape or holds something else than finite numbers.
+        ValueError: If `y` has another shape or contains values that are not finite numbers.
         tf.errors.InvalidArgumentError: Instead of ValueError inside `tf.data`.
     """
     y = check_given(y)

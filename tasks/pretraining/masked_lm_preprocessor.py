@@ -53,7 +53,8 @@ class MaskedLMPreprocessor(Preprocessor):
         across_documents: Boolean. Whether an example of a `PretrainingCorpus` continues with the
             next document after an end token (FULL-SENTENCES of RoBERTa). If False, each example
             comes from one document (DOC-SENTENCES), and several short examples count as one example
-            of the batch. With `pack_texts=True`, these short examples are packed into one sequence. Defaults to True.
+            of the batch. With `pack_texts=True`, these short examples are packed into one sequence.
+            Defaults to True.
         seed: Integer. Seed of the pattern if the preprocessor is called directly or if
             `dynamic=False`. `fit` uses the seed of `keras.utils.set_random_seed`. Defaults to 0.
 

@@ -79,7 +79,9 @@ def test_nothing_to_find_a_temperature_in(caplog):
         calibration(np.zeros((0, 2)), np.zeros((0, 2)), "softmax")
     assert calibration(np.eye(2), np.eye(2), "softmax")["temperature"] == 0.01
     assert calibration(np.eye(2), 1 - np.eye(2), "softmax")["temperature"] == 100.0
-    assert ["all right" in caplog.messages[0], "wrong as right" in caplog.messages[1]] == [True] * 2
+    assert ["all correct" in caplog.messages[0], "wrong as correct" in caplog.messages[1]] == [
+        True
+    ] * 2
 
 
 @pytest.mark.slow
