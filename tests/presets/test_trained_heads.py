@@ -133,7 +133,7 @@ def test_a_head_of_other_names_is_named(edited, caplog):
     caplog.clear()
     model.predict(["the cat"], verbose=0)
     model.predict(["the cat"], verbose=0)
-    assert caplog.text.count("with random weights") == 1
+    assert caplog.text.count("has random weights") == 1
 
 
 @pytest.mark.slow
