@@ -1,4 +1,4 @@
-"""The texts of `fit`: one column, pairs, triplets, a text with a list of negatives.
+"""The texts of `fit`: single texts, pairs, triplets, or pairs with a list of negatives.
 
 Comment letters: N examples, K further texts of each.
 """
@@ -22,7 +22,7 @@ from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.training.prepared import is_prepared
 
 TEXTS = Inputs(Text("texts", filled=True))
-# `fit` learns from texts alone, from pairs, and from further texts of each, which are negatives.
+# `fit` accepts single texts, pairs, and pairs with negatives.
 COLUMNS = Inputs(
     Text("anchors", "anchor", filled=True),
     Text("positives", "positive", optional=True, filled=True),
@@ -31,10 +31,10 @@ COLUMNS = Inputs(
 
 
 def only_column(texts) -> array_ops.Tensor:
-    """Return the texts (N,) of `embed`, or of chunks, checked; raise an error for pairs.
+    """Check the texts (N,) or chunks that `embed` received. Raise an error for pairs.
 
     Raises:
-        ValueError: If there are several columns, or chunks that were made with `late=True`.
+        ValueError: If there are several columns, or if the chunks were created with `late=True`.
     """
     if isinstance(texts, Documents) and texts.contexts is not None:
         raise ValueError(
@@ -48,10 +48,11 @@ TEXT_IDS = "text_ids"  # (N, 1 + K) int32, equal where texts are equal
 
 
 class SeparateTexts(Preprocessor):
-    """Base of preprocessors of texts that are compared, each an input of its own.
+    """Base class of preprocessors for texts that are compared. Each text is a separate input.
 
     Attributes:
-        values_per_text: names of an example's values beside "token_ids", one for each text.
+        values_per_text: Tuple of names. Values that an example contains per text, in addition to
+            "token_ids".
     """
 
     inputs = COLUMNS
@@ -59,17 +60,17 @@ class SeparateTexts(Preprocessor):
     values_per_text: tuple[str, ...] = ()
 
     def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
-        """Return the tokens of texts (N,) after a prompt, truncated, and `values_per_text`."""
+        """Tokenize and truncate texts (N,) after a prompt. Also return `values_per_text`."""
         raise NotImplementedError
 
     def _prompts_of_rows(
         self, prompt: str | None, symmetric: bool
     ) -> tuple[str | None, str | None]:
-        """Return the prompts of the first and of the other texts of rows of several.
+        """Return the prompts of the first and of the other texts in each row.
 
         Args:
-            prompt: that was asked for.
-            symmetric: whether the rows are pairs with a score, which may be of like texts.
+            prompt: The prompt that the caller requested.
+            symmetric: Boolean. Whether the rows are pairs with scores, whose texts may be similar.
         """
         return (prompt, prompt) if symmetric else ("query", "document")
 
@@ -79,28 +80,28 @@ class SeparateTexts(Preprocessor):
         return self._rows(COLUMNS.read(x), y)
 
     def _rows(self, columns: tuple, y) -> tuple:
-        """Return the inputs of `fit` and labels; texts without anything else are there twice."""
+        """Return the inputs of `fit` and the labels. Single texts become pairs of equal texts."""
         if len(columns) == 1 and y is not None:
             return columns[0], y
         return tuple(columns if len(columns) > 1 else columns * 2), y
 
     def encode(self, x, y=None, sample_weight=None, prompt: str | None = None) -> dict:
-        """Return examples of token ids, not padded.
+        """Convert inputs to token ids without padding.
 
         Args:
-            x: see `fit` of the task.
-            y: what the loss takes: scores of pairs, (N,) or (N, K); a teacher's vectors of the
-                texts, (N, D) or (N, 1 + K, G); or None.
-            sample_weight: one number for each example, or None.
-            prompt: of single texts, and of pairs with a score each, or one vector: see `embed` of
-                the task. Of other rows the first text gets the prompt "query", the others
-                "document".
+            x: See `fit` of the task.
+            y: Values for the loss: scores of pairs, (N,) or (N, K), or vectors of a teacher, (N, D)
+                or (N, 1 + K, D). Defaults to None.
+            sample_weight: One number per example. Defaults to None.
+            prompt: Prompt of single texts, and of pairs with one score or vector, see `embed` of
+                the task. In other rows, the first text gets the prompt "query", and the other texts
+                get the prompt "document". Defaults to None.
 
         Returns:
-            Tensors with one row per example: "token_ids" ragged (N, None); of several texts
-            "candidate_token_ids" ragged (N, K, None); `values_per_text` likewise, without the last
-            axis, and "text_indices" (N, 1 + K), equal where texts are equal; and where given
-            "labels" and "sample_weight".
+            Dict of tensors with one row per example: "token_ids", ragged (N, None), and for rows of
+            several texts "candidate_token_ids", ragged (N, K, None), and "text_ids" (N, 1 + K),
+            which are equal for equal texts. `values_per_text` have the same shapes without the last
+            axis. "labels" and "sample_weight" exist if they are given.
         """
         first, *others = self.texts_of(x)
         if y is not None:
@@ -137,15 +138,15 @@ class SeparateTexts(Preprocessor):
             x |= self._padded_candidates(examples, bucketed)
         labels = examples.get("labels")
         if labels is None and TEXT_IDS in examples:
-            labels = _numbered(examples[TEXT_IDS])  # small ones, which float32 holds exactly
+            labels = _numbered(examples[TEXT_IDS])  # small numbers, which are exact in float32
         return pack_batch(x, labels, examples.get("sample_weight"))
 
     def _padded_candidates(self, examples: dict, bucketed: Bucketed) -> dict:
-        """Return the model's inputs (B, K, L) of the other texts."""
+        """Return the model's inputs (B, K, L) for the other texts."""
         names = ("token_ids", *self.values_per_text)
         parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}
         flat = self.pad({name: value.values for name, value in parts.items()}, bucketed)
-        # Its shape tells K before a graph runs.
+        # The static shape of the text ids contains K.
         rows, count = parts["token_ids"].nrows(), examples[TEXT_IDS].shape[1] - 1
         return {
             CANDIDATE + name: array_ops.reshape(
@@ -157,14 +158,14 @@ class SeparateTexts(Preprocessor):
 
 
 def _numbered(values: array_ops.Tensor) -> array_ops.Tensor:
-    """Return int32 of the same shape, equal where the values are equal, from 0 on."""
+    """Replace values by int32 numbers, starting at 0, which are equal for equal values."""
     return array_ops.reshape(
         array_ops.unique(array_ops.reshape(values, [-1])).idx, array_ops.shape(values)
     )
 
 
 def as_scores(y) -> array_ops.Tensor:
-    """Return scores of pairs, or vectors of rows of texts, as float32 (N, ...), checked.
+    """Check scores of pairs, or vectors of rows of texts, and convert them to float32 (N, ...).
 
     Raises:
         ValueError: If `y` does not consist of finite numbers.
@@ -183,7 +184,7 @@ def as_scores(y) -> array_ops.Tensor:
 
 
 def as_vectors(y) -> array_ops.Tensor:
-    """Return the vectors that single texts shall have, as float32 (N, D), checked.
+    """Check the target vectors of single texts and convert them to float32 (N, D).
 
     Raises:
         ValueError: If `y` does not have two axes.

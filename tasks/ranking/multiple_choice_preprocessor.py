@@ -1,4 +1,4 @@
-"""Questions and their choices to examples, of a pair of texts for each choice.
+"""Convert questions and their choices to examples, with a pair of texts for each choice.
 
 Comment letters: N questions, T choices of all of them, W windows of all of these, M windows of a
 question, B batch, L sequence.
@@ -28,12 +28,13 @@ from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 
 class ChoicePairs(NamedTuple):
-    """Texts of the model's inputs, one pair for each choice.
+    """Pairs of texts for the model, one pair per choice.
 
     Attributes:
-        first: (T,) contexts, or without these questions.
-        second: (T,) questions with a choice each, or without contexts choices.
-        counts: (N,) int64, the number of choices of each question.
+        first: Strings of shape (T,). Contexts, or questions if there are no contexts.
+        second: Strings of shape (T,). Questions joined with choices, or choices if there are no
+            contexts.
+        counts: Int64 tensor of shape (N,). Number of choices per question.
     """
 
     first: array_ops.Tensor
@@ -46,16 +47,16 @@ def choice_pairs(
     choices: array_ops.RaggedTensor,
     contexts: array_ops.Tensor | None = None,
 ) -> ChoicePairs:
-    """Return pairs of texts, choice after choice.
+    """Create the pairs of texts for all choices.
 
-    Without contexts a pair is question and choice; with them context, and question with choice, as
-    Radford et al. 2018 and Liu et al. 2019 have it.
+    Without contexts, a pair consists of a question and a choice. With contexts, it consists of a
+    context, and a question joined with a choice, as in Radford et al. 2018 and Liu et al. 2019.
 
     Args:
-        questions, contexts: (N,) strings.
-        choices: (N, None) strings.
+        questions, contexts: String tensors of shape (N,).
+        choices: Ragged string tensor of shape (N, None).
 
-    Source: Liu et al. 2019, RoBERTa, section 5.3, of RACE.
+    Source: Liu et al. 2019, RoBERTa, section 5.3, for RACE.
 
     Example:
         >>> import tensorflow as tf
@@ -79,31 +80,31 @@ ColumnNames = Annotated[
         "a list of two names or three",
     ),
 ]
-CHOICE_INDEX = "choice_index"  # of each of a question's windows; -1 where there is none
+CHOICE_INDEX = "choice_index"  # the choice of each window of a question, or -1 for padding
 
 
 @serializable
 class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
-    """Questions and choices to `[CLS] question [SEP] choice [SEP]` for each choice; with contexts
-    to `[CLS] context [SEP] question choice [SEP]`.
+    """Convert each choice to `[CLS] question [SEP] choice [SEP]`.
 
-    Too long pairs are truncated, the longer text first; or, with `window_length`, the longer text
-    is read in several windows.
+    With contexts, the form is `[CLS] context [SEP] question choice [SEP]`. If a pair is too long,
+    its longer text is truncated first. With `window_length`, the longer text is split into windows
+    instead.
 
     Args:
-        tokenizer: any of this package's.
-        sequence_length: see `Preprocessor`.
-        window_length, doc_stride: see `SequenceClassifierPreprocessor`.
-        text_columns: names of the columns of questions, choices and, if there are any, contexts, in
-            tables with others beside them.
+        tokenizer: A tokenizer of this package.
+        sequence_length: See `Preprocessor`.
+        window_length, doc_stride: See `SequenceClassifierPreprocessor`.
+        text_columns: Names of the columns with questions, choices and optionally contexts, for
+            tables with other columns. Defaults to None.
 
     Returns:
-        As of `Preprocessor`: the first choice of each question is "token_ids" (B, L), and the
-        others are "candidate_token_ids" (B, M - 1, L), in their order, each with all of its
-        windows. "choice_index" (B, M) is the choice of each, -1 where a question has fewer.
+        See `Preprocessor`. "token_ids" (B, L) contains the first choice of each question, and
+        "candidate_token_ids" (B, M - 1, L) the other choices in their order, each with all of its
+        windows. "choice_index" (B, M) is the choice of each window, or -1 for padding.
 
     Source: Radford et al. 2018, Improving Language Understanding by Generative Pre-Training, figure
-    1; Liu et al. 2019, RoBERTa, section 5.3.
+    1. Liu et al. 2019, RoBERTa, section 5.3.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -139,7 +140,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Return a dataset of single questions in batches, choices as ragged; others unchanged."""
+        """Batch single questions, with choices as ragged tensors. Return batches unchanged."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         single = self.inputs.columns(x, self.text_columns)[0].shape.rank == 0
         return dataset.ragged_batch(batch_size) if single else dataset
@@ -147,17 +148,18 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
     separate = Preprocessor.separate
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
-        """Return examples of token ids, not padded.
+        """Convert inputs to token ids without padding.
 
         Args:
-            x: see `MultipleChoice.fit`.
-            y: the index of the right choice of each question, or None.
-            sample_weight: one number for each question, or None.
+            x: See `MultipleChoice.fit`.
+            y: The index of the right choice of each question. Defaults to None.
+            sample_weight: One number per question. Defaults to None.
 
         Returns:
-            Tensors with one row per question: "token_ids" ragged (N, None) and "first_length" of
-            its first window, "candidate_..." of the others, ragged (N, None, ...), "choice_index"
-            ragged (N, None) int32; and where given "labels" and "sample_weight".
+            Dict of tensors with one row per question. "token_ids", ragged (N, None), and
+            "first_length" describe its first window, and "candidate_...", ragged (N, None, ...),
+            the other windows. "choice_index" is ragged (N, None) int32. "labels" and
+            "sample_weight" exist if they are given.
         """
         windows, counts = self.encode_choices(x)
         choice = array_ops.cast(windows.pop("text_index"), array_ops.int64)  # (W,) of T
@@ -177,14 +179,14 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         return self.with_labels(examples, labels, sample_weight)
 
     def encode_choices(self, x) -> tuple[dict, array_ops.Tensor]:
-        """Return examples of all choices, and the number of choices of each question.
+        """Convert all choices to examples.
 
         Args:
-            x: see `MultipleChoice.fit`.
+            x: See `MultipleChoice.fit`.
 
         Returns:
-            As of `encode_windows`, where "text_index" (W,) is the choice of each window, of all T
-            of them; and (N,) int64.
+            Examples as from `encode_windows`, where "text_index" (W,) is the index of each window's
+            choice among all T choices, and the number of choices per question, (N,) int64.
         """
         pairs = choice_pairs(*self.texts_of(x))
         tokens = [self.tokenizer.tokenize(text) for text in (pairs.first, pairs.second)]
@@ -197,7 +199,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         }, pairs.counts
 
     def encode_labels(self, y) -> array_ops.Tensor:
-        """Return labels, which `encode` has checked."""
+        """Return labels unchanged, because `encode` has checked them."""
         return y
 
     @validate_arguments

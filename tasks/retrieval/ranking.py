@@ -1,4 +1,4 @@
-"""Texts in the order of how well they match a query.
+"""Ranking of texts by their relevance to a query.
 
 Comment letters: N texts.
 """
@@ -22,7 +22,7 @@ INDEX_AND_SCORE = ("index", "score")
 
 
 class Hit(TypedDict):
-    """A document of an index: its number, its score, and what the index holds of it."""
+    """A document of an index: its index, its score, and its text, id and fields."""
 
     index: int
     score: float
@@ -32,7 +32,7 @@ class Hit(TypedDict):
 
 
 class RankedText(TypedDict):
-    """One of the texts that a reranker was given: its number among them, its score, itself."""
+    """A text that was ranked: its index in the given texts, its score, and the text."""
 
     index: int
     score: float
@@ -47,16 +47,18 @@ def ranked_texts(
     batch_size: int | None,
     shown: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[RankedText]:
-    """Return the texts in the order of how well they match a query, the best first.
+    """Rank texts by their relevance to a query, from the highest score to the lowest.
 
     Args:
-        task: with `_scores_of_texts(query, texts, batch_size)`, which returns the scores (N,) by
-            which the texts are ordered.
-        query, texts, top_k, batch_size: as for `Reranker.rank`.
-        shown: makes the scores in the answers of those; None: they are these.
+        task: Object with a method `_scores_of_texts(query, texts, batch_size)`. It returns the
+            scores (N,) that determine the order.
+        query, texts, top_k, batch_size: See `Reranker.rank`.
+        shown: Function that converts these scores to the scores in the result. Defaults to None,
+            which returns them unchanged.
 
     Raises:
-        ValueError: If `query` is not one text, or if `texts` or one of them is empty.
+        ValueError: If `query` is not a single text, or if `texts` is empty or contains an empty
+            text.
     """
     if not isinstance(query, str | bytes):
         raise invalid("query", query, "one text: call rank for each query")
@@ -70,13 +72,14 @@ def ranked_texts(
 def order_and_scores(
     reranker: Any, query: str, texts: list[str]
 ) -> tuple[Sequence[int], Sequence[float]]:
-    """Return the order in which a reranker has texts, and the falling scores that order them.
+    """Return the order of texts by a reranker, and their scores in descending order.
 
     Args:
-        reranker: one of our tasks, whose logits differ also where probabilities are 1; or an object
-            with its `rank`, whose order counts and not its scores, which may have been rounded.
-        query: a text.
-        texts: N of them.
+        reranker: A task of this package, whose logits differ even if the probabilities are 1, or
+            another object with `rank`. For other objects, only the order is used, because the
+            scores may have been rounded.
+        query: String.
+        texts: List of N texts.
     """
     if not texts:
         return [], []
@@ -89,22 +92,22 @@ def order_and_scores(
 
 
 def reranked(reranker: Any, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
-    """Return the best of some hits in the reranker's order, with its scores."""
+    """Return the best hits in the order of a reranker, with its scores."""
     ranked = reranker.rank(query, [hit["text"] for hit in hits], top_k=top_k)
     best = checked_ranking(ranked, len(hits))[:top_k]
     return [{**hits[index], "score": score} for index, score in best]
 
 
 def checked_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
-    """Return the indices and scores of a reranker's answer, checked.
+    """Check the result of a reranker and return its indices and scores.
 
     Args:
-        ranked: its answer.
-        count: of the texts that it was given.
+        ranked: The result of the reranker.
+        count: Integer. Number of texts that the reranker received.
 
     Raises:
-        ValueError: If an entry has no finite "score", or no "index" of a text that no other entry
-            has.
+        ValueError: If an entry has no finite "score", if its "index" is invalid, or if an index
+            occurs twice.
 
     Example:
         >>> checked_ranking([{"index": 1, "score": 0.5}], 2)
@@ -126,7 +129,7 @@ def checked_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
 
 
 def checked_texts(values, name: str, least: int = 1) -> list[str]:
-    """Return a column of texts as a list.
+    """Check a column of texts and convert it to a list.
 
     Raises:
         ValueError: If there are fewer than `least` texts, or if one is empty or not valid Unicode.
