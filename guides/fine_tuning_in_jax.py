@@ -7,10 +7,10 @@ Last modified: 2026/11/22
 Description: The same program on another backend, and what XLA likes.
 Accelerator: None
 
-Models here are written in `keras.ops`, so the backend is a setting: the same program trains on
-TensorFlow, JAX or PyTorch. On JAX every step is compiled by XLA, and attention is its fused kernel
-where the device has one. Texts are tokenized by the library `tokenizers` before training
-starts; TensorFlow is not needed. This guide needs `pip install jax`.
+The models are written with `keras.ops`, so the same program can train on TensorFlow, JAX or
+PyTorch. On JAX, every step is compiled by XLA, and attention uses a fused kernel if the device
+supports it. Texts are tokenized by the library `tokenizers` before the training starts. TensorFlow
+is not needed. This guide needs `pip install jax`.
 """
 
 # %%
@@ -36,7 +36,8 @@ print(keras.backend.backend(), jax.devices())
 """
 ## The data
 
-A part of the review sentences beside this guide (UCI "Sentiment Labelled Sentences", CC BY 4.0).
+We use a part of the review sentences in the folder of this guide (UCI "Sentiment Labelled
+Sentences", CC BY 4.0).
 """
 
 # %%
@@ -48,12 +49,11 @@ texts, labels = table["sentence"], table["label"].map({0: "negative", 1: "positi
 """
 ## One length, one program
 
-XLA makes a program for every shape that it meets. Short texts are packed into sequences of one
-length, longer ones are padded to one of few, and the last batch is filled, so that there are few
-programs, which are kept on disk. With a fixed
-`sequence_length` there is one, which suits TPUs and short texts such as these.
-`attention_dropout=0.0` lets training use the fused kernels of GPUs and TPUs, as they have no
-dropout in Keras.
+XLA compiles a program for every shape. To reduce the number of programs, short texts are packed
+into sequences of the same length, longer texts are padded to a few lengths, and the last batch is
+padded. The compiled programs are stored on disk. With a fixed `sequence_length`, there is only one
+program, which is a good choice for TPUs and for short texts such as these. The fused kernels of
+GPUs and TPUs do not support dropout in Keras. Set `attention_dropout=0.0` to use them in training.
 """
 
 # %%
@@ -72,11 +72,12 @@ axes = ez.display.learning_curves(history)
 
 # %% [markdown]
 """
-## The same weights elsewhere
+## Load the weights on other backends
 
-A preset has no backend: what JAX trained, TensorFlow or PyTorch opens.
+Presets do not depend on the backend. TensorFlow and PyTorch can load models that were trained with
+JAX.
 
-Several devices take one line before the model is made:
+To use several devices, add one line before you create the model:
 
 ```python
 keras.distribution.set_distribution(keras.distribution.DataParallel(devices=jax.devices()))

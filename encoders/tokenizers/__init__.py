@@ -1,6 +1,6 @@
-"""The tokenizers of the checkpoints, with identical ids.
+"""Tokenizers with the same ids as the tokenizers of the checkpoints.
 
-The records here list the classes as plain data; `choice` decides which of them a checkpoint has.
+This module lists the tokenizer classes as plain data. `choice` selects the class of a checkpoint.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ _FOLDER = "encoder_zoo.encoders.tokenizers"
 
 
 class TokenizerClass(NamedTuple):
-    """Names a tokenizer class, which `load` imports.
+    """Description of a tokenizer class that `load` imports.
 
     Attributes:
-        name: of the class.
-        module: in this folder.
-        files: of its vocabulary in a checkpoint's folder, unless tokenizer.json holds it.
-        checkpoint_names: transformers' classes, without "Fast", with the same ids; the first is
-            written to tokenizer_config.json.
-        pair_separators: number of end tokens between the two texts of a pair, unless
-            tokenizer.json has a template.
-        uses_segments: whether the second text of a pair has segment id 1, likewise.
-        first_column: see `Tokenizer`.
+        name: String. Name of the class.
+        module: String. Name of the module in this folder.
+        files: Tuple of the names of the vocabulary files in checkpoints without a tokenizer.json.
+        checkpoint_names: Tuple of the names of equivalent classes in transformers, without "Fast".
+            The first name is written to tokenizer_config.json.
+        pair_separators: Integer. Default number of end tokens between the two texts of a pair, if
+            tokenizer.json contains no template.
+        uses_segments: Boolean. Default for whether the second text of a pair has segment id 1, if
+            tokenizer.json contains no template.
+        first_column: Integer, see `Tokenizer`.
     """
 
     name: str

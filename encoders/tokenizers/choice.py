@@ -1,4 +1,4 @@
-"""Chooses the tokenizer class of a checkpoint by its files, without TensorFlow."""
+"""Choose the tokenizer class of a checkpoint by its files, without TensorFlow."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -46,10 +46,10 @@ def choose_tokenizer(
     config.json, the vocabulary files, the default.
 
     Args:
-        files: with tokenizer.json and tokenizer_config.json if there are any.
-        config: contents of config.json, {} if there is none.
-        names: of all files in the checkpoint's folder.
-        default: the class of the family's own checkpoints.
+        files: TokenizerFiles with the tokenizer.json and tokenizer_config.json of the checkpoint.
+        config: Dict. Contents of config.json, or {} if the file does not exist.
+        names: List of the names of all files in the folder of the checkpoint.
+        default: TokenizerClass of the family, or None. Defaults to None.
 
     Raises:
         ValueError: If `tokenizer_class` is not implemented.

@@ -1,4 +1,4 @@
-"""The SentencePiece tokenizers of XLM-RoBERTa, CamemBERT, ALBERT and DeBERTa."""
+"""SentencePiece tokenizers of XLM-RoBERTa, CamemBERT, ALBERT, DeBERTa and XLNet."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePiec
 from encoder_zoo.encoders.tokenizers.steps import COMPOSING, METASPACE, QUOTES
 from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS
 
-# The special tokens that transformers' classes put around texts, by their names there.
+# Names in transformers of the special tokens that its classes put around texts.
 TEMPLATE_NAMES = {"start_token": "bos_token", "end_token": "eos_token"}
 
 
 @serializable
 class XLMRobertaTokenizer(SentencePieceTokenizer):
-    """Tokenizes texts as XLM-RoBERTa: <s> <pad> </s> <unk>, the model's pieces, <mask>.
+    """SentencePiece tokenizer of XLM-RoBERTa.
 
-    The arguments are those of `SentencePieceTokenizer`.
+    The vocabulary consists of <s>, <pad>, </s>, <unk>, the pieces of the model, and <mask>. The
+    arguments are the same as for `SentencePieceTokenizer`.
 
     Source: Conneau et al., "Unsupervised Cross-lingual Representation Learning at Scale" (2020),
         section 3.
@@ -46,9 +47,10 @@ class XLMRobertaTokenizer(SentencePieceTokenizer):
 
 @serializable
 class CamembertTokenizer(SentencePieceTokenizer):
-    """Tokenizes texts as CamemBERT: <s>NOTUSED <pad> </s>NOTUSED <unk>, the pieces, <mask>.
+    """SentencePiece tokenizer of CamemBERT.
 
-    The arguments are those of `SentencePieceTokenizer`.
+    The vocabulary consists of <s>NOTUSED, <pad>, </s>NOTUSED, <unk>, <unk>NOTUSED, the pieces of
+    the model, and <mask>. The arguments are the same as for `SentencePieceTokenizer`.
 
     Source: Martin et al., "CamemBERT: a Tasty French Language Model" (2020), section 4.
 
@@ -149,20 +151,26 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
 @serializable
 class DebertaV2Tokenizer(SentencePieceTokenizer):
-    """Tokenizes texts as DeBERTa-v2 and v3: the model's pieces, then [MASK].
+    """SentencePiece tokenizer of DeBERTa-v2 and DeBERTa-v3.
 
-    Texts are normalized by the model's charsmap, as in the checkpoints' training. transformers 5
-    ignores the charsmap of spm.model; checkpoints saved with its tokenizer.json are read with
-    `normalize_nfc=True`, which gives its ids.
+    The vocabulary consists of the pieces of the model and [MASK]. Texts are normalized by the
+    charsmap of the model, as in the training of the checkpoints. transformers 5 ignores the
+    charsmap of spm.model. Checkpoints with a tokenizer.json of transformers 5 are loaded with
+    `normalize_nfc=True`, so that the ids are the same.
 
     Args:
-        normalize_nfc: normalize as transformers 5 does: NFC in place of the charsmap; single white
-            space characters other than space, line break and tab are ordinary characters.
-        vocabulary, scores, ...: those of `SentencePieceTokenizer`.
+        vocabulary: List of tokens, see `SentencePieceTokenizer`.
+        scores: List of scores, see `SentencePieceTokenizer`.
+        precompiled_charsmap: String or None, see `SentencePieceTokenizer`. Defaults to None.
+        remove_extra_whitespaces: Boolean, see `SentencePieceTokenizer`. Defaults to True.
+        normalize_nfc: Boolean. Whether to normalize texts with NFC instead of the charsmap, as in
+            transformers 5. White space other than spaces, line breaks and tabs is then treated as
+            ordinary characters. Defaults to False.
+        **options: Other arguments of `SentencePieceTokenizer`.
 
     Raises:
-        ValueError: As for `SentencePieceTokenizer`, and if `normalize_nfc` is combined with another
-            normalization.
+        ValueError: If an argument of `SentencePieceTokenizer` is invalid, or if `normalize_nfc` is
+            combined with another normalization.
 
     Source: He et al., "DeBERTa" (2021), released tokenization of version 2; `DebertaV2Tokenizer` of
         transformers 5.
@@ -221,7 +229,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         return steps
 
     def _sentencepiece_model(self) -> SentencePieceModel | None:
-        """Return None with normalize_nfc, which the format cannot represent."""
+        """Return None if `normalize_nfc` is True, which the format cannot represent."""
         return None if self.normalize_nfc else super()._sentencepiece_model()
 
     def _settings(self) -> dict:
@@ -230,15 +238,15 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
 
 @serializable
 class XLNetTokenizer(AlbertTokenizer):
-    """Tokenizes texts as XLNet: `A <sep> <cls>` and `A <sep> B <sep> <cls>`, cased.
+    """SentencePiece tokenizer of XLNet.
 
-    The <cls> token has a segment of its own. Batches
-    are padded on the right; transformers pads XLNet's on the left, which gives the same outputs, as
-    positions are relative and classifiers read the last real token.
+    Examples have the form `A <sep> <cls>` or `A <sep> B <sep> <cls>`, and <cls> has its own segment
+    id. Batches are padded on the right, while transformers pads XLNet on the left. The outputs are
+    the same, because positions are relative and classifiers read the last token before the padding.
 
     Args:
-        lowercase: lower-case the text.
-        **options: the other arguments of `AlbertTokenizer`.
+        lowercase: Boolean. Whether to lower-case texts. Defaults to False.
+        **options: Other arguments of `AlbertTokenizer`.
 
     Source: Yang et al. 2019, XLNet: Generalized Autoregressive Pretraining for Language
     Understanding, section 2.5, and its released tokenization.
@@ -252,7 +260,7 @@ class XLNetTokenizer(AlbertTokenizer):
 
     first_column = 0
     prefix_is_a_setting = False
-    # Its <s> and </s> are not used.
+    # <s> and </s> are not used.
     special_token_names = WritesFiles.special_token_names
     defaults: ClassVar = {
         "start_token": "<cls>",

@@ -1,4 +1,4 @@
-"""The base class of SentencePiece tokenizers: Unigram or BPE of words that begin with "▁"."""
+"""Base class of SentencePiece tokenizers with Unigram or BPE models."""
 
 from __future__ import annotations
 
@@ -41,31 +41,33 @@ from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
 class SentencePieceTokenizer(WritesFiles, Tokenizer):
-    """Tokenizes texts with a model that SentencePiece has trained.
+    """Base class of tokenizers for models that were trained by SentencePiece.
 
-    A text is normalized and split at white space. Each word, also the first, is prefixed by "▁" and
-    becomes the pieces with the highest sum of scores (Unigram) or, with merges, the pieces that
-    byte pair encoding of its characters gives.
+    A text is normalized and split at white space. Every word gets the prefix "▁". A Unigram model
+    splits the word into the tokens with the highest sum of scores. A BPE model merges its
+    characters. Ids and offsets are the same as in the library `tokenizers`.
 
     Args:
-        vocabulary: tokens in the order of their ids, with "▁" for spaces.
-        scores: of the tokens, log probabilities; None for a token that is not found in texts. Added
-            tokens at the end have no score. With merges, the numbers are not used.
-        precompiled_charsmap: the normalizer in base64, as in tokenizer.json; None for none.
-        byte_fallback: encode characters without a piece as bytes, the tokens "<0x00>" to "<0xFF>".
-        merges: "a b" pairs in the order in which they were learned, of a BPE model; None for a
-            Unigram model.
-        remove_extra_whitespaces: split texts at white space and remove it. If False, every space
-            becomes "▁", as does one inserted before a text, and tokens may span words.
-        **options: the other arguments of `Tokenizer`.
+        vocabulary: List of tokens in the order of their ids, with "▁" instead of spaces.
+        scores: List of log probabilities, with None for tokens that are not found in texts. Added
+            tokens at the end have no score. BPE models do not use the values.
+        precompiled_charsmap: String or None. Normalizer in base64, as in tokenizer.json. If None,
+            texts are not normalized. Defaults to None.
+        byte_fallback: Boolean. Whether to encode characters without a token as the byte tokens
+            "<0x00>" to "<0xFF>". Defaults to False.
+        merges: List of "a b" pairs in the order in which they were learned for a BPE model, or None
+            for a Unigram model. Defaults to None.
+        remove_extra_whitespaces: Boolean. Whether to split texts at white space and remove it. If
+            False, every space is replaced by "▁", a space is inserted before the text, and tokens
+            can span several words. Defaults to True.
+        **options: Other arguments of `Tokenizer`.
 
     Raises:
-        ValueError: If the vocabulary lacks a special token, if there are more scores than tokens,
-            or if a merge is not two tokens that together are a third.
+        ValueError: If the vocabulary does not contain a special token, if there are more scores
+            than tokens, or if a merge does not join two tokens to a third token.
 
     Source: Kudo & Richardson, "SentencePiece" (2018); Kudo, "Subword Regularization" (2018);
-        Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016). Ids
-        and offsets are those of the library `tokenizers`, which transformers uses.
+        Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016).
     """
 
     lstrip_mask = True
@@ -95,17 +97,17 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @property
     def scores(self) -> list[float | None]:
-        """Scores of the tokens; None for a token that is not found in texts."""
+        """Scores of the tokens, with None for tokens that are not found in texts."""
         return [None if np.isnan(score) else score for score in self._scores.tolist()]
 
     @property
     def merges(self) -> list[str] | None:
-        """Pairs of tokens in the order in which they were learned; None for a Unigram model."""
+        """Pairs of tokens in the order in which they were learned, or None for Unigram models."""
         return None if self._merges is None else list(self._merges)
 
     @property
     def ids_in_texts(self) -> list[int]:
-        """Ids of the tokens that the model finds in texts: with a score, and without a role."""
+        """Ids of the tokens with a score that are not special tokens."""
         special, tokens = set(self.special_token_ids[:5]), self._vocabulary.tokens
         return [
             token_id
@@ -115,7 +117,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @property
     def merges_in_texts(self) -> list[str]:
-        """The merges without those that make a token that is not found in texts."""
+        """Merges whose results are found in texts."""
         texts = {self._vocabulary.tokens[i] for i in self.ids_in_texts}
         return [
             merge
@@ -124,7 +126,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         ]
 
     def starts_word(self, token: str) -> bool:
-        """Return whether a token begins a word."""
+        """Return whether a token starts a word."""
         return token.startswith(SPACE)
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
@@ -208,16 +210,15 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
     def from_sentencepiece(
         cls, content: bytes, name: str = "the model", **options
     ) -> SentencePieceTokenizer:
-        """Build the tokenizer of a model that SentencePiece has trained.
+        """Build a tokenizer from a SentencePiece model.
 
         Args:
-            content: bytes of the model file.
-            name: of the file, for error messages.
-            **options: further arguments of the constructor.
+            content: Bytes. Contents of the model file.
+            name: String. Name of the file for error messages. Defaults to "the model".
+            **options: Other arguments of the constructor.
 
         Raises:
-            ValueError: If the model has settings or pieces that are not implemented. See also
-                `read_model`.
+            ValueError: If the model is damaged, or if its settings or pieces are not supported.
         """
         model = spm.read_model(content, name)
         for field, expected in MODEL_SETTINGS.items():
