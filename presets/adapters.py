@@ -1,5 +1,7 @@
-"""Reads and writes low-rank updates in the format of peft: `adapter_config.json` and
-`adapter_model.safetensors`."""
+"""Read and write low-rank updates in the format of peft.
+
+The files are `adapter_config.json` and `adapter_model.safetensors`.
+"""
 
 from __future__ import annotations
 
@@ -42,47 +44,47 @@ logger = logging.getLogger("encoder_zoo")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MANIFEST, ADAPTERS = "encoder_zoo_adapters.json", "adapters"  # peft ignores this file
 PREFIX = "base_model.model."
-# Options of peft with their values for plain LoRA. All others, also unknown ones, are null, false
-# or empty there: `_check_config` refuses what may change the numbers.
+# Options of peft and their values for plain LoRA. All other options must be null, false or empty.
+# `_check_config` raises an error for options that may change the outputs.
 PLAIN = {
     "peft_type": "LORA",
     "bias": "none",
     "use_dora": False,
     "fan_in_fan_out": False,
 }
-PEFT_ALPHA = 8  # where a file has no lora_alpha
-# Values that change how A and B begin, before training, and no other weights.
+PEFT_ALPHA = 8  # if a file has no lora_alpha
+# Values that only change the initial values of A and B.
 INITIALIZERS = (True, False, None, "gaussian", "eva", "orthogonal")
-# {option: why it does not change the numbers}
+# {option: reason why it does not change the outputs}
 IRRELEVANT = {
     **dict.fromkeys(("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora"), "read"),
     **dict.fromkeys(("target_modules", "exclude_modules", "modules_to_save"), "read"),
     **dict.fromkeys(("layers_to_transform", "layers_pattern"), "read"),
-    "init_lora_weights": "of the first step; values that change other weights are refused",
-    "task_type": "the class that loads says the task, and the shapes of its head are checked",
+    "init_lora_weights": "initial values only, other values raise an error",
+    "task_type": "the class defines the task, and the shapes of its head are checked",
     "auto_mapping": "names classes, which are not imported",
-    "peft_version": "noted",
-    "base_model_name_or_path": "noted; the shapes of all tensors are checked",
-    "revision": "noted, of the base model",
+    "peft_version": "for information",
+    "base_model_name_or_path": "for information, the shapes of all tensors are checked",
+    "revision": "revision of the base model, for information",
     "inference_mode": "says whether updates are trained",
-    "lora_dropout": "of training",
-    "loftq_config": "of init_lora_weights, which is checked",
-    "eva_config": "of init_lora_weights, which is checked",
-    "corda_config": "of init_lora_weights, which is checked",
-    "lora_ga_config": "of init_lora_weights, which is checked",
+    "lora_dropout": "used in training only",
+    "loftq_config": "option of init_lora_weights, which is checked",
+    "eva_config": "option of init_lora_weights, which is checked",
+    "corda_config": "option of init_lora_weights, which is checked",
+    "lora_ga_config": "option of init_lora_weights, which is checked",
     "megatron_core": "names a module that is used with megatron_config, which is checked",
-    "qalora_group_size": "of use_qalora, which is checked",
+    "qalora_group_size": "option of use_qalora, which is checked",
     "runtime_config": "where and when weights are computed",
-    "ensure_weight_tying": "of modules_to_save, whose tensors are checked",
+    "ensure_weight_tying": "option of modules_to_save, whose tensors are checked",
 }
 
 
-# Modules that peft saves whole for tasks with classes, in addition to `modules_to_save`.
+# Modules that peft saves completely for classification, in addition to `modules_to_save`.
 CLASSIFIERS = ("classifier", "score")
 
 
 def projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
-    """Return the dense layers of a backbone by their names in transformers.
+    """Return the dense layers of a backbone with their names in transformers.
 
     Example:
         >>> from encoder_zoo import BertBackbone
@@ -110,8 +112,8 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     layers = {name: layer for name, layer in known.items() if layer in updates}
     if others := [layer.path for layer in updates if layer not in layers.values()]:
         raise ValueError(
-            f"peft has no low-rank updates of {', '.join(others[:3])}: transformers has no linear "
-            "layer in its place. Use save_to_preset."
+            f"peft cannot store low-rank updates for {', '.join(others[:3])}, because transformers "
+            "has no corresponding linear layer. Use save_to_preset."
         )
     # As in torch, A is (rank, in) and B is (out, rank).
     arrays = {
@@ -152,34 +154,37 @@ def _without(prefixes: Iterable[str], name: str) -> str:
 
 
 def _target_modules(chosen: Collection[str], known: Iterable[str]) -> list[str]:
-    """Return names by which peft chooses exactly these layers: their ends, if those suffice."""
+    """Return `target_modules` for the chosen layers. Use short names if they are unambiguous."""
     ends = sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in chosen})
     exact = {name for name in known if _is_named(name, ends)} == {*chosen}
     return ends if exact else sorted(chosen)
 
 
 def _is_named(name: str, ends: Iterable[str]) -> bool:
-    """Return whether some names have a module's name, or the end of it, as peft compares them."""
+    """Return whether a module name equals or ends with one of the given names, as in peft."""
     return any(f".{name}".endswith(f".{end}") for end in ends)
 
 
 def _whole_tensors(
     task: PresetTask, updates: Collection[keras.layers.Layer], head: object = None
 ) -> dict[str, tuple]:
-    """Return the weights that adapters hold as they are: those of the head and its pooler.
+    """Return the weights that adapter files store completely: the head and its pooler.
 
     Args:
         task: The task.
         updates: Layers with low-rank updates.
-        head: The layer that becomes the head of a task without one. Defaults to None.
+        head: Layer that becomes the head of a task without a head. Defaults to None.
 
     Returns:
-        {name in the file: (weight, whether the file has its transpose)}.
+        A dict {name in the file: (weight, whether the file stores its transpose)}.
+
+    Raises:
+        ValueError: If peft has no adapters for the type of the task.
     """
     if task.record.peft_type is None:
         raise ValueError(
-            f"A {type(task).__name__} has no files of adapters, only a SequenceClassifier and a "
-            "TokenClassifier have. Use save_to_preset."
+            f"{type(task).__name__} does not support adapter files. Only SequenceClassifier and "
+            "TokenClassifier do. Use save_to_preset."
         )
     backbone, record = task.backbone, task.head_record
     found = []
@@ -197,12 +202,13 @@ def _whole_tensors(
 
 
 def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
-    """Return the weights below the adapters of a task that adapters replace as a whole.
+    """Return the original values of the weights that adapters replace completely.
 
-    peft keeps them next to those of each adapter.
+    peft keeps the original values in addition to the values of each adapter.
 
     Returns:
-        {name in a file of adapters: array}. Without updates the weights are the task's own.
+        A dict {name in an adapter file: array}. If the task has no low-rank updates, the arrays are
+            its current weights.
     """
     if task.record.peft_type is None:
         return {}
@@ -230,7 +236,7 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
         for name, (weight, transposed) in _whole_tensors(task, updates, head).items()
     }
     before, replaces = weights_before_adapters(task), bool(current_updates(task.backbone))
-    layers = {_layer_of(name) for name in file.shapes}  # whole ones
+    layers = {_layer_of(name) for name in file.shapes}  # layers that are stored completely
     expected = {
         name: shape
         for name, shape in shapes.items()
@@ -244,12 +250,12 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     restored = {*_whole_tensors(task, ())} - {*expected} if replaces else set()
     if unknown := sorted(restored - {*before}):
         raise ValueError(
-            f"{files.path} does not replace {', '.join(unknown)}, which other adapters or a "
-            "training have set. Load the adapters into a new model, from from_preset."
+            f"{files.path} does not contain {', '.join(unknown)}, and the task has values from "
+            "other adapters or from training. Load the adapters into a new model from from_preset."
         )
     check_updatable(updates)
     values = {name: _values(file, name) for name in expected}
-    files.check_unchanged()  # before anything of the task is changed
+    files.check_unchanged()  # before the task is changed
     train_updates(task.backbone, {})
     if head is not None:
         task._set_classes(head.units, None)
@@ -265,7 +271,7 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     task.weights_before_adapters = before
     if replaces:
         logger.warning(
-            "The low-rank updates in %s replace those that this %s had.",
+            "The low-rank updates in %s replace the previous updates of this %s.",
             files.path,
             type(task).__name__,
         )
@@ -274,10 +280,13 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
 def _chosen_layers(
     task: PresetTask, config: dict, file: SafetensorsFile
 ) -> tuple[dict[str, keras.layers.Dense], list[str]]:
-    """Return the layers with updates by name, and which tensors are missing if there are none.
+    """Select the layers with low-rank updates.
 
-    A list of `target_modules` chooses layers as in peft, with or without tensors in the file. Of a
-    regular expression, which is not evaluated, the tensors tell the layers.
+    If `target_modules` is a list, it selects layers as in peft, even if their tensors are missing.
+    Regular expressions are not evaluated. Instead, layers with tensors in the file are selected.
+
+    Returns:
+        A dict of layers by name, and a list of missing tensors, which is empty if there are layers.
     """
     known, targets = projections(task.backbone), config.get("target_modules")
     stored = {
@@ -296,7 +305,7 @@ def _chosen_layers(
 
 
 def _is_chosen(name: str, config: dict) -> bool:
-    """Return whether peft does not leave out a module of the right name."""
+    """Return whether the options of peft do not exclude a module."""
     excluded, numbers = config.get("exclude_modules"), config.get("layers_to_transform")
     if isinstance(excluded, list) and _is_named(name, excluded):
         return False
@@ -311,7 +320,7 @@ def _is_chosen(name: str, config: dict) -> bool:
 
 
 def _is_in(name: str, modules: Iterable[str]) -> bool:
-    """Return whether a tensor or a layer is inside a module that has one of some names."""
+    """Return whether a tensor or a layer is inside one of the given modules."""
     return any(f".{module}." in f".{name}." for module in modules)
 
 
@@ -320,13 +329,13 @@ def _layer_of(name: str) -> str:
 
 
 def _is_saved(name: str, config: dict) -> bool:
-    """Return whether the file has to hold a tensor of the head or its pooler."""
+    """Return whether the adapter file must contain a tensor of the head or its pooler."""
     classifiers = CLASSIFIERS if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS") else ()
     return _is_in(name, (*(config.get("modules_to_save") or ()), *classifiers))
 
 
 def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
-    """Return rank and alpha of a layer, such that alpha / rank is what peft multiplies by."""
+    """Return the rank and alpha of a layer. The scale of its update in peft is alpha / rank."""
 
     def value_of(option: str, default: float) -> float:
         patterns = config.get(option) or {}
@@ -344,7 +353,7 @@ def _literal(pattern: str) -> str:
 
 
 def _missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer | None:
-    """Return a new head for a task without classes, with as many as the file has; or None."""
+    """Build a head with the number of classes in the file, if the task has no classes yet."""
     shape = file.shapes.get(f"{PREFIX}{task.head_record.output}.weight", ())
     if task.head is not None or task.given_head is not None or len(shape) != 2:
         return None
@@ -372,14 +381,14 @@ WORDS = Rule(
             for word in (v if isinstance(v, list) else [v])
         )
     ),
-    "names of lists of layers, without a regular expression",
+    "names of layer lists without regular expressions",
 )
 
 
 def _patterns(rule: Rule) -> Rule:
-    """Return the rule of a dict of names of modules to values.
+    """Create a rule for dicts from module names to values.
 
-    A regular expression of a stranger may take for ever.
+    Regular expressions are not allowed, because their evaluation can take very long.
     """
     return Rule(
         lambda v: (
@@ -390,7 +399,7 @@ def _patterns(rule: Rule) -> Rule:
                 and all(map(rule.holds, v.values()))
             )
         ),
-        f"a dict of names of modules, without a regular expression, to {rule.words}",
+        f"a dict from module names without regular expressions to {rule.words}",
     )
 
 
@@ -409,7 +418,7 @@ RULES = {
 
 
 def _check_config(config: dict, folder: pathlib.Path) -> None:
-    """Raise a ValueError for adapters other than LoRA of whole layers."""
+    """Raise a ValueError if the adapters are not plain LoRA of whole layers."""
     for name, value in config.items():
         if name in IRRELEVANT or not value:
             continue
@@ -422,9 +431,9 @@ def _check_config(config: dict, folder: pathlib.Path) -> None:
         raise invalid(
             f"{folder / CONFIG}: init_lora_weights",
             initializer,
-            "true, false or 'gaussian': others change the model's own weights. Merge the adapters "
-            "with model.merge_and_unload().save_pretrained(folder) of peft, and open that by "
-            "from_preset",
+            "true, false or 'gaussian', because other values change the weights of the model. "
+            "Merge the adapters in peft with model.merge_and_unload().save_pretrained(folder), and "
+            "open the folder with from_preset",
         )
     for name, rule in RULES.items():
         check_argument(f"{folder / CONFIG}: {name}", config.get(name), rule)
@@ -433,7 +442,7 @@ def _check_config(config: dict, folder: pathlib.Path) -> None:
 def _check_shapes(
     file: SafetensorsFile, expected: dict[str, tuple[int, ...]], missing: list[str]
 ) -> None:
-    """Raise an error if tensors are missing, unexpected, or of another shape."""
+    """Raise an error if tensors are missing, unexpected, or have other shapes."""
     misfits = [f"+ {shown(name)} (unexpected)" for name in sorted({*file.shapes} - {*expected})]
     misfits += [f"- {name} (missing)" for name in missing]
     for name, shape in expected.items():
@@ -444,7 +453,7 @@ def _check_shapes(
     if misfits:
         described = "\n".join(misfits)
         raise ValueError(
-            f"{pathlib.Path(file.path).parent}: the adapters are not of this model.\n{described}"
+            f"{pathlib.Path(file.path).parent}: the adapters do not fit this model.\n{described}"
         )
 
 

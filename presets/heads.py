@@ -1,8 +1,8 @@
-"""Decides which head of a checkpoint is a task's, and loads it.
+"""Find the head of a checkpoint that belongs to a task, and load its weights.
 
-The weights decide whether there is one, and how many outputs it has; then config.json names them.
-Its `architectures` decide only between tasks whose heads have tensors of the same names: they are
-often those of the model that training began with.
+The weights decide whether a head exists and how many outputs it has. The names of the outputs are
+read from config.json. `architectures` in config.json is only used to distinguish tasks whose heads
+have the same tensor names, because it often names the model that training started from.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from encoder_zoo.presets.opening import Safeguards
 
 logger = logging.getLogger("encoder_zoo")
 
-# Heads for one text or pair, which are one function if they have one output.
+# Heads for a text or a text pair. With a single output, they compute the same function.
 _OF_TEXTS = {"ForSequenceClassification", "ForMultipleChoice"}
 _OUTPUTS = {"ForMultipleChoice": 1, "ForQuestionAnswering": 2}
-# Heads that an encoder brings from its pretraining: that a new one takes their place is no news.
+# Heads from pretraining. Replacing them by a new head does not need a warning.
 _PRETRAINED = ("ForMaskedLM", "ForPreTraining")
-_MAX_SHOWN = 8  # names of tensors in a log line
-# Ends of the names of files that may hold a head by itself.
+_MAX_SHOWN = 8  # tensor names in a log line
+# Suffixes of files that may contain a separate head.
 _HEAD_FILES = (".bin", ".ckpt", ".h5", ".joblib", ".pickle", ".pkl", ".pt", ".pth", ".safetensors")
-# The same model for other frameworks, and the state of a training.
+# The same model for other frameworks, and training states.
 _OTHER_FILES = (
     SAFETENSORS.file,
     PYTORCH.file,
@@ -49,20 +49,19 @@ _OTHER_FILES = (
 
 
 def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -> str | None:
-    """Set `architectures` and `id2label` of a checkpoint to what its weights hold for a task.
+    """Set `architectures` and `id2label` of a checkpoint to match its weights and a task.
 
     Args:
-        checkpoint: the opened preset, whose `config` is replaced.
-        cls: of the task.
-        given: arguments of the caller for the task.
+        checkpoint: `Checkpoint`. Its `config` is replaced.
+        cls: Class of the task.
+        given: Dict of task arguments from the caller.
 
     Returns:
-        The class of transformers that has the head which the tensors are of, if it is another
-        task's; None otherwise.
+        The name of a class of transformers if the head belongs to another task. Otherwise None.
 
     Raises:
-        ValueError: If the number of labels differs from the outputs of the weights, or if two
-            classes have one name.
+        ValueError: If the number of labels differs from the number of outputs, or if two classes
+            have the same name.
     """
     family, suffix = checkpoint.family, cls.record.head
     head, config = cls.head_of(family), dict(checkpoint.config)
@@ -75,7 +74,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
     checkpoint.config = config
     if not _holds(checkpoint, head):
         return None
-    # Heads that are one function with the task's.
+    # Heads that compute the same function as the head of the task.
     same = _OF_TEXTS if suffix in _OF_TEXTS and not cls.record.has_classes else {suffix}
     rivals = _rivals(checkpoint, head, same)
     written = config.get("architectures") or []
@@ -90,12 +89,12 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
         owner = suffix
         if rivals:
             logger.warning(
-                "%s: of which task %s is, architectures in %s does not tell: %s. It is taken for "
-                "the head of %s.",
+                "%s: cannot infer the task of %s from architectures in %s (%s). Loading it as the "
+                "head of %s.",
                 checkpoint.folder.name,
                 f"{head.output}.weight",
                 checkpoint.config_file.name,
-                ", ".join(written) or "there is none",
+                ", ".join(written) or "missing",
                 cls.__name__,
             )
     config["architectures"] = [family.class_name(owner)]
@@ -108,7 +107,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
 
 
 def _names_of_classes(config: Mapping) -> list[str] | None:
-    """Return the names of classes in config.json: LABEL_0, ... if there is only their number."""
+    """Return the class names in config.json, or LABEL_0, ... if it only has their number."""
     if names := config.get("id2label"):
         return [names[key] for key in sorted(names, key=int)]
     if numbers := config.get("label2id"):
@@ -118,18 +117,18 @@ def _names_of_classes(config: Mapping) -> list[str] | None:
 
 
 def _check_named_by_caller(checkpoint: Checkpoint, names: Sequence[str], given: Mapping) -> None:
-    """Raise an error if two classes have one name, unless the caller names or counts them."""
+    """Raise an error for duplicate class names unless the caller passes labels or their number."""
     if given.get("labels") is None and given.get("num_classes") is None:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(
-            f"{checkpoint.config_file}: id2label has the name {twice!r} more than once. Pass the "
-            f"names of all {len(names)} classes in their order, labels=[...], or "
+            f"{checkpoint.config_file}: id2label has the name {twice!r} more than once. Pass "
+            f"labels=[...] with the names of all {len(names)} classes in order, or "
             f"num_classes={len(names)}."
         )
 
 
 def _holds(checkpoint: Checkpoint, head: Head) -> bool:
-    """Return whether the weights have a tensor of every layer of a head."""
+    """Return whether the checkpoint has tensors for all layers of a head."""
     layers = set(head.tensors.values())
     if head.tied_bias_may_be_absent:
         layers.discard(head.tied_bias)
@@ -138,8 +137,8 @@ def _holds(checkpoint: Checkpoint, head: Head) -> bool:
 
 
 def _rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
-    """Return the other heads of the family whose tensors these may be."""
-    if head.tied_bias:  # further heads of pretraining are beside it, not in its place
+    """Return the other heads of the family that could own the same tensors."""
+    if head.tied_bias:  # other pretraining heads have separate tensors
         return {}
     outputs = checkpoint.shapes.get(f"{head.output}.weight", (0,))[0]
     return {
@@ -155,9 +154,9 @@ def _rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Hea
 def _owner_by_tensors(
     checkpoint: Checkpoint, suffix: str, head: Head, rivals: Mapping[str, Head]
 ) -> str | None:
-    """Return whose the tensors are, if others beside them tell: hidden layers and the pooler."""
+    """Infer the task of a head from its hidden layers and the pooler, or return None if unclear."""
     family = checkpoint.family
-    # Layers of the encoder, such as a pooler, may be there without being used.
+    # A checkpoint may contain encoder layers that are not used, such as a pooler.
     own = {
         name: {layer for layer in other.tensors.values() if not layer.startswith(family.prefix)}
         for name, other in {suffix: head, **rivals}.items()
@@ -170,7 +169,7 @@ def _owner_by_tensors(
 
 
 def _head_in(name: str, family: Family) -> str | None:
-    """Return which of a family's heads the name of a class in `architectures` stands for."""
+    """Return the head of the family that a class name in `architectures` stands for."""
     exact = [head for head in family.heads if family.class_name(head) == name]
     return next(iter([*exact, *(head for head in family.heads if name.endswith(head))]), None)
 
@@ -178,7 +177,7 @@ def _head_in(name: str, family: Family) -> str | None:
 def _labels_of_outputs(
     checkpoint: Checkpoint, head: Head, names: list[str] | None, given: Mapping
 ) -> list[str]:
-    """Return a name for every output that the weights have."""
+    """Return one label for every output of the head."""
     output = f"{head.output}.weight"
     outputs = checkpoint.shapes[output][0]
     if names is None or len(names) == outputs:
@@ -189,11 +188,11 @@ def _labels_of_outputs(
     if has_names and count != outputs:
         raise ValueError(
             f"{checkpoint.config_file}: id2label names {len(names)} classes, but {output} has "
-            f"{outputs} outputs. Pass the names of all {outputs} in their order, labels=[...], or "
+            f"{outputs} outputs. Pass labels=[...] with all {outputs} names in order, or "
             f"num_classes={outputs}."
         )
     logger.warning(
-        "%s: %s has %d classes, but %s has %d outputs, which are taken.",
+        "%s: %s has %d classes, but %s has %d outputs. The number of outputs is used.",
         checkpoint.folder.name,
         checkpoint.config_file.name,
         len(names),
@@ -211,18 +210,22 @@ def restore_head(
     new_pooler: bool,
     other_class: str | None,
 ) -> set[str]:
-    """Load the task's head, or log one warning that says why it is new.
+    """Load the head of a task, or log a warning that explains why the head is new.
 
     Args:
-        checkpoint: after `settle_head`, which returned `other_class`.
-        task: whose head gets the weights.
-        arguments: of the caller.
-        safeguards: options of the checks.
-        new_pooler: whether the checkpoint has no pooler.
-        other_class: see `settle_head`.
+        checkpoint: `Checkpoint` after `settle_head`.
+        task: Task whose head is loaded.
+        arguments: Dict of task arguments from the caller.
+        safeguards: `Safeguards`. Options of the checks.
+        new_pooler: Boolean. Whether the checkpoint has no pooler.
+        other_class: String or None. The result of `settle_head`.
 
     Returns:
-        The names of the tensors that are used.
+        The set of the names of loaded tensors.
+
+    Raises:
+        ValueError: If the checkpoint was saved by this task, but some of its tensors are missing or
+            have other shapes.
     """
     head = task.head_of(checkpoint.family)
     checkpoint = _with_labels_of(task, checkpoint, head)
@@ -235,16 +238,16 @@ def restore_head(
     if misfits and matched and checkpoint.is_of_one_task:
         raise ValueError(
             f"{checkpoint.folder}: weights of {type(task).__name__} are missing or have other "
-            f"shapes: {described}. Download the folder again, or leave out the arguments that "
-            "change its layers."
+            f"shapes: {described}. Download the folder again, or remove the arguments that change "
+            "its layers."
         )
     has_parts = matched if head.tied_bias else f"{head.output}.weight" in checkpoint.shapes
     if other_class:
-        reason = f"the checkpoint's is of {other_class}"
+        reason = f"the checkpoint has the head of {other_class}"
     elif misfits and not has_parts and all(what == "missing" for what in misfits.values()):
         is_custom = any(name.startswith(f"{CUSTOM_HEAD}.") for name in checkpoint.shapes)
-        own = "the checkpoint's is of a layer that head=... takes"
-        reason = own if is_custom else "the checkpoint has none"
+        own = "the checkpoint has a custom head, which must be passed as head=..."
+        reason = own if is_custom else "the checkpoint has no head"
     else:
         reason = task.head_misfit(checkpoint.config, arguments) or described
     if not reason:
@@ -253,7 +256,7 @@ def restore_head(
         if head.output:
             _report_differences(checkpoint, task, absent)
         if new_pooler:
-            message = "%s has no pooler: it starts from random weights. Fine-tune before use."
+            message = "%s has no pooler. It starts from random weights. Fine-tune before use."
             logger.warning(message, checkpoint.folder.name)
         return set(matched)
     kept = set() if other_class else _keep_hidden(checkpoint, task, matched, safeguards)
@@ -270,7 +273,7 @@ def restore_head(
         type(task).__name__,
         reason,
         "; the pooler too" if new_pooler else "",
-        f", but for {_listed(kept)}" if kept else "",
+        f", except {_listed(kept)}" if kept else "",
         f" Not used: {unused}." if unused else "",
         f" Not read: {unread}." if unread else "",
     )
@@ -278,7 +281,7 @@ def restore_head(
 
 
 def _absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[str]:
-    """Return the biases that the checkpoint lacks of layers whose weights it has: they are 0."""
+    """Return the missing biases of layers whose weights exist. These biases are 0."""
     return [
         name
         for name, what in misfits.items()
@@ -289,16 +292,16 @@ def _absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[str]:
 
 
 def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequence[str]) -> None:
-    """Log what the checkpoint lacks of a trained head, and which layers no head here has."""
+    """Log the missing biases of a trained head and the layers that are not part of any head."""
     folder, name = checkpoint.folder.name, type(task).__name__
     if absent:
-        message = "%s has no %s: the head of %s has 0 there."
+        message = "%s has no %s. The head of %s uses 0 instead."
         logger.warning(message, folder, _listed(absent), name)
     heads = task.head_record, *checkpoint.family.heads.values()
     if unused := _unused_tensors(checkpoint, _layers_of(heads), ()):
         message = (
-            "%s: %s does not use %s, which no head of %s has: the model that was saved may answer "
-            "otherwise."
+            "%s: %s does not use %s, because no head of %s has these layers. The outputs may "
+            "differ from the saved model."
         )
         logger.warning(message, folder, name, unused, type(task.backbone).__name__)
 
@@ -306,9 +309,10 @@ def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequen
 def _keep_hidden(
     checkpoint: Checkpoint, task: PresetTask, matched: Mapping, safeguards: Safeguards
 ) -> set[str]:
-    """Load the layers before the output layer that the checkpoint has, as transformers does.
+    """Load the hidden layers of a head if the checkpoint has them, as transformers does.
 
-    Those of a head that is built later, for the labels of `fit`, are kept for it.
+    If the head is built later from the labels of `fit`, the weights are stored in `kept_weights`
+    until then.
     """
     record = task.head_record
     if task.head:
@@ -324,12 +328,12 @@ def _keep_hidden(
 
 
 def _layers_of(heads: Iterable[Head]) -> set[str]:
-    """Return the names of the layers of heads in a checkpoint."""
+    """Return the names that the layers of heads have in a checkpoint."""
     return {name for head in heads for name in (*head.tensors.values(), head.output) if name}
 
 
 def _unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterable[str]) -> str:
-    """Return the names of the tensors that are neither the encoder's nor of these layers."""
+    """List the tensors that belong neither to the encoder nor to the given layers."""
     family = checkpoint.family
     known = {name.split(".")[0] for name in (*family.tensors.values(), family.pooler or "")}
     known |= layers
@@ -339,9 +343,9 @@ def _unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterable[str
 
 
 def _unread_files(checkpoint: Checkpoint) -> str:
-    """Return the names of files in the folder or repository that may hold a head, and are not read.
+    """List the files in the folder or repository that are not read but may contain a head.
 
-    Those of a training's state, or of the same model for other frameworks, are left out.
+    Training states and weights of the same model for other frameworks are excluded.
     """
     return _listed(
         name
@@ -353,22 +357,22 @@ def _unread_files(checkpoint: Checkpoint) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Return names of tensors, the first ones of many."""
+    """Join names to a list for a message. Long lists are shortened."""
     names = sorted(names)
     others = len(names) - _MAX_SHOWN
     return ", ".join(names[:_MAX_SHOWN]) + (f" and {others} others" if others > 0 else "")
 
 
 def _with_labels_of(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Checkpoint:
-    """Return the checkpoint with the rows of the task's labels, if it has some of these."""
+    """Select the rows of the checkpoint that belong to the labels of the task, if any."""
     rows = task.kept_classes(checkpoint.config) if task.head else None
     if rows is None:
         return checkpoint
     new = [label for label, row in zip(task.labels, rows, strict=True) if row is None]
     if new:
         logger.warning(
-            "%s: the head of %s keeps the labels that the checkpoint has; %s %s new. Fine-tune "
-            "before use.",
+            "%s: the head of %s keeps the known labels of the checkpoint, and %s %s new. "
+            "Fine-tune before use.",
             checkpoint.folder.name,
             type(task).__name__,
             ", ".join(map(repr, new)),
@@ -377,7 +381,7 @@ def _with_labels_of(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Che
     names = checkpoint.config["id2label"]
     if left := [names[str(i)] for i in range(len(names)) if i not in rows]:
         logger.info(
-            "%s: the head of %s leaves out the outputs for %s.",
+            "%s: the head of %s does not use the outputs for %s.",
             checkpoint.folder.name,
             type(task).__name__,
             ", ".join(map(repr, left)),
@@ -386,7 +390,7 @@ def _with_labels_of(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Che
 
 
 def _check_tied(checkpoint: Checkpoint, head: Head) -> None:
-    """Raise an error if a tied output projection differs from the token embedding."""
+    """Check that a tied output projection equals the token embedding."""
     twins = checkpoint.family.tied if head.tied_bias else {}
     for name in unexpected(checkpoint, ()):
         if name in twins and name.startswith(f"{head.output}."):
@@ -397,13 +401,13 @@ def _check_tied(checkpoint: Checkpoint, head: Head) -> None:
 
 
 class RelabelledCheckpoint(Checkpoint):
-    """A checkpoint whose output layer has the rows of other labels, some of which are its own.
+    """A checkpoint whose output layer is rearranged for new labels.
 
     Args:
-        checkpoint: with the rows of its labels.
-        output: name of the output layer.
-        rows: (C,) for each label the row that is its own in the checkpoint; None for a new label,
-            whose weights are 0.
+        checkpoint: `Checkpoint` with the rows of its own labels.
+        output: String. Name of the output layer.
+        rows: List of integers or None. For each new label, the index of its row in the checkpoint.
+            None stands for an unknown label, whose weights are set to 0.
     """
 
     def __init__(self, checkpoint: Checkpoint, output: str, rows: Sequence[int | None]):

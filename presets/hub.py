@@ -1,4 +1,4 @@
-"""Downloads presets from the Hugging Face hub and from Kaggle."""
+"""Download presets from the Hugging Face Hub and from Kaggle."""
 
 from __future__ import annotations
 
@@ -36,33 +36,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
-# The hub's converter to safetensors, and the title of its pull requests.
+# The bot that converts weights to safetensors, and the title of its pull requests.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
 _SETTINGS = {CONFIG, GLINER, MANIFEST, *MODULE_SETTINGS, *tokenizer_file_names()}
-# Beside the encoder's weights; adapters are for `load_adapters` of the folder.
+# Files that are downloaded together with weights. Adapters are used by `load_adapters`.
 _WITH_WEIGHTS = {CARD, *LINEAR, adapters.CONFIG, adapters.WEIGHTS}
 _MODULE_FOLDER = re.compile(r"(?:\w+_)?\d+_\w+")
-_FIRST = re.compile(r"(?:\w+_)?0_")  # of a folder with an encoder
-# {folder of a commit in the cache: the names of all its files, as the hub has listed them}
+_FIRST = re.compile(r"(?:\w+_)?0_")  # the folder of an encoder
+# {folder of a commit in the cache: names of all files of the commit on the hub}
 _LISTED: dict[pathlib.Path, list[str]] = {}
 
 
 def from_hugging_face(
     address: str, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
-    """Return a repository's folder in the hub's cache, after downloading missing files.
+    """Download missing files of a repository and return its folder in the cache.
 
-    All files are of one commit. Without a connection the cached copy is used. The environment
-    variables of huggingface_hub apply: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE`,
-    `HF_HUB_DISABLE_PROGRESS_BARS`. The size of the download is logged or, if logging is off,
-    printed. Downloads are retried, and large files resumed, also in another process.
+    All files belong to the same commit. Without a connection, the cached copy is used. The
+    environment variables of huggingface_hub apply: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
+    `HF_HUB_OFFLINE`, `HF_HUB_DISABLE_PROGRESS_BARS`. The size of the download is logged. If logging
+    is disabled, it is printed. Failed downloads are retried. Large files are resumed, also by
+    another process.
 
     Args:
         address: String. `hf://organisation/name`, optionally with `@` and a branch, tag or commit.
-        verify: Boolean. Whether to verify the hub's checksum of every file. Defaults to True.
-        max_bytes: Integer. Limit of the total size of the files. Defaults to 2**63.
-        weights: Boolean. Whether to download the weights, or only the tokenizer's files. Defaults
-            to True.
+        verify: Boolean. Whether to verify the checksum of every file. Defaults to True.
+        max_bytes: Integer. Maximum total size of the files. Defaults to 2**63.
+        weights: Boolean. Whether to download the weights. If False, only the files of the tokenizer
+            are downloaded. Defaults to True.
+
+    Returns:
+        The path of the folder.
 
     Raises:
         ValueError: If the address is malformed, or if the repository does not exist or has no
@@ -76,8 +80,8 @@ def from_hugging_face(
         wrong = missing_files(folder, hub_cache.linked_files(folder), verify)
         if wrong:
             raise ValueError(
-                f"{address}: {', '.join(sorted(wrong))} in the cache and its checksum differ. "
-                f"Load again when the hub can be reached. It was: {error}."
+                f"{address}: the checksum of {', '.join(sorted(wrong))} in the cache is wrong. "
+                f"Load it again when the hub can be reached. Error of the hub: {error}."
             ) from error
         return folder
     folder = cache_folder(repository) / "snapshots" / commit
@@ -87,8 +91,8 @@ def from_hugging_face(
             hub_cache.download_files(address, repository, commit, files, verify)
         except Unreachable as error:
             raise ValueError(
-                f"{address}: the download broke off: {error}. Try again: the parts that came are "
-                "kept."
+                f"{address}: the download was interrupted: {error}. Try again to resume the "
+                "download."
             ) from error
     if revision != commit:
         hub_cache.write_reference(cache_folder(repository), revision or "main", commit)
@@ -97,18 +101,18 @@ def from_hugging_face(
 
 
 def not_downloaded(folder: pathlib.Path) -> list[str]:
-    """Return the names of the files of a repository that its folder in the cache lacks.
+    """Return the names of files in a repository that are missing in its cached folder.
 
     Args:
-        folder: Path. A folder from `from_hugging_face`. No names are known of any other, or of a
-            folder that this process has only found in the cache.
+        folder: Path. A folder from `from_hugging_face`. The list is empty for other folders, and
+            for folders whose files this process has not listed on the hub.
     """
     names = [name for name in _LISTED.get(folder, ()) if "/" not in name]
     return [name for name in names if not (folder / name).exists()]
 
 
 def parse_address(address: str) -> tuple[str, str | None]:
-    """Return the repository and the revision, None if the address has none."""
+    """Split an address into the repository and the revision. A missing revision is None."""
     matched = _ADDRESS.fullmatch(address)
     if matched is None:
         raise invalid(
@@ -123,11 +127,15 @@ def parse_address(address: str) -> tuple[str, str | None]:
 def list_files(
     address: str, max_bytes: int = 2**63, weights: bool = True
 ) -> tuple[dict[str, HubFile], str, list[str]]:
-    """Return {name: file} to download, their commit, and the names of all files.
+    """List the files of a repository.
+
+    Returns:
+        A tuple of a dict {name: file} to download, the commit, and a list of the names of all
+            files.
 
     Raises:
-        ValueError: If the hub refuses or sends no listing, or if the repository has no weights or
-            more bytes than `max_bytes`.
+        ValueError: If the hub denies the request or sends an invalid listing, if the repository has
+            no weights, or if the files exceed `max_bytes`.
         Unreachable: If the hub does not answer.
     """
     from huggingface_hub import HfApi
@@ -147,7 +155,7 @@ def list_files(
         if not isinstance(cause, kinds) or hasattr(cause, "response"):
             raise
         raise ValueError(
-            f"{address}: what {endpoint() or 'the hub'} sent is no list of a repository's files "
+            f"{address}: {endpoint() or 'the hub'} did not send a valid list of files "
             f"({first_line(cause)}). Check HF_ENDPOINT."
         ) from error
     try:
@@ -157,14 +165,14 @@ def list_files(
     total = sum(file.size for file in wanted.values())
     if total > max_bytes:
         raise ValueError(
-            f"{address}: the files have {total / 1e9:.1f} GB, the limit is {max_bytes / 1e9:.1f} "
-            f"GB. If you trust the preset, pass max_bytes={total}."
+            f"{address}: the files have {total / 1e9:.1f} GB, but the limit is "
+            f"{max_bytes / 1e9:.1f} GB. If you trust the preset, pass max_bytes={total}."
         )
     return wanted, commit, list(files)
 
 
 def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
-    """Return the files of a listing, from whose names and checksums paths are built, checked."""
+    """Check the names, sizes and checksums of a listing, because paths are built from them."""
     if not isinstance(info.sha, str) or not hub_cache.SHA1.fullmatch(info.sha):
         raise ValueError(f"its commit is {shown(info.sha)}")
     files = {}
@@ -179,7 +187,7 @@ def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
 
 
 def _find_conversion(repository: str) -> str:
-    """Return a sentence about an open pull request of the hub's converter, "" if there is none."""
+    """Return a sentence about an open pull request with converted weights, or "" if none exists."""
     from huggingface_hub import HfApi
 
     kinds = {"discussion_type": "pull_request", "discussion_status": "open"}
@@ -189,16 +197,16 @@ def _find_conversion(repository: str) -> str:
             known = (request.author, request.title) == (_CONVERTER, _CONVERSION)
             if known and type(request.num) is int:
                 return (
-                    " The hub's converter offers model.safetensors in a pull request, which the "
-                    f"publisher has not merged: hf://{repository}@refs/pr/{request.num}."
+                    " A pull request with model.safetensors exists, but the publisher has not "
+                    f"merged it. Use hf://{repository}@refs/pr/{request.num}."
                 )
-    except Exception as error:  # of the client; the caller's error is raised all the same
-        logger.debug("%s: its pull requests cannot be listed: %s", repository, error)
+    except Exception as error:  # the caller raises the original error in any case
+        logger.debug("%s: cannot list the pull requests: %s", repository, error)
     return ""
 
 
 def _announce(address: str, repository: str, missing: Mapping[str, HubFile]) -> None:
-    """Log the size of the download or, if logging is off, print it beside the progress bars."""
+    """Log the size of the download. If logging is disabled, print it above the progress bars."""
     from huggingface_hub.utils import are_progress_bars_disabled
 
     megabytes = sum(file.size for file in missing.values()) / 1e6
@@ -211,7 +219,7 @@ def _announce(address: str, repository: str, missing: Mapping[str, HubFile]) -> 
 
 
 def _find_cached(address: str, weights: bool, why: str) -> pathlib.Path:
-    """Return a repository's folder in the cache; raise an error if files are missing."""
+    """Return the cached folder of a repository, or raise an error if files are missing."""
     from huggingface_hub import try_to_load_from_cache
 
     repository, revision = parse_address(address)
@@ -224,34 +232,42 @@ def _find_cached(address: str, weights: bool, why: str) -> pathlib.Path:
     if folder is None or (weights and not _has_weights(folder)):
         what = f"{address} is" if folder is None else f"The weights of {address} are"
         raise ValueError(
-            f"{what} not in the cache and the hub cannot be reached. It was: {why}. Check the "
-            "connection and HF_ENDPOINT, and that HF_HUB_OFFLINE is not set."
+            f"{what} not in the cache, and the hub cannot be reached: {why}. Check the connection "
+            "and HF_ENDPOINT, and make sure that HF_HUB_OFFLINE is not set."
         )
-    logger.info("%s: taken from the cache, the hub cannot be reached: %s", address, why)
+    logger.info("%s: using the cached copy, because the hub cannot be reached: %s", address, why)
     return folder
 
 
 def _has_weights(folder: pathlib.Path) -> bool:
-    """Return whether a cached folder has weights; it has none if only a tokenizer was downloaded.
+    """Return whether a cached folder contains weights.
 
-    An index without all its shards counts: a later error names the missing shard.
+    Without weights, only the tokenizer was downloaded. An index counts as weights even if shards
+    are missing, because a later error names the missing shard.
     """
     kinds = {name for f in WEIGHT_FORMATS for name in (f.file, f.index)}
     kinds |= {format.WEIGHTS for format in formats()}
-    encoders = [folder, *folder.glob("0_*")]  # of sentence-transformers' first versions
+    encoders = [
+        folder,
+        *folder.glob("0_*"),
+    ]  # early sentence-transformers
     return any(not kinds.isdisjoint(os.listdir(path)) for path in encoders)
 
 
 def select_files(address: str, names: list[str], weights: bool = True) -> list[str]:
-    """Return the names of the files of a preset in a repository, with weights in one format.
+    """Select the files of a preset in a repository, with weights in a single format.
 
     Args:
-        address: of the repository, for the error message.
-        names: of all its files.
-        weights: whether to include the weights, or only the tokenizer's files.
+        address: String. Address of the repository for error messages.
+        names: List of strings. Names of all files.
+        weights: Boolean. Whether to include the weights. If False, only the files of the tokenizer
+            are selected. Defaults to True.
+
+    Returns:
+        A list of file names.
 
     Raises:
-        ValueError: If there are no weights.
+        ValueError: If the repository has no weights.
 
     Example:
         >>> select_files("hf://a/b", ["config.json", "model.safetensors", "pytorch_model.bin"])
@@ -260,7 +276,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
     if weights and (other := next((f for f in formats() if f.WEIGHTS in names), None)):
         wanted = {*other.files(), CARD}
         return [name for name in names if name in wanted]
-    folders: dict[str, list[str]] = {"": []}  # the encoder's, and those of modules
+    folders: dict[str, list[str]] = {"": []}  # the folders of the encoder and of modules
     for name in names:
         folder, slash, file = name.rpartition("/")
         if not slash or (MODULES in names and _MODULE_FOLDER.fullmatch(folder)):
@@ -277,7 +293,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
 
 
 def _weights_among(names: Collection[str]) -> list[str]:
-    """Return the files with weights in one format, the preferred one; none if there are none."""
+    """Return the weight files in the preferred format, or an empty list if there are no weights."""
     for weights_format in WEIGHT_FORMATS:
         if weights_format.file in names:
             return [weights_format.file]
@@ -287,10 +303,13 @@ def _weights_among(names: Collection[str]) -> list[str]:
 
 
 def from_kaggle(address: str) -> pathlib.Path:
-    """Return the folder of a KerasHub preset in kagglehub's cache, downloaded if missing.
+    """Download a KerasHub preset if it is missing, and return its folder in the cache of kagglehub.
 
     Args:
-        address: `kaggle://organisation/model/keras/variant[/version]`, as KerasHub lists them.
+        address: String. `kaggle://organisation/model/keras/variant[/version]`, as in KerasHub.
+
+    Returns:
+        The path of the folder.
 
     Raises:
         ValueError: If the address is malformed or the model cannot be downloaded.

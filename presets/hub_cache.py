@@ -1,8 +1,9 @@
-"""Downloads files into the cache of huggingface_hub, to paths that no server chooses.
+"""Download files to the cache of huggingface_hub. The server cannot choose their paths.
 
-`snapshot_download` of huggingface_hub 2.4 takes paths from the headers that come with a file: an
-ETag of "../../../x" is written outside of its cache. Here all parts of paths come from the listing,
-which `presets/hub.py` checks, and an interrupted download is resumed by the next process.
+`snapshot_download` of huggingface_hub 2.4 uses paths from the headers of a response. With an ETag
+of "../../../x", a file is written outside of the cache. In this module, all paths are built from
+the listing, which `presets/hub.py` checks. An interrupted download can be resumed by another
+process.
 """
 
 from __future__ import annotations
@@ -29,15 +30,19 @@ class HubFile(NamedTuple):
 
     Attributes:
         size: Integer. Number of bytes.
-        checksum: String or None. SHA-256 of a large file, git's SHA-1 of any other, None if the hub
-            does not say. It is the file's name in the cache.
+        checksum: String or None. SHA-256 of a large file, or the SHA-1 of git for other files. None
+            if the hub does not send a checksum. It is the name of the file in the cache.
     """
 
     size: int
     checksum: str | None
 
     def is_at(self, path: pathlib.Path, verify: bool = True) -> bool:
-        """Return whether a path holds this file.
+        """Return whether a path contains this file.
+
+        Args:
+            path: Path to check.
+            verify: Boolean. Whether to compare the checksums. Defaults to True.
 
         Raises:
             ValueError: If the path is a pipe, a device or a folder.
@@ -45,7 +50,7 @@ class HubFile(NamedTuple):
         if not path.exists():
             return False
         if not path.is_file():
-            raise ValueError(f"{path.resolve()} is no regular file. Delete it, and load again.")
+            raise ValueError(f"{path.resolve()} is not a regular file. Delete it and load again.")
         if self.checksum is None or not verify:
             return True
         if len(self.checksum) == 64:
@@ -55,7 +60,7 @@ class HubFile(NamedTuple):
 
 
 def cache_folder(repository: str) -> pathlib.Path:
-    """Return the folder of a repository in the hub's cache."""
+    """Return the folder of a repository in the cache of huggingface_hub."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -66,12 +71,12 @@ def cache_folder(repository: str) -> pathlib.Path:
 def missing_files(
     folder: pathlib.Path, files: Mapping[str, HubFile], verify: bool
 ) -> dict[str, HubFile]:
-    """Return the files that a folder lacks or, if `verify`, holds with other bytes."""
+    """Return the files that are missing in a folder. If `verify`, this includes damaged files."""
     return {name: file for name, file in files.items() if not file.is_at(folder / name, verify)}
 
 
 def linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
-    """Return the files of a cached commit whose links lead to checksums."""
+    """Return the files of a cached commit that are links to files named by their checksum."""
     links = (path for path in folder.rglob("*") if path.is_symlink() and path.exists())
     targets = ((path, pathlib.PurePath(os.readlink(path)).name) for path in links)
     return {
@@ -84,18 +89,18 @@ def linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
 def download_files(
     address: str, repository: str, commit: str, files: Mapping[str, HubFile], verify: bool
 ) -> None:
-    """Download the missing files of a commit into the cache, one process after another.
+    """Download the missing files of a commit to the cache. Other processes wait for a lock.
 
     Args:
-        address: String. The address that the user gave, for errors.
+        address: String. Address from the user for error messages.
         repository: String. "organisation/name".
         commit: String. 40 hexadecimal digits.
-        files: Dict from names, relative to the folder of the commit, to files.
-        verify: Boolean. Whether files that are there with other bytes are missing, too.
+        files: Dict {path in the folder of the commit: `HubFile`}.
+        verify: Boolean. Whether to replace existing files with other contents.
 
     Raises:
-        Unreachable: If a download fails, or if its bytes keep differing from their checksum.
-        ValueError: If a path in the cache is a link or no regular file.
+        Unreachable: If a download fails, or if its content repeatedly does not match the checksum.
+        ValueError: If a path in the cache is a link or not a regular file.
     """
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock
@@ -104,9 +109,9 @@ def download_files(
     snapshot, lock = folder / "snapshots" / commit, folder.parent / ".locks" / f"{folder.name}.lock"
     for path in (folder, folder / "blobs", folder / "snapshots", snapshot, lock.parent):
         if path.is_symlink():
-            raise ValueError(f"{path} is a link, which is not followed. Delete it.")
+            raise ValueError(f"{path} is a link. Links are not followed. Delete it.")
         path.mkdir(parents=True, exist_ok=True)
-    with WeakFileLock(lock):  # another process may be faster
+    with WeakFileLock(lock):  # another process may have downloaded them
         for name, file in missing_files(snapshot, files, verify).items():
             pointer = snapshot / name
             blob = folder / "blobs" / file.checksum if file.checksum else pointer
@@ -119,14 +124,14 @@ def download_files(
 
 
 def write_reference(folder: pathlib.Path, revision: str, commit: str) -> None:
-    """Write the commit of a branch or tag, which is found by its name without a connection."""
+    """Write the commit of a branch or tag, so that it can be found without a connection."""
     path = folder / "refs" / revision
     if not path.is_file() or path.read_text("utf-8") != commit:
         _replace(path, lambda new: new.write_text(commit, encoding="utf-8"))
 
 
 def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
-    """Write a file beside a path, and move it there in one step."""
+    """Write a temporary file and move it to a path in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{secrets.token_hex(8)}")
     write(new)
@@ -136,12 +141,12 @@ def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> Non
 def _link(blob: pathlib.Path, folder: pathlib.Path, new: pathlib.Path) -> None:
     try:
         new.symlink_to(os.path.relpath(blob, folder))
-    except OSError:  # on Windows, without the right to make links
+    except OSError:  # on Windows without permission to create links
         shutil.copyfile(blob, new)
 
 
 class _Part(io.FileIO):
-    """The part of a file that has come, to which no more than a number of bytes is written."""
+    """A partially downloaded file. Writing more than the expected number of bytes is an error."""
 
     def __init__(self, path: pathlib.Path, size: int):
         super().__init__(path, "ab")
@@ -152,19 +157,19 @@ class _Part(io.FileIO):
 
     def write(self, content) -> int:
         if self.tell() + len(content) > self._size:
-            raise ValueError(f"more than the {self._size} bytes came that the hub's list says")
+            raise ValueError(f"received more than the expected {self._size} bytes")
         return super().write(content)
 
 
 def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
-    """Download a file, or the rest of it, to its place in the cache."""
+    """Download a file, or the rest of a partial download, to its path in the cache."""
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
-    blob.parent.mkdir(parents=True, exist_ok=True)  # of a file without a checksum any folder
+    blob.parent.mkdir(parents=True, exist_ok=True)  # any folder, if the file has no checksum
     part = blob.with_name(f"{blob.name}.part")
     if part.is_symlink() or (part.exists() and not part.is_file()):
-        raise ValueError(f"{part} is no regular file. Delete it, and load again.")
+        raise ValueError(f"{part} is not a regular file. Delete it and load again.")
     try:
         with _Part(part, file.size) as target:
 
@@ -180,8 +185,8 @@ def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
 
             within(get, lambda: part.stat().st_size)
         if not file.is_at(part):
-            raise ValueError(f"{name} came with other bytes than its checksum says")
-    except ValueError:  # too many bytes, or others: the rest would not make them right
+            raise ValueError(f"the content of {name} does not match its checksum")
+    except ValueError:  # the content is wrong, so resuming the download would not help
         part.unlink()
         raise
     os.replace(part, blob)

@@ -1,4 +1,4 @@
-"""Requests to the Hugging Face hub, with retries and error messages that give advice."""
+"""Send requests to the Hugging Face Hub, with retries and helpful error messages."""
 
 from __future__ import annotations
 
@@ -14,38 +14,40 @@ from typing import TypeVar
 logger = logging.getLogger("encoder_zoo")
 
 _PAUSES = (1, 4, None)  # seconds to wait before the next attempt
-_WAIT, _LEAST = 60, 1000  # seconds, and bytes that come in them at least
+_WAIT, _LEAST = 60, 1000  # timeout in seconds, minimum number of bytes within this time
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 REFUSALS = {
-    401: "no such repository, or a private one: the hub asks for a token (401). Set HF_TOKEN",
-    403: "the hub refuses access (403). Set HF_TOKEN to a token that may read it",
-    404: "no such repository, or a private one without a token in HF_TOKEN",
-    410: "the repository is gone (410)",
-    451: "the hub may not give it out (451)",
+    401: "the repository does not exist or is private (401). Set HF_TOKEN",
+    403: "the hub denies access (403). Set HF_TOKEN to a token with read access",
+    404: "the repository does not exist, or it is private and HF_TOKEN is not set",
+    410: "the repository was deleted (410)",
+    451: "the repository is not available for legal reasons (451)",
 }
-_KINDS = {  # classes of the client's errors
-    "GatedRepoError": "access must be asked for on its page, and a token set in HF_TOKEN",
-    "EntryNotFoundError": "a file of its own list is not there",
-    "RevisionNotFoundError": "there is no such revision",
+_KINDS = {  # error classes of huggingface_hub
+    "GatedRepoError": "the repository is gated. Request access on its page and set HF_TOKEN",
+    "EntryNotFoundError": "a listed file is missing on the hub",
+    "RevisionNotFoundError": "the revision does not exist",
 }
 T = TypeVar("T")
 
 
 class Unreachable(Exception):
-    """Raised if the hub does not answer or is busy, so that cached files may be used."""
+    """Raised if the hub does not answer or is busy. The caller can use cached files instead."""
 
 
 def within(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -> T:
-    """Return the result of a request that ends, or goes on, within a minute.
+    """Return the result of a request. The request must make progress within a minute.
 
-    The client itself waits as long as a server tells it to, or sends a byte now and then.
+    Without this function, the client waits as long as a server demands, or as long as a server
+    sends a byte from time to time.
 
     Args:
-        function: runs in a thread, which is left alone if it takes too long.
-        received: bytes that have come so far.
+        function: Function that sends the request. It runs in a thread, which is abandoned after a
+            timeout.
+        received: Function that returns the number of received bytes. Defaults to a constant.
 
     Raises:
-        Unreachable: If no answer comes in time.
+        Unreachable: If there is no answer in time.
     """
     done: queue.SimpleQueue = queue.SimpleQueue()
 
@@ -65,7 +67,7 @@ def within(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -
             return result
         if received() - last >= _LEAST:
             begun, last = time.monotonic(), received()
-    raise Unreachable(f"no answer came within {_WAIT} seconds")
+    raise Unreachable(f"no answer within {_WAIT} seconds")
 
 
 def retried(
@@ -74,40 +76,46 @@ def retried(
     any_error: bool = False,
     refusals: Mapping[int, str] = REFUSALS,
 ) -> T:
-    """Return the result of a request, repeated if the hub is busy or, if `any_error`, on errors.
+    """Return the result of a request. It is repeated if the hub is busy.
+
+    Args:
+        address: String. Address for error messages.
+        function: Function that sends the request.
+        any_error: Boolean. Whether to repeat the request after all errors. Defaults to False.
+        refusals: Dict {HTTP status: error message}. Defaults to `REFUSALS`.
 
     Raises:
-        ValueError: If the hub refuses.
-        Unreachable: If the hub does not answer. Its message is the last error.
+        ValueError: If the hub denies the request.
+        Unreachable: If the hub does not answer. The message contains the last error.
     """
     for pause in _PAUSES:
         try:
             return function()
-        except Unreachable:  # it has let the client wait long enough
+        except Unreachable:  # the client has waited long enough
             raise
-        except Exception as error:  # of the client, the connection or the system
+        except Exception as error:  # an error of the client, the connection or the system
             status = getattr(getattr(error, "response", None), "status_code", None)
             if status in refusals:
                 raise ValueError(f"{address}: {_refusal(error, refusals[status])}.") from error
             if pause is None or not (any_error or status in _BUSY):
                 answer = f"it answered {status}: " if status else ""
                 raise Unreachable(answer + first_line(error)) from error
-            logger.debug("%s: %s; retry in %s s", address, error, pause)
+            logger.debug("%s: %s. Retry in %s s", address, error, pause)
             time.sleep(pause)
     raise AssertionError("the last pause is None")
 
 
 def _refusal(error: Exception, words: str) -> str:
-    """Return the error message for a permanent error: what its class says, or else `words`."""
+    """Return the error message for a permanent error, depending on its class or its status."""
     names = (kind.__name__ for kind in type(error).__mro__)
     return next((_KINDS[name] for name in names if name in _KINDS), words)
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its type."""
+    """Return the first line of an error message, or the type of the error if it is empty."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
 def endpoint() -> str | None:
-    """Return HF_ENDPOINT, also if it was set after the client was imported."""
+    """Return HF_ENDPOINT, even if it was set after the import of huggingface_hub."""
     return os.environ.get("HF_ENDPOINT")

@@ -1,4 +1,4 @@
-"""Loads backbones, tokenizers, preprocessors and tasks from presets."""
+"""Load backbones, tokenizers, preprocessors and tasks from presets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
     safeguards = Safeguards.taken_from(overrides)
     with loading(source), open_preset(source, safeguards) as checkpoint:
         found = checkpoint.family.backbone
-        is_own = issubclass(cls, found) and cls.family is found.family  # a user's, no family's
+        is_own = issubclass(cls, found) and cls.family is found.family  # a user's subclass
         if not (issubclass(found, cls) or is_own):
             raise ValueError(
                 f"{source} holds a {found.__name__}, not a {cls.__name__}. Load it with that "
@@ -65,7 +65,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
                 "%s: the pooler starts from random weights: the checkpoint has none.",
                 checkpoint.folder.name,
             )
-        with contextlib.suppress(ValueError, FileNotFoundError):  # of a tokenizer not needed here
+        with contextlib.suppress(ValueError, FileNotFoundError):  # the tokenizer is not needed here
             if stored := checkpoint.stored_tokenizer():
                 backbone.checkpoint_vocabulary = Vocabulary(stored.kind.name)
         backbone.origin = origin_of(source, checkpoint.folder)
@@ -94,14 +94,17 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
 
 
 def tokenizer_of_files(files: FolderFiles, family: Family) -> Tokenizer:
-    """Return the tokenizer in a folder that holds no model.
+    """Load the tokenizer from a folder that contains no model.
 
     Args:
-        files: of the folder.
-        family: of the model that it belongs to.
+        files: `FolderFiles`. The files of the folder.
+        family: `Family` of the model that uses the tokenizer.
+
+    Returns:
+        The tokenizer.
 
     Raises:
-        ValueError: If there is no tokenizer.
+        ValueError: If the folder contains no tokenizer.
     """
     stored = read_stored_tokenizer(files, {}, family.tokenizer)
     return _require_tokenizer(TokenizerPreset(files, {}, files.path / CONFIG, family, {}, stored))
@@ -136,13 +139,16 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
 def load_tasks(
     classes: Sequence[tuple[type[PresetTask], dict]], source: str | os.PathLike, **safeguards
 ) -> list[PresetTask]:
-    """Load tasks of one preset that share its backbone, each with its own head.
+    """Load several tasks from one preset. The tasks share the backbone and have separate heads.
 
     Args:
-        classes: of the tasks, each with arguments of its `from_preset`; those of the backbone
-            count for the first.
-        source: see `from_preset`.
-        **safeguards: of `Safeguards`.
+        classes: List of tuples (task class, dict of arguments of its `from_preset`). Only the first
+            task can set arguments of the backbone.
+        source: String or path. The preset, as in `from_preset`.
+        **safeguards: Keyword arguments of `Safeguards`.
+
+    Returns:
+        A list of tasks in the order of `classes`.
     """
     checks, tasks = Safeguards(**safeguards), []
     with loading(source), open_preset(source, checks) as checkpoint:
@@ -155,15 +161,16 @@ def load_tasks(
 
 
 class Request(NamedTuple):
-    """The arguments of a call of `Task.from_preset`, by who takes them.
+    """The arguments of a call of `Task.from_preset`, grouped by the object that accepts them.
 
     Attributes:
-        added_tokens: List of further tokens.
-        preprocessor: Preprocessor, None for a task of prepared inputs, or `MADE_HERE`.
-        others: Dict of the other arguments, all of which are also in one of those below.
-        backbone: Dict of those that the backbone takes.
-        texts: Dict of those that the preprocessor takes.
-        task: Dict of those that the task takes.
+        added_tokens: List of tokens to add to the tokenizer.
+        preprocessor: Preprocessor from the caller, None for a task with prepared inputs, or
+            `MADE_HERE`.
+        others: Dict of all arguments except `added_tokens` and `preprocessor`.
+        backbone: Dict of arguments for the backbone.
+        texts: Dict of arguments for the preprocessor.
+        task: Dict of arguments for the task.
     """
 
     added_tokens: Sequence[str | Mapping]
@@ -179,8 +186,9 @@ class RestoredBackbone(NamedTuple):
 
     Attributes:
         backbone: Backbone.
-        used: Set of the names of the tensors that it has.
-        pooler_is_new: Boolean. Whether the checkpoint has no weights for its pooler.
+        used: Set of strings. The names of the tensors that were loaded.
+        pooler_is_new: Boolean. Whether the pooler is new because the checkpoint has no weights for
+            it.
     """
 
     backbone: Backbone
@@ -195,7 +203,7 @@ def _read_task(
     arguments: dict,
     backbone: Backbone | None = None,
 ) -> PresetTask:
-    """Load a task in stages, with the backbone given or with that of the checkpoint."""
+    """Load a task step by step. If no backbone is given, load it from the checkpoint."""
     request = divide_arguments(cls, checkpoint.family, arguments)
     other_class = settle_head(checkpoint, cls, request.task)
     tokenizer = read_task_tokenizer(cls, checkpoint, request)
@@ -219,11 +227,11 @@ def _read_task(
 
 
 def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> Request:
-    """Return the arguments of `from_preset` by who takes them.
+    """Group the arguments of `from_preset` by the object that accepts them.
 
     Raises:
-        TypeError: If nothing takes an argument, or if `backbone` or a preprocessor of another task
-            is among them.
+        TypeError: If an argument is unknown, if the arguments contain `backbone`, or if the
+            preprocessor belongs to another task.
     """
     arguments = dict(arguments)
     added_tokens = arguments.pop("added_tokens", ())
@@ -234,21 +242,24 @@ def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> 
 def read_task_tokenizer(
     cls: type[PresetTask], checkpoint: Checkpoint, request: Request
 ) -> Tokenizer | None:
-    """Return the tokenizer with all added tokens; None, and a log line, if there is none.
+    """Load the tokenizer and add all new tokens.
+
+    Returns:
+        The tokenizer, or None if there is no tokenizer. In this case a warning is logged.
 
     Raises:
-        FileNotFoundError: If the files of the tokenizer are missing, and no preprocessor is given.
+        FileNotFoundError: If the tokenizer files are missing and no preprocessor is given.
     """
     try:
         tokenizer = _read_tokenizer(checkpoint, request.added_tokens)
-    except FileNotFoundError:  # of a task that was saved without a preprocessor
+    except FileNotFoundError:  # the task was saved without a preprocessor
         if request.preprocessor is MADE_HERE:
             raise
         tokenizer = None
     if tokenizer is None and request.preprocessor not in (MADE_HERE, None):
         tokenizer = request.preprocessor.tokenizer
     if tokenizer is None:
-        message = "%s has no tokenizer: this %s takes prepared inputs only."
+        message = "%s has no tokenizer. This %s accepts prepared inputs only."
         logger.warning(message, checkpoint.folder.name, cls.__name__)
         return None
     needed = cls.record.folder.tokens_to_add(checkpoint, tokenizer, request.others)
@@ -258,7 +269,7 @@ def read_task_tokenizer(
 def make_preprocessor(
     cls: type[PresetTask], checkpoint: Checkpoint, request: Request, tokenizer: Tokenizer | None
 ) -> object:
-    """Return the preprocessor of the checkpoint's settings and the caller's, or the one given."""
+    """Create the preprocessor from stored and given settings, or return the given preprocessor."""
     if request.preprocessor is not MADE_HERE:
         _check_same_tokens(cls, request.preprocessor, tokenizer, request.texts)
         return request.preprocessor
@@ -274,7 +285,7 @@ def make_preprocessor(
 
 
 def with_rows_for(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
-    """Return the checkpoint with an embedding for every token of the tokenizer."""
+    """Add embeddings to the checkpoint for tokens that it does not have yet."""
     if tokenizer is None:
         return checkpoint
     rows = checkpoint.config[checkpoint.family.config_keys["vocabulary_size"]]
@@ -289,7 +300,7 @@ def restore_encoder(
     safeguards: Safeguards,
     shared: Backbone | None = None,
 ) -> RestoredBackbone:
-    """Return the backbone with the checkpoint's weights, or the one that tasks share."""
+    """Load the backbone with the weights of the checkpoint, or return the shared backbone."""
     if shared is not None:
         return RestoredBackbone(shared, set(), False)
     arguments = {"pooler": cls.head_of(checkpoint.family).pooled, **request.backbone}
@@ -301,7 +312,7 @@ def restore_encoder(
 def with_further_models(
     cls: type[PresetTask], settings: dict, request: Request, safeguards: Safeguards
 ) -> dict[str, object]:
-    """Return the arguments with the models that are in files, such as an encoder of queries."""
+    """Replace folders in the arguments by loaded models, for example by a query encoder."""
     own = {"added_tokens": request.added_tokens, **request.backbone}
     models = {
         name: _read_task(cls, open_files(files, safeguards), safeguards, own)
@@ -312,7 +323,7 @@ def with_further_models(
 
 
 def stored_answers(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, object]:
-    """Return the settings of answers that are saved with the preset, such as thresholds."""
+    """Return the inference settings that are saved with the preset, such as thresholds."""
     stored = _stored_settings(cls, checkpoint.settings)
     found = {n: from_json_value(stored[n]) for n in cls.record.answer_settings if n in stored}
     _check_stored(found, cls, checkpoint.folder / MANIFEST)
@@ -320,31 +331,34 @@ def stored_answers(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, o
 
 
 def settings_of_task(cls: type[PresetTask], checkpoint: Checkpoint, given: dict) -> dict:
-    """Return the arguments of the task's constructor, of the checkpoint and of the caller.
+    """Collect the constructor arguments of the task from the checkpoint and the caller.
 
     Args:
         cls: Class of the task.
-        checkpoint: Checkpoint whose head is settled.
-        given: Dict of the caller's arguments for the task, which count more.
+        checkpoint: Checkpoint after `settle_head`.
+        given: Dict of task arguments from the caller. They override values of the checkpoint.
+
+    Returns:
+        A dict of arguments.
     """
     built_in = checkpoint.head_arguments.get(cls.record.head, {})
     from_files = cls.record.folder.arguments(checkpoint, given)
     arguments = {**from_files, **cls.checkpoint_arguments(checkpoint, given)}
     if "labels" not in given and arguments.get("labels", ()) is None:
         names, saved = default_labels(arguments["num_classes"]), checkpoint.settings.get("head", {})
-        if saved.get("labels") == names:  # saved here, of classes with names
+        if saved.get("labels") == names:  # saved by this package with explicit labels
             arguments["labels"] = names
     return {**built_in, **stored_answers(cls, checkpoint), **arguments}
 
 
-MADE_HERE = object()  # in place of a preprocessor that the caller passes
+MADE_HERE = object()  # the preprocessor is created here because the caller passes none
 
 
 def _given_preprocessor(cls: type, arguments: dict) -> object:
-    """Take `preprocessor` from the arguments; None means a task of prepared inputs."""
+    """Remove `preprocessor` from the arguments and return it. None means prepared inputs."""
     if arguments.pop("backbone", None) is not None:
         raise TypeError(
-            f"{cls.__name__}.from_preset makes the backbone itself. Pass its arguments, such as "
+            f"{cls.__name__}.from_preset creates the backbone itself. Pass its arguments, such as "
             f"dropout=0.0, or call {cls.__name__}(backbone, preprocessor)."
         )
     given = arguments.pop("preprocessor", MADE_HERE)
@@ -354,7 +368,11 @@ def _given_preprocessor(cls: type, arguments: dict) -> object:
 
 
 def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> None:
-    """Raise a TypeError for the preprocessor of another task; None is no preprocessor."""
+    """Check that a preprocessor is None or belongs to the task.
+
+    Raises:
+        TypeError: If the preprocessor belongs to another task.
+    """
     expected = cls.record.preprocessor_class
     if preprocessor is None or getattr(preprocessor, "task_name", "") == expected.task_name:
         return
@@ -367,32 +385,36 @@ def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> Non
 
 
 def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> None:
-    """Raise an error for a preprocessor that does not fit, or for arguments that it would have.
+    """Check that a given preprocessor uses the tokens of the preset and needs no other arguments.
 
     Args:
         cls: Class of the task.
-        given: Preprocessor that the caller passes, or None.
-        tokenizer: Tokenizer of the preset, with the tokens that the task adds.
-        others: Dict of the caller's arguments for a preprocessor.
+        given: Preprocessor from the caller, or None.
+        tokenizer: Tokenizer of the preset, including the tokens that the task adds.
+        others: Dict of preprocessor arguments from the caller.
+
+    Raises:
+        TypeError: If preprocessor arguments are given in addition to a preprocessor.
+        ValueError: If the vocabularies differ.
     """
     if given is None:
         return
     if others:
         raise TypeError(
-            f"{', '.join(others)} of {cls.__name__}.from_preset is the preprocessor's, and you "
-            "pass one. Pass it to the preprocessor instead."
+            f"{cls.__name__}.from_preset cannot use {', '.join(others)} together with "
+            "`preprocessor`. Pass it to the preprocessor instead."
         )
     if tokenizer.get_vocabulary() != given.tokenizer.get_vocabulary():
         raise ValueError(
-            "The preprocessor's tokenizer has other tokens than the preset's. Load it from the "
-            f"same preset, {type(given).__name__}.from_preset(source)."
+            "The tokens of the preprocessor and of the preset differ. Load the preprocessor from "
+            f"the same preset with {type(given).__name__}.from_preset(source)."
         )
 
 
 def _require_tokenizer(
     preset: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping] = ()
 ) -> Tokenizer:
-    """Return the tokenizer; raise an error if there is none."""
+    """Load the tokenizer, or raise a ValueError if there is no tokenizer."""
     tokenizer = _read_tokenizer(preset, added_tokens)
     if tokenizer is None:
         raise ValueError(
@@ -404,26 +426,26 @@ def _require_tokenizer(
 def _read_tokenizer(
     checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
 ) -> Tokenizer | None:
-    """Return the tokenizer, checked against its model; None if the checkpoint has none."""
+    """Load the tokenizer and check that it fits the model. Return None if there is no tokenizer."""
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
         return None
     arguments = stored.arguments(family)
     if arguments.get("model_max_length") == _positions(checkpoint):
-        arguments.pop("model_max_length", None)  # the model's limit, none of the tokenizer's
+        arguments.pop("model_max_length", None)  # the limit of the model, not a setting of the user
     tokenizer = stored.kind.load().from_files(stored.files, **arguments)
     if family and family.config_keys["vocabulary_size"] in checkpoint.config:
         _check_vocabulary(checkpoint, stored.kind, tokenizer)
     tokens = tokenizer.get_vocabulary()
     if len(set(tokens)) < len(tokens):
         [(twice, _)] = Counter(tokens).most_common(1)
-        message = "%s: the vocabulary holds %r more than once; the last one counts."
+        message = "%s: the vocabulary contains %r more than once. The last entry is used."
         logger.warning(message, checkpoint.folder.name, twice)
     return _with_added(tokenizer, [*stored.special_tokens_to_add(tokenizer), *added_tokens])
 
 
 def _positions(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
-    """Return the number of tokens that the model takes; None without a model."""
+    """Return the maximum sequence length of the model, or None if there is no model."""
     family = checkpoint.family
     if family is None or family.config_keys["hidden_dim"] not in checkpoint.config:
         return None
@@ -431,7 +453,7 @@ def _positions(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
 
 
 def _with_added(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> Tokenizer:
-    """Return the tokenizer with further tokens."""
+    """Add tokens to a tokenizer."""
     if not added_tokens:
         return tokenizer
     added = [*tokenizer.added_tokens, *added_tokens]
@@ -441,9 +463,14 @@ def _with_added(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> 
 def _check_vocabulary(
     checkpoint: Checkpoint | TokenizerPreset, kind: TokenizerClass, tokenizer: Tokenizer
 ) -> None:
-    """Raise an error for a vocabulary of another model, cut short, or with another padding token.
+    """Check that the size and the padding token of a vocabulary fit the model.
 
-    Embeddings may have unused rows: some to make their number even, 898 of 251,000 in mDeBERTa.
+    Embeddings can have unused rows. For example, mDeBERTa has 898 unused rows out of 251,000,
+    because its number of rows is rounded up.
+
+    Raises:
+        ValueError: If the vocabulary is incomplete or belongs to another model, or if the padding
+            tokens differ.
     """
     file, key = checkpoint.config_file.name, checkpoint.family.config_keys["vocabulary_size"]
     rows = checkpoint.config[key]
@@ -451,25 +478,25 @@ def _check_vocabulary(
         raise invalid(f"{checkpoint.config_file}: {key}", rows, "an integer")
     missing = rows - tokenizer.vocabulary_size
     if missing < 0 or missing > min(max(128, rows // 100), rows // 4):
-        cause = "they are not" if missing < 0 else "it was cut short, or they are not"
+        cause = "They are not" if missing < 0 else "The vocabulary is incomplete, or they are not"
         raise ValueError(
             f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "
-            f"tokens, but {key} in {file} is {rows}: {cause} from the same model."
+            f"tokens, but {key} in {file} is {rows}. {cause} from the same model."
         )
     padding = checkpoint.config.get("pad_token_id")
-    # If positions do not depend on padding, the model does not use its id: config.json may have
-    # that of another tokenizer.
+    # If positions do not depend on padding, the model does not use the padding id. In this case
+    # config.json may contain the id of another tokenizer.
     counts = checkpoint.family.positions_skip_padding or kind == checkpoint.family.tokenizer
     if counts and padding is not None and padding != tokenizer.pad_token_id:
         raise ValueError(
             f"{checkpoint.folder}: pad_token_id is {padding} in {file}, but "
             f"{tokenizer.pad_token!r} has the id {tokenizer.pad_token_id} in the tokenizer's "
-            "files. Expected the same."
+            "files. Both ids must be equal."
         )
 
 
 def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
-    """Return the stored settings of preprocessor and inference, if the task is the same."""
+    """Return the saved settings of the preprocessor and of inference for the same task, else {}."""
     record = cls.record
     if settings.get("task") != record.name:
         return {}
@@ -479,14 +506,14 @@ def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
 
 
 def _check_stored(settings: Mapping, cls: type, path: pathlib.Path) -> None:
-    """Raise an error for a setting in a file that its class does not take, naming the file."""
+    """Check the settings in a file. The error message contains the path of the file."""
     rules = argument_rules(cls)
     for name in settings.keys() & rules.keys():
         check_argument(f"{path}: {name}", settings[name], rules[name])
 
 
 def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict, dict, dict]:
-    """Divide the arguments of `from_preset` between backbone, preprocessor and task."""
+    """Assign the arguments of `from_preset` to the backbone, the preprocessor and the task."""
     takers = (family.backbone, cls.record.preprocessor_class, cls)
     routed: tuple[dict, dict, dict] = ({}, {}, {})
     for name, value in arguments.items():
@@ -494,7 +521,7 @@ def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict
         if name == "dtype":
             indices = [0, 2]
         elif name != "dropout" and (2 in indices or name in cls.record.folder.settings):
-            indices = [i for i in indices if i]  # a backbone's argument of that name is another one
+            indices = [i for i in indices if i]  # unrelated
         if not indices:
             known = {n for taker in takers for n in argument_names(taker)}
             raise TypeError(unknown_argument(f"{cls.__name__}.from_preset", name, known))

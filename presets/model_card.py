@@ -1,4 +1,4 @@
-"""Writes the model card of a preset, `README.md`."""
+"""Write the model card `README.md` of a preset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from encoder_zoo.presets.files.manifest import CARD
 from encoder_zoo.presets.origin import Origin
 from encoder_zoo.presets.registry import REPOSITORY
 
-# A line of the cards written here; a card without it was written by a user and is kept.
+# This line marks generated cards. A card without it was written by a user and is kept.
 MARK = "<!-- Written by encoder_zoo. Delete this line to keep your own version of this file. -->"
 
 
@@ -23,9 +23,9 @@ class Library(NamedTuple):
 
     Attributes:
         name: String. Name of the library.
-        opens: String. Call that opens the preset, after the import of `cls`.
-        imports: String. Import of `cls`.
-        platform: String. What the library computes with. Defaults to "PyTorch".
+        opens: String. Code that opens the preset, after the import of `cls`.
+        imports: String. Code that imports `cls`.
+        platform: String. Framework of the library. Defaults to "PyTorch".
     """
 
     name: str
@@ -40,7 +40,7 @@ SENTENCE_TRANSFORMERS = Library(
     "sentence-transformers", "{cls}({name})", "from sentence_transformers import {cls}"
 )
 GLINER = Library("gliner", _PRETRAINED, "from gliner import {cls}")
-# {`Task.record.text_method`: a call on raw text}.
+# {`Task.record.text_method`: example call}
 EXAMPLES = {
     "classify": 'model.classify("The film was better than the book.")',
     "extract_entities": 'model.extract_entities("Anna lives in Rome.")',
@@ -54,14 +54,14 @@ EXAMPLES = {
 
 
 class Usage(NamedTuple):
-    """How a preset is opened and used.
+    """Classes and example code to open and use a preset.
 
     Attributes:
-        pipeline: the hub's name of its task.
-        our_class: its class in this package.
-        library: the other library that opens it.
-        their_class: its class in that library.
-        example: a call of the model on raw text; "" if there is none.
+        pipeline: String. Name of the task on the hub.
+        our_class: String. Name of the class in this package.
+        library: `Library` that also opens the preset.
+        their_class: String. Name of the class in the other library.
+        example: String. Example call with raw text, or "" if there is none. Defaults to "".
     """
 
     pipeline: str
@@ -72,15 +72,16 @@ class Usage(NamedTuple):
 
 
 class Description(NamedTuple):
-    """The facts of a model card.
+    """The information in a model card.
 
     Attributes:
-        backbone: the model.
-        usage: how it is used.
-        results: of the last `evaluate`, {name of a metric: value}.
-        repository: on the hub, that it is pushed to; None: it is saved to a folder.
-        labels: of its classes.
-        dtype: of its weights.
+        backbone: Backbone of the model.
+        usage: `Usage` of the preset.
+        results: Dict {name of a metric: value}. Results of the last `evaluate`. Defaults to {}.
+        repository: String or None. Repository on the hub. None means a local folder. Defaults to
+            None.
+        labels: Tuple of strings. Names of the classes. Defaults to ().
+        dtype: String. Dtype of the weights. Defaults to "float32".
     """
 
     backbone: Backbone
@@ -92,12 +93,12 @@ class Description(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """Return where the weights come from, as far as it is known."""
+        """Return the origin of the weights, as far as it is known."""
         return self.backbone.origin or Origin()
 
 
 def example_call(method: str | None, mask_token: str = "") -> str:
-    """Return a call of a task on raw text; "" if its method is unknown.
+    """Return an example call of a task with raw text, or "" if the method is unknown.
 
     Example:
         >>> example_call("extract_entities")
@@ -107,14 +108,14 @@ def example_call(method: str | None, mask_token: str = "") -> str:
 
 
 def write_card(new: pathlib.Path, folder: pathlib.Path, description: Description) -> None:
-    """Write a model card, or copy the previous one if a user wrote it.
+    """Write a model card, or copy the previous card if a user wrote it.
 
-    A symbolic link is replaced: its target may be a private file.
+    A symbolic link is replaced, because its target may be a private file.
 
     Args:
-        new: folder to write to.
-        folder: that is replaced, with the previous card if there is one.
-        description: facts of the card.
+        new: Path. The folder to write to.
+        folder: Path. The folder that is replaced. It may contain a previous card.
+        description: `Description`. The information in the card.
     """
     path, earlier = new / CARD, folder / CARD
     if earlier.is_file() and not earlier.is_symlink():
@@ -126,11 +127,11 @@ def write_card(new: pathlib.Path, folder: pathlib.Path, description: Description
 
 
 def make_card(name: str, description: Description) -> str:
-    """Return the text of a model card.
+    """Create the text of a model card.
 
     Args:
-        name: of its folder or repository.
-        description: its facts.
+        name: String. Name of the folder or repository.
+        description: `Description`. The information in the card.
     """
     backbone, usage = description.backbone, description.usage
     facts = f"""A {backbone.family.name} encoder for {usage.pipeline.replace("-", " ")}:
@@ -151,7 +152,7 @@ weights in {description.dtype}."""
 
 
 def _front_matter(description: Description) -> str:
-    """Return the fields that the hub reads, as YAML."""
+    """Create the fields for the hub as YAML."""
     usage, origin = description.usage, description.origin
     more_tags = []
     if usage.library is SENTENCE_TRANSFORMERS:
@@ -171,7 +172,7 @@ def _front_matter(description: Description) -> str:
 
 
 def _yaml(name: str, value: str | list[str]) -> str:
-    """Return a field of YAML, each value quoted unless it is plainly a word.
+    """Format a field as YAML. All values except plain words are quoted.
 
     Example:
         >>> print(_yaml("language", ["en", "no"]), end="")
@@ -207,7 +208,7 @@ def _about_results(results: Mapping[str, float]) -> str:
 
 
 def _about_usage(name: str, description: Description) -> str:
-    """Return the code that opens the preset, here and elsewhere."""
+    """Create the code that opens the preset with this package and with another library."""
     usage, repository = description.usage, description.repository
     source, note = (f"hf://{repository}", "") if repository else (name, "  # path of this folder")
     code = f"{usage.library.imports}\n\nmodel = {usage.library.opens}"

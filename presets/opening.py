@@ -1,4 +1,4 @@
-"""Opens presets by name, path or address, and checks them."""
+"""Open presets by name, path or address, and check them."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _TOKENIZER_FILES = [CONFIG, GLINER, MANIFEST, *tokenizer_file_names()]
 
 @dataclasses.dataclass(frozen=True)
 class Safeguards:
-    """Options of the checks of presets; arguments of every `from_preset`.
+    """Options of the checks of presets. Every `from_preset` accepts them as arguments.
 
     Attributes:
-        verify: whether to verify the checksums of files that have one.
-        max_bytes: limit of the weights' size in float32.
-        allow_nonfinite: whether to load NaN and infinite weights.
+        verify: Boolean. Whether to verify the checksums of files. Defaults to True.
+        max_bytes: Integer. Maximum size of the weights in float32. Defaults to 8 GiB.
+        allow_nonfinite: Boolean. Whether to load NaN and infinite weights. Defaults to False.
     """
 
     verify: bool = True
@@ -56,7 +56,7 @@ class Safeguards:
 
     @classmethod
     def taken_from(cls, arguments: dict) -> Safeguards:
-        """Pop the safeguards from the arguments of a `from_preset`.
+        """Remove the safeguards from the arguments of a `from_preset` and return them.
 
         Example:
             >>> arguments = {"verify": False, "dropout": 0.0}
@@ -68,14 +68,15 @@ class Safeguards:
 
 
 def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint:
-    """Open a preset of any format, and check it.
+    """Open a preset of any format and check it.
 
     Args:
-        source: see `from_preset`.
-        safeguards: options of the checks.
+        source: String or path. The preset, as in `from_preset`.
+        safeguards: `Safeguards`. Options of the checks.
 
     Returns:
-        The checkpoint, a context manager that closes its files. No weights are read yet.
+        A `Checkpoint`, which is a context manager that closes its files. The weights are not read
+            yet.
 
     Raises:
         ValueError: If a file is missing, damaged, or has wrong values.
@@ -88,7 +89,7 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     checkpoint.listed_settings = listed_settings(source)
     if adapters.CONFIG in checkpoint.files.listed:
         logger.warning(
-            "%s: the adapters in %s are not applied. A task applies them: load_adapters(%r).",
+            "%s: the adapters in %s are not applied. Apply them to a task with load_adapters(%r).",
             checkpoint.folder.name,
             adapters.CONFIG,
             os.fspath(folder),
@@ -97,11 +98,14 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
 
 
 def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
-    """Open the checkpoint in a folder, and check it; returns as `open_preset`.
+    """Open the checkpoint in a folder and check it.
 
     Args:
-        files: of a local or remote folder; closed if there is an error.
-        safeguards: options of the checks.
+        files: `FolderFiles` of a local or remote folder. They are closed if there is an error.
+        safeguards: `Safeguards`. Options of the checks.
+
+    Returns:
+        A `Checkpoint`. See `open_preset`.
 
     Raises:
         ValueError: If a file is missing, damaged, or has wrong values.
@@ -122,13 +126,13 @@ class TokenizerPreset:
     """The tokenizer of a preset.
 
     Attributes:
-        files: of the preset, open.
-        config: contents of its configuration, {} if there is none.
-        config_file: path of the configuration.
-        family: of the model; None if the files do not tell.
-        settings: contents of its `encoder_zoo.json`.
-        stored: the tokenizer; None if there is none.
-        listed_settings: see `Checkpoint`.
+        files: `FolderFiles`. The open files of the preset.
+        config: Dict. The content of the configuration, or {} if it is missing.
+        config_file: Path of the configuration.
+        family: `Family` of the model, or None if unknown.
+        settings: Dict. The content of `encoder_zoo.json`.
+        stored: `StoredTokenizer` or None. The tokenizer.
+        listed_settings: Dict. See `Checkpoint`. Defaults to {}.
     """
 
     files: FolderFiles
@@ -145,20 +149,20 @@ class TokenizerPreset:
         return self.files.path
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
-        """Return the tokenizer, as a `Checkpoint` does."""
+        """Return the tokenizer, as in `Checkpoint`."""
         return self.stored
 
 
 @contextlib.contextmanager
 def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterator[TokenizerPreset]:
-    """Open a preset of any format, and read its tokenizer files only.
+    """Open a preset of any format and only read its tokenizer files.
 
     Args:
-        source: see `from_preset`. The folder needs no other files.
-        safeguards: options of the checks.
+        source: String or path. The preset, as in `from_preset`. Other files can be missing.
+        safeguards: `Safeguards`. Options of the checks.
 
     Yields:
-        The tokenizer, with the open files.
+        A `TokenizerPreset` with open files.
 
     Raises:
         ValueError: If a file is missing, damaged, or has wrong values.
@@ -192,7 +196,7 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
 
 
 def _open(files: FolderFiles, verify: bool) -> Checkpoint:
-    """Open the checkpoint in a folder by the reader of its format."""
+    """Open the checkpoint in a folder with the reader for its format."""
     settings = read_manifest(files, verify)
     if module := static_module(files):
         _check_files(files, [CONFIG, MANIFEST, SAFETENSORS.file])
@@ -210,20 +214,22 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
 
 @contextlib.contextmanager
 def _named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | None]:
-    """Open the files of the encoder that a folder of gliner names; None if it has them itself."""
+    """Open the files of the encoder of a gliner folder, or yield None if the folder is complete."""
     if (address := encoder_address(files)) is None:
         yield None
         return
     try:
         folder = resolve(address, verify, weights=False)
     except ValueError as error:
-        raise ValueError(f"{files.path / GLINER} only names its encoder. {error}") from None
+        raise ValueError(
+            f"{files.path / GLINER} only contains the name of its encoder. {error}"
+        ) from None
     with OpenFolder(folder, _TOKENIZER_FILES) as encoder:
         yield encoder
 
 
 def _check_files(files: FolderFiles, patterns: list[str]) -> None:
-    """Check every file of a preset before any is used."""
+    """Check all files of a preset before they are used."""
     for name in files.listed:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             files.read_json(name) if name.endswith(".json") else files.file(name)

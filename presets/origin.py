@@ -1,4 +1,4 @@
-"""Finds where a backbone's weights come from: their preset, and their checkpoint's vocabulary."""
+"""Find the origin of a backbone's weights: the model on the hub and the vocabulary."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-\w+)?|code|multilingual")
-_MAX_BYTES = 2**16  # of a card, whose fields come first
+_MAX_BYTES = 2**16  # read from a card, which starts with its fields
 
 
 class Origin(NamedTuple):
     """The model that weights come from.
 
     Attributes:
-        base_model: its repository on the hub, or its name in `list_presets()`; None if unknown.
-        licence: as the hub spells it, such as "apache-2.0"; None if it is not stated.
-        languages: codes of ISO 639, or "multilingual".
+        base_model: String or None. Repository on the hub, or name in `list_presets()`. None if
+            unknown.
+        licence: String or None. Licence as written on the hub, such as "apache-2.0". None if
+            unknown.
+        languages: Tuple of strings. ISO 639 codes, or "multilingual".
     """
 
     base_model: str | None = None
@@ -37,11 +39,11 @@ class Origin(NamedTuple):
 
 
 def origin_of(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
-    """Return where the weights of a preset come from, as far as the list or its card say so.
+    """Find the origin of the weights of a preset in the list of presets or in the model card.
 
     Args:
-        source: as given to `from_preset`.
-        folder: with its files.
+        source: String or path. The argument of `from_preset`.
+        folder: Path. The folder with the files of the preset.
 
     Example:
         >>> origin_of("bert_base_en_uncased", pathlib.Path("none"))
@@ -67,10 +69,10 @@ def _listed(name: str, entry: dict) -> Origin:
 
 
 def read_card(path: pathlib.Path) -> Origin:
-    """Return what the first lines of a model card say; fields that are odd are left out.
+    """Read the origin from the first lines of a model card. Invalid fields are ignored.
 
     Args:
-        path: of a README.md, which need not exist.
+        path: Path of a README.md, which does not need to exist.
     """
     if not path.is_file():
         return Origin()
@@ -85,10 +87,10 @@ def read_card(path: pathlib.Path) -> Origin:
 
 
 def _values(front: str, field: str) -> list[str]:
-    """Return the plain values of a field of YAML: one, a list in brackets, or one of dashes.
+    r"""Return the plain values of a YAML field. The field can contain a value or a list.
 
     Example:
-        >>> _values("license: mit\\nlanguage:\\n- en\\n- de\\ntags: [a, 'b']", "language")
+        >>> _values("license: mit\nlanguage:\n- en\n- de\ntags: [a, 'b']", "language")
         ['en', 'de']
     """
     found = re.search(rf"^{field}:(.*(?:\n *- .*)*)", front, re.MULTILINE)
@@ -97,12 +99,12 @@ def _values(front: str, field: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """Class and tokens of a tokenizer.
+    """The class and the tokens of a tokenizer.
 
     Attributes:
-        kind: name of the class.
-        size: number of tokens; None if they were not read.
-        sha256: of the tokens; likewise.
+        kind: String. Name of the class.
+        size: Integer or None. Number of tokens. None if the tokens were not read.
+        sha256: String or None. Checksum of the tokens. None if the tokens were not read.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -138,10 +140,10 @@ def _digest(tokens: list[str]) -> str:
 
 
 def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer) -> None:
-    """Raise an error if a tokenizer is not that of the backbone's checkpoint.
+    """Check that a tokenizer has the vocabulary of the backbone's checkpoint.
 
     Raises:
-        ValueError: If the tokens are others than those of the backbone's checkpoint.
+        ValueError: If the tokens differ.
     """
     known = backbone.checkpoint_vocabulary
     if known is None or known.is_of(tokenizer):
@@ -149,6 +151,6 @@ def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer) -> None:
     size = "" if known.size is None else f" of {known.size}"
     raise ValueError(
         f"The tokenizer is a {type(tokenizer).__name__} of {tokenizer.vocabulary_size} tokens, but "
-        f"the backbone's checkpoint has a {known.kind}{size}, whose ids are of other tokens. Load "
-        "the tokenizer from the preset that the backbone is from, with Tokenizer.from_preset."
+        f"the backbone was trained with another vocabulary of a {known.kind}{size}. Load the "
+        "tokenizer from the preset of the backbone with Tokenizer.from_preset."
     )

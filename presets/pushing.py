@@ -1,4 +1,4 @@
-"""Pushes models to repositories of the Hugging Face hub."""
+"""Push models to repositories on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _REFUSALS = {
     **REFUSALS,
-    401: "the hub asks for a token (401). Set HF_TOKEN, or pass token=, one that may write",
-    403: "the hub refuses to write (403). Expected a token that may write to this repository",
+    401: "the hub requires a token (401). Set HF_TOKEN, or pass token= with write access",
+    403: "the hub denies write access (403). Use a token with write access to this repository",
 }
 
 
@@ -52,14 +52,14 @@ def push(
             )
             return f"{address}@{retried(address, commit, refusals=_REFUSALS)}"
         except Unreachable as error:
-            raise ValueError(f"{address}: the model was not pushed. It was: {error}.") from error
+            raise ValueError(f"{address}: the model was not pushed: {error}.") from error
 
 
 def _fetch_card(api: HfApi, repository: str, folder: pathlib.Path) -> list[str]:
-    """Download the model card, which may be a user's own; return the repository's files.
+    """Download the model card, because a user may have written it.
 
     Returns:
-        Names; [] of a repository that does not exist yet.
+        A list of the names of all files. It is empty if the repository does not exist yet.
     """
     from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -71,7 +71,7 @@ def _fetch_card(api: HfApi, repository: str, folder: pathlib.Path) -> list[str]:
     if CARD in names:
         cached = api.hf_hub_download(repository, CARD, cache_dir=folder.parent / ".cache")
         content = pathlib.Path(cached).read_bytes()
-        if MARK.encode() not in content:  # ours is made anew
+        if MARK.encode() not in content:  # generated cards are written again
             (folder / CARD).write_bytes(content)
     return names
 
@@ -84,9 +84,12 @@ def _commit(
     private: bool | None,
     message: str,
 ) -> str:
-    """Make the repository if needed, and replace its preset in one commit, which is returned.
+    """Create the repository if needed, and replace its preset in a single commit.
 
-    Files of other kinds are kept, as `save_to_preset` does.
+    As in `save_to_preset`, other files are kept.
+
+    Returns:
+        The hash of the commit.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
@@ -97,12 +100,12 @@ def _commit(
     operations += [CommitOperationDelete(n) for n in present if n not in files and _is_replaced(n)]
     try:
         return api.create_commit(repository, operations, commit_message=message).oid
-    except RuntimeError as error:  # "Error while uploading ...": its cause says why
+    except RuntimeError as error:  # "Error while uploading ...", with the reason as its cause
         raise error.__cause__ or error from None
 
 
 def _is_replaced(name: str) -> bool:
-    """Return whether a file of a repository is one of those that saving replaces.
+    """Return whether saving replaces a file of a repository.
 
     Example:
         >>> [_is_replaced(n) for n in ("vocab.txt", "1_Pooling/config.json", "onnx/config.json")]

@@ -1,4 +1,4 @@
-"""The list of presets, and the local folder of a preset's name or address."""
+"""List the presets, and find the local folder for a name or an address."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from encoder_zoo.common.wording import close_names, did_you_mean
 BUNDLED = pathlib.Path(__file__).parent / "data"
 KNOWN = BUNDLED / "known"
 
-# organisation/name[@revision], as the hub allows them.
+# organisation/name[@revision], as allowed on the hub.
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 
 
 class PresetInfo(NamedTuple):
-    """One row of `list_presets()`.
+    """A row of `list_presets()`.
 
     Attributes:
-        name: for `from_preset`.
-        family: "bert", "xlm-roberta" or another of `encoders.FAMILIES`.
-        parameters: number of weights of encoder and pooler.
-        languages: codes of ISO 639, or "multi" and their number.
-        licence: of the weights, as their publisher states it.
-        source: "bundled", or the address of the repository.
-        description: of the model.
+        name: String. Name for `from_preset`.
+        family: String. A family in `encoders.FAMILIES`, such as "bert" or "xlm-roberta".
+        parameters: Integer. Number of weights of the encoder and the pooler.
+        languages: String. ISO 639 codes, or "multi" and the number of languages.
+        licence: String. Licence of the weights according to the publisher.
+        source: String. "bundled" or the address of the repository.
+        description: String. Short description of the model.
     """
 
     name: str
@@ -43,7 +43,7 @@ class PresetInfo(NamedTuple):
 
 
 class PresetTable(Sequence[PresetInfo]):
-    """Rows of `list_presets()`, shown as a table, also in notebooks."""
+    """The rows of `list_presets()`. They are displayed as a table, also in notebooks."""
 
     def __init__(self, rows: list[PresetInfo]):
         self._rows = rows
@@ -72,11 +72,11 @@ class PresetTable(Sequence[PresetInfo]):
 
 
 def format_table(rows: Sequence[Sequence[str]], right: int) -> str:
-    """Return rows as lines of aligned columns.
+    """Format rows as lines with aligned columns.
 
     Args:
-        rows: of cells.
-        right: index of the column that is aligned to the right.
+        rows: List of lists of strings. The cells.
+        right: Integer. Index of the column that is aligned to the right.
 
     Example:
         >>> print(format_table([["name", "size"], ["bert", "9"]], right=1))
@@ -93,12 +93,12 @@ def format_table(rows: Sequence[Sequence[str]], right: int) -> str:
 
 
 def list_presets() -> PresetTable:
-    """Return the presets that have a name: those in the package, and well-known ones on the hub.
+    """List the presets with names: bundled presets and well-known models on the hub.
 
-    Any other checkpoint of these families loads by its folder or address.
+    Other checkpoints of the supported families can be loaded by their folder or address.
 
     Returns:
-        A sequence of `PresetInfo`, the bundled ones first, shown as a table.
+        A sequence of `PresetInfo`, displayed as a table. Bundled presets come first.
 
     Example:
         >>> [row.parameters for row in list_presets() if row.name == "bert_base_en_uncased"]
@@ -115,19 +115,20 @@ def list_presets() -> PresetTable:
 
 @functools.cache
 def _entries() -> dict[str, dict]:
-    """Return {name: contents of its file}. It is cached, so do not change it."""
+    """Return a dict {name: content of its file}. It is cached, so do not change it."""
     paths = sorted(KNOWN.glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
-    """Return the settings of embeddings that the list holds where a repository does not.
+    """Return embedding settings from the list of presets that the repository does not contain.
 
     Args:
-        source: as for `resolve`; of a listed repository also at any revision.
+        source: String or path, as in `resolve`. Any revision of a listed repository is accepted.
 
     Returns:
-        `prompts`, `default_prompt`, `pooling` or `normalize`, if the list has them.
+        A dict with `prompts`, `default_prompt`, `pooling` or `normalize`, as far as they are
+            listed.
 
     Example:
         >>> listed_settings("hf://intfloat/e5-base-v2")["prompts"]["query"]
@@ -137,10 +138,10 @@ def listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
 
 
 def listed_entry(name: str) -> dict:
-    """Return the contents of the file of a listed preset; {} of any other.
+    """Return the file content of a listed preset, or {} for other presets.
 
     Args:
-        name: in the list, or the address of its repository, at any revision.
+        name: String. Name in the list, or the address of the repository with any revision.
 
     Example:
         >>> listed_entry("hf://google-bert/bert-base-uncased")["licence"], listed_entry("mine")
@@ -159,18 +160,23 @@ def resolve(
     max_bytes: int = 2**63,
     weights: bool = True,
 ) -> pathlib.Path:
-    """Return the local folder of a preset, downloaded if needed.
+    """Return the local folder of a preset. Missing files are downloaded.
 
     Args:
-        source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, also
-            without `hf://` if there is no such folder, or
-            `kaggle://organisation/model/keras/variant[/version]`.
-        verify: whether to verify the checksums of downloads.
-        max_bytes: limit of the size of a download.
-        weights: whether to download the weights from the Hugging Face hub.
+        source: String or path. A name in `list_presets()`, a folder,
+            `hf://organisation/name[@revision]`, or
+            `kaggle://organisation/model/keras/variant[/version]`. `hf://` can be omitted if no
+            folder has the same path.
+        verify: Boolean. Whether to verify the checksums of downloads. Defaults to True.
+        max_bytes: Integer. Maximum size of a download. Defaults to 2**63.
+        weights: Boolean. Whether to download the weights from the Hugging Face Hub. Defaults to
+            True.
+
+    Returns:
+        The path of the folder.
 
     Raises:
-        ValueError: If there is no such preset.
+        ValueError: If the preset does not exist.
     """
     from encoder_zoo.presets import hub
 
@@ -180,8 +186,8 @@ def resolve(
         return BUNDLED / name
     if _entries().get(name, {}).get("source") == "bundled":
         raise ValueError(
-            f"The preset {name!r} is in the repository, not in the wheel. Install from a clone "
-            f"with `pip install -e .`, or give the path of its folder there, presets/data/{name}."
+            f"The preset {name!r} is part of the repository and not of the wheel. Install from a "
+            f"clone with `pip install -e .`, or pass the path of the folder presets/data/{name}."
         )
     if name in presets:
         name = presets[name].source
@@ -193,20 +199,20 @@ def resolve(
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise ValueError(f"{folder} is a file. Expected a preset's folder.")
+        raise ValueError(f"{folder} is a file. Expected the folder of a preset.")
     if REPOSITORY.fullmatch(name):
         try:
             return hub.from_hugging_face(f"hf://{name}", verify, max_bytes, weights)
         except ValueError as error:
-            raise ValueError(f"There is no folder {name!r}, and on the hub: {error}") from None
+            raise ValueError(f"The folder {name!r} does not exist. On the hub: {error}") from None
     raise ValueError(f"No preset '{name}'.{_hint(name, presets)}")
 
 
 def _hint(name: str, presets: Mapping[str, PresetInfo]) -> str:
-    """Return a hint with presets of the same repository or with similar names."""
+    """Suggest presets of the same repository or with similar names."""
     same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")
     begun = [known for known in presets if known.startswith(own)]
     close = same or begun or close_names(own, presets, most=3, least=0.5)
-    names = "Names are in list_presets(); any other must be an existing folder."
+    names = "Expected a name in list_presets() or an existing folder."
     return f"{did_you_mean(close[:5])} {names}"

@@ -1,4 +1,4 @@
-"""Restores the weights of a backbone from an open checkpoint, and checks that all are used."""
+"""Restore the weights of a backbone from an open checkpoint, and check that all are used."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ from encoder_zoo.presets.opening import Safeguards
 
 logger = logging.getLogger("encoder_zoo")
 
-# 128 MB in float32, which take about as long to read as collecting garbage.
+# 128 MB in float32. Reading them takes about as long as garbage collection.
 MAX_WEIGHTS = 2**25
 
-# Arguments that may differ from the checkpoint's.
+# Arguments that may differ from the checkpoint.
 EXTENDED = {"max_sequence_length", "trained_length"}
 NEW_POOLERS = {"pooler_activation", "summary_activation"}
-GELUS = {"gelu", "gelu_new", "gelu_pytorch_tanh"}  # within 0.001 of each other
-# What the name of an argument means in other libraries, where it is another argument.
+GELUS = {"gelu", "gelu_new", "gelu_pytorch_tanh"}  # differ by less than 0.001
+# Explanations of arguments that have another meaning in other libraries.
 MEANINGS = {
     "activation": (
-        ". It is the activation function of the encoder's blocks. If you mean the activation of "
-        "the classifier's output, as in KerasHub: classify and predict_proba apply it, and a head "
-        "of your own is passed as head="
+        ". This is the activation function of the encoder blocks. classify and predict_proba apply "
+        "the activation of the classifier output. To change the head, pass your own layer as head="
     ),
 }
 
@@ -51,17 +50,22 @@ def restore_backbone(
     new_pooler_allowed: bool = False,
     kind: type[Backbone] | None = None,
 ) -> tuple[Backbone, set[str], bool]:
-    """Return the backbone, the names of its tensors, and whether its pooler is new.
+    """Load the backbone of a checkpoint.
 
-    Weights that a subclass of the family's backbone adds keep their initial values, which is
-    logged.
+    If a subclass of the backbone has additional weights, they keep their initial values, and a
+    warning is logged.
 
     Args:
-        checkpoint: Open checkpoint.
-        overrides: Dict of the caller's arguments for the backbone.
-        safeguards: Options of the checks.
-        new_pooler_allowed: Boolean. Whether the checkpoint may lack the pooler.
-        kind: Class of the backbone. Defaults to the family's.
+        checkpoint: Open `Checkpoint`.
+        overrides: Dict of backbone arguments from the caller.
+        safeguards: `Safeguards`. Options of the checks.
+        new_pooler_allowed: Boolean. Whether a missing pooler is initialized instead of an error.
+            Defaults to False.
+        kind: Class of the backbone. Defaults to None, the class of the family.
+
+    Returns:
+        A tuple of the backbone, a set of the names of its tensors, and a boolean, whether its
+            pooler is new.
     """
     collect_dropped_models()
     kind = kind or checkpoint.family.backbone
@@ -70,8 +74,8 @@ def restore_backbone(
     saved_as = checkpoint.settings.get("backbone_class")
     if saved_as not in (None, kind.__name__):
         logger.warning(
-            "%s was saved from a %s, and is opened as a %s: what the first computes in another way "
-            "is lost. %s.from_preset opens the backbone; a .keras file keeps the whole model.",
+            "%s was saved from %s and is opened as %s, so the computation may differ. Open the "
+            "backbone with %s.from_preset, or save the whole model to a .keras file.",
             checkpoint.folder.name,
             saved_as,
             kind.__name__,
@@ -90,7 +94,12 @@ def restore_backbone(
 def match_backbone(
     checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool, kind: type[Backbone]
 ) -> tuple[Backbone, dict[str, tuple[keras.Variable, bool]], bool]:
-    """Return the backbone, its matched tensors, and whether its pooler is new."""
+    """Build the backbone and match its weights to the tensors of the checkpoint.
+
+    Returns:
+        A tuple of the backbone, a dict of the matched tensors, and a boolean, whether its pooler is
+            new.
+    """
     family = checkpoint.family
     arguments = backbone_arguments(checkpoint.config, family)
     has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
@@ -112,12 +121,12 @@ def match_backbone(
 
 
 def _log_own_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoint) -> None:
-    """Log the weights of a user's subclass that no checkpoint of its family holds."""
+    """Log the weights of a user's subclass that checkpoints of the family do not contain."""
     others = {id(weight) for weight in others}
     own = [weight.path for weight in backbone.weights if id(weight) not in others]
     if own:
         logger.warning(
-            "%s: these weights of %s start from their initial values, as no %s has them: %s.",
+            "%s: the following weights of %s are not part of %s and keep their initial values: %s.",
             checkpoint.folder.name,
             type(backbone).__name__,
             checkpoint.family.backbone.__name__,
@@ -128,18 +137,18 @@ def _log_own_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoin
 def check_overrides(
     trained: Mapping, overrides: Mapping, checkpoint: Checkpoint, has_pooler: bool
 ) -> None:
-    """Refuse arguments under which pretrained weights would compute something else.
+    """Raise an error for arguments that would change the outputs of pretrained weights.
 
     Args:
-        trained: Dict of the backbone's arguments in the checkpoint's configuration.
-        overrides: Dict of the arguments that the caller passed.
-        checkpoint: Open checkpoint, named in the error.
-        has_pooler: Boolean. Whether the checkpoint holds a pooler. The activation of a new pooler
-            may be chosen.
+        trained: Dict of backbone arguments in the configuration of the checkpoint.
+        overrides: Dict of backbone arguments from the caller.
+        checkpoint: Open `Checkpoint`, for the error message.
+        has_pooler: Boolean. Whether the checkpoint has a pooler. If not, the caller can choose the
+            activation of the new pooler.
 
     Raises:
-        ValueError: If an argument differs from the checkpoint's, except for dropout rates,
-            positions (`max_sequence_length`, `rope_*`, `trained_length`), and forms of GELU.
+        ValueError: If an argument differs from the checkpoint, except for dropout rates, positions
+            (`max_sequence_length`, `rope_*`, `trained_length`) and variants of GELU.
     """
     for name, value in overrides.items():
         same = name not in trained or value == trained[name]
@@ -151,13 +160,13 @@ def check_overrides(
         raise invalid(
             name,
             value,
-            f"{trained[name]!r}, with which the weights of {checkpoint.folder.name} were trained, "
-            f"or leave it out{meaning}",
+            f"{trained[name]!r}, the value in the training of {checkpoint.folder.name}, or no "
+            f"value{meaning}",
         )
 
 
 def report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
-    """Log the unused tensors; raise an error if they are the encoder's."""
+    """Log the unused tensors, or raise an error if they belong to the encoder."""
     check_all_used(checkpoint, used)
     if left := unexpected(checkpoint, used):
         logger.info("%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(left))
@@ -169,7 +178,9 @@ def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
     others = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
     others.update(checkpoint.family.pretraining_only)
     tied = checkpoint.family.tied
-    untied = {n: f" (differs from {tied[n]}: it must be tied to the token embedding)" for n in tied}
+    untied = {
+        n: f" (differs from {tied[n]}, but must be tied to the token embedding)" for n in tied
+    }
     found = unexpected(checkpoint, others.union(used))
     inside = [f"+ {name}{untied.get(name, '')}" for name in found]
     if inside:
@@ -182,9 +193,9 @@ def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
 def collect_dropped_models() -> None:
     """Collect garbage if the models loaded since the last call have more than `MAX_WEIGHTS`.
 
-    Keras layers are in reference cycles, so that an unused model stays in memory until Python
-    collects garbage. Python does so by the number of objects, not by their size: a process that
-    loads one model after the other would keep a dozen.
+    Keras layers contain reference cycles, so an unused model stays in memory until Python collects
+    garbage. The number of objects triggers this collection, not their size. Without this function,
+    a process that loads many models would keep about a dozen of them in memory.
     """
     if sum(model.count_params() for model in list(_loaded)) > MAX_WEIGHTS:
         gc.collect()

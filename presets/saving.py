@@ -1,4 +1,4 @@
-"""Saves models to folders in the Hugging Face format or KerasHub's."""
+"""Save models to folders in the Hugging Face format or the KerasHub format."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def save_backbone(
     shard_bytes: ByteCount = SHARD_BYTES,
     repository: str | None = None,
 ) -> None:
-    """See `Backbone.save_to_preset`; the model card names the repository, if there is one."""
+    """See `Backbone.save_to_preset`. If a repository is given, the model card names it."""
     settings = {"task": "backbone"}
     usage = Usage("feature-extraction", "Backbone", TRANSFORMERS, "AutoModel")
     about = Description(backbone, usage, repository=repository)
@@ -104,9 +104,9 @@ def save_task(
     repository: str | None = None,
     beside: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
-    """See `Task.save_to_preset`; the model card names the repository, if there is one.
+    """See `Task.save_to_preset`. If a repository is given, the model card names it.
 
-    `beside` has contents of further files of the same preset, by their names.
+    `beside` is a dict from the names of further files of the same preset to their contents.
     """
     backbone, settings = task.backbone, {"task": task.record.name}
     if task.learning_rate != task.default_learning_rate:
@@ -130,7 +130,7 @@ def save_task(
     config, weights = _config_and_weights(task)
     settings |= _own_class(backbone)
     if task.num_classes and task.labels == default_labels(task.num_classes):
-        settings["head"] = {"labels": task.labels}  # config.json alone would say: without names
+        settings["head"] = {"labels": task.labels}  # not unnamed classes
     layout = task.record.folder
     files = {**layout.files(task, DTYPES[dtype] if dtype else None), **beside}
     more = files, layout.encoder_prefix is not None
@@ -138,13 +138,13 @@ def save_task(
 
 
 def _own_class(backbone: Backbone) -> dict:
-    """Return the setting that names a user's subclass of a family's backbone, for its reader."""
+    """Return the setting that names a user's subclass of a backbone."""
     cls = type(backbone)
     return {} if cls is backbone.family.backbone else {"backbone_class": cls.__name__}
 
 
 def _config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
-    """Return the fields of config.json for a task, and the weights of its backbone and its head."""
+    """Return the config.json fields of a task and the weights of its backbone and head."""
     backbone, head = task.backbone, task.head_record
     prefix = "" if head is NO_HEAD else f"{backbone.family.prefix}."
     layout = task.record.folder
@@ -158,13 +158,13 @@ def _config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
 
 
 def _architecture(task: PresetTask) -> str:
-    """Return the name of transformers' class with the task's head."""
+    """Return the class name of the model in transformers."""
     suffix = task.head_record.class_suffix or task.record.head
     return task.backbone.family.class_prefix + suffix
 
 
 def _usage(task: PresetTask) -> Usage:
-    """Return how a preset of a task is used; other libraries open the Hugging Face format."""
+    """Describe how to open a preset with this package and with other libraries."""
     suffix = task.record.head
     here = next(cls for cls in type(task).__mro__ if "record" in vars(cls)).__name__
     library, there = TRANSFORMERS, "AutoModel"
@@ -204,7 +204,7 @@ def _save(
 
 
 def _dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], str]:
-    """Return the dtype of each weight in the file, and that of most."""
+    """Return the dtypes of the weights in the file, and the most frequent dtype."""
     dtypes = {
         name: dtype or keras.backend.standardize_dtype(weight.dtype)
         for name, (weight, _) in weights.items()
@@ -214,9 +214,9 @@ def _dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], str]:
 
 
 def _write_model(new, config, weights, backbone, tokenizer, dtype, shard_bytes) -> None:
-    """Write the configuration, the weights and the tokenizer of one model into a folder.
+    """Write the configuration, weights and tokenizer of a model to a folder.
 
-    Without fields of a configuration there is no config.json.
+    If `config` is None, config.json is not written.
     """
     dtypes, main = _dtypes(weights, dtype)
     if config is not None:
@@ -227,12 +227,12 @@ def _write_model(new, config, weights, backbone, tokenizer, dtype, shard_bytes) 
 
 
 def tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, str]:
-    """Return the files of a model's tokenizer, which say how many tokens the model takes.
+    """Create the files of a tokenizer, including the maximum sequence length of the model.
 
-    Without `model_max_length` transformers' pipelines do not truncate, and fail for long texts.
+    Without `model_max_length`, pipelines in transformers do not truncate long texts and fail.
     """
     files = tokenizer.to_files()
-    if TOKENIZER_CONFIG not in files:  # of static embeddings
+    if TOKENIZER_CONFIG not in files:  # static embeddings
         return files
     longest = min(filter(None, (tokenizer.model_max_length, backbone.max_sequence_length)))
     settings = {**json.loads(files[TOKENIZER_CONFIG]), "model_max_length": longest}
@@ -247,13 +247,13 @@ def _write_files(new: pathlib.Path, files: Mapping[str, bytes | str]) -> None:
 
 
 def replaced_files() -> list[str]:
-    """Return patterns of the files and folders that saving replaces, beside the model card."""
+    """Return patterns of the files and folders that saving replaces, except the model card."""
     return [*replaced_preset_files(), *replaced_module_files(), *extra("kerashub").files()]
 
 
 @contextlib.contextmanager
 def new_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
-    """Replace the files of a preset in either format; write its model card and manifest."""
+    """Replace the files of a preset in any format, and write its model card and manifest."""
     kind = Kind("a preset", _is_preset, read=[n for n in replaced_files() if n != MANIFEST])
     with replacing(folder, kind) as new:
         yield new
@@ -262,13 +262,13 @@ def new_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
 
 
 def _is_preset(manifest: Mapping) -> bool:
-    """Return whether a manifest is that of a preset: not of a tokenizer, an index or a backup."""
+    """Return whether a manifest belongs to a preset, and not to a tokenizer, index or backup."""
     task = manifest["task"]
     return task != "tokenizer" and not task.endswith("_index") and "training" not in manifest
 
 
 def _head_config(task: PresetTask, head: Head) -> dict:
-    """Return the fields of config.json for the head and the labels of a task."""
+    """Return the config.json fields for the head and the labels of a task."""
     config = {}
     if task.num_classes:
         labels = task.labels or default_labels(task.num_classes)
@@ -287,7 +287,7 @@ Weights = dict[str, tuple[keras.Variable, bool]]
 
 
 def _weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") -> Weights:
-    """Return {name in the file: (weight, whether the file has its transpose)}."""
+    """Return a dict {name in the file: (weight, whether the file stores its transpose)}."""
     for path in layers:
         check_not_quantized(model, path)
     return {prefix + name: rest for name, *rest in named_weights(model, layers)}
@@ -296,15 +296,15 @@ def _weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") ->
 def check_all_saved(
     model: keras.Model, saved: Weights, elsewhere: Iterable[keras.Variable] = ()
 ) -> None:
-    """Refuse a model with weights of its own that the checkpoint's format has no name for.
+    """Check that the checkpoint format has a name for every weight of a model.
 
     Args:
         model: Backbone or task to save.
-        saved: Dict of the weights that are written.
-        elsewhere: Weights that files of their own hold.
+        saved: Dict of the weights in the checkpoint.
+        elsewhere: Weights that are stored in separate files. Defaults to ().
 
     Raises:
-        ValueError: If saving would drop a weight. Low-rank updates are merged, and not dropped.
+        ValueError: If a weight would be lost. Low-rank updates are merged and not lost.
     """
     kept = {id(weight) for weight, _ in saved.values()} | {id(weight) for weight in elsewhere}
     updates = [layer for layer in layers_in(model) if getattr(layer, "lora_enabled", False)]
@@ -313,14 +313,14 @@ def check_all_saved(
     if lost := [weight.path for weight in model.weights if id(weight) not in kept]:
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
         raise ValueError(
-            f"A preset has no name for the weights {', '.join(lost[:3])}{more} of this "
-            f"{type(model).__name__}. Save it with .save('model.keras'), or name them in `tensors` "
-            "of the family or of its head (register_family)."
+            f"A preset cannot store the weights {', '.join(lost[:3])}{more} of this "
+            f"{type(model).__name__}. Save it with .save('model.keras'), or add the weights to "
+            "`tensors` of the family or of its head (register_family)."
         )
 
 
 def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_bytes: int) -> None:
-    """Write one file, or shards and their index if it would be larger than `shard_bytes`."""
+    """Write the weights to one file, or to several shards if they exceed `shard_bytes`."""
     sizes = {
         name: int(np.prod(weight.shape)) * np.dtype(DTYPES[dtypes[name]]).itemsize
         for name, (weight, _) in weights.items()
@@ -340,7 +340,7 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
 
 
 def _shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
-    """Return names in order, split where a shard would exceed the limit.
+    """Split names into shards in order. A shard exceeds the limit only if it has a single name.
 
     Example:
         >>> _shards({"a": 3, "b": 3, "c": 9, "d": 1}, limit=6)

@@ -1,4 +1,4 @@
-"""Trains vocabularies with the libraries `tokenizers` and `sentencepiece`."""
+"""Train vocabularies with the libraries `tokenizers` and `sentencepiece`."""
 
 import io
 import json
@@ -22,8 +22,8 @@ MISSING = "training this vocabulary needs the package {0}: pip install {0}"
 tokenizers = LazyModule("tokenizers", MISSING.format("tokenizers"))
 sentencepiece = LazyModule("sentencepiece", MISSING.format("sentencepiece"))
 BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # the trainer splits further
-AT_ONCE = 1000  # repetitions of a word in one text, of which the trainer makes several copies
+BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # words are split further by the trainer
+AT_ONCE = 1000  # repetitions of a word per text, limited because the trainer copies texts
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
 
 
@@ -31,22 +31,22 @@ ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> h
 def train_vocabulary(
     texts: Iterable[str], vocabulary_size: Size, family: str = "bert", **options: Any
 ) -> "Tokenizer":
-    """Train a vocabulary of the kind of a family.
+    """Train a vocabulary for a family.
 
     Args:
-        texts: strings; read once, so that it may be a generator.
-        vocabulary_size: largest number of tokens, special ones included.
-        family: "bert", "electra" or "distilbert" (WordPiece), "roberta" (byte-level BPE),
-            "xlm-roberta" or "albert" (SentencePiece's unigram model).
-        **options: `lowercase` of WordPiece and ALBERT; `character_coverage` of unigram models, the
-            share of the text whose characters are in the vocabulary.
+        texts: Iterable of strings. It is read once, so it can be a generator.
+        vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
+        family: String. "bert", "electra" or "distilbert" (WordPiece), "roberta" (byte-level BPE),
+            "xlm-roberta" or "albert" (unigram model of SentencePiece). Defaults to "bert".
+        **options: `lowercase` for WordPiece and ALBERT. `character_coverage` for unigram models,
+            the fraction of the text whose characters are in the vocabulary.
 
     Returns:
-        The family's tokenizer, such as a `BertTokenizer`.
+        A tokenizer of the family, such as `BertTokenizer`.
 
     Raises:
-        ValueError: If no vocabulary is trained for the family, or if `texts` is a single string.
-        ImportError: If the package tokenizers or sentencepiece is needed and not installed.
+        ValueError: If the family is not supported, or if `texts` is a single string.
+        ImportError: If the required package tokenizers or sentencepiece is not installed.
 
     Example:
         >>> tokenizer = train_vocabulary(["low lower lowest"] * 9, 30)
@@ -61,11 +61,13 @@ def train_vocabulary(
 def train_wordpiece(
     texts: Iterable[str], vocabulary_size: int, lowercase: bool = True
 ) -> "BertTokenizer":
-    """Train a WordPiece vocabulary; the same texts give the same vocabulary.
+    """Train a WordPiece vocabulary. The result is deterministic.
 
     Args:
-        texts, vocabulary_size: see `train_vocabulary`.
-        lowercase: whether to lower-case texts and remove accents, also in the tokenizer.
+        texts: Iterable of strings. See `train_vocabulary`.
+        vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
+        lowercase: Boolean. Whether to lowercase texts and remove accents, during training and in
+            the tokenizer. Defaults to True.
 
     Returns:
         A tokenizer whose vocabulary starts with [PAD] [UNK] [CLS] [SEP] [MASK].
@@ -74,8 +76,8 @@ def train_wordpiece(
         ValueError: If `texts` is a single string.
         ImportError: If the package tokenizers is not installed.
 
-    Source: Schuster & Nakajima, "Japanese and Korean Voice Search" (2012), for the model; pieces
-        are merged by frequency, as in byte pair encoding.
+    Source: Schuster & Nakajima, "Japanese and Korean Voice Search" (2012). Pieces are merged by
+    frequency, as in byte pair encoding.
 
     Example:
         >>> tokenizer = train_wordpiece(["low lower lowest"] * 9, 30)
@@ -95,8 +97,8 @@ def train_wordpiece(
         learner.train_from_iterator(texts, trainer)
         return learner.get_vocab()
 
-    # The trainer orders letters within words by a hash table that differs between processes, and
-    # the order decides between equally frequent merges.
+    # The trainer orders letters within words by a hash table that differs between processes. The
+    # order decides between equally frequent merges, so the letters are passed in sorted order.
     words = Counter(word for text in _many(texts) for word in BERT_WHITE_SPACE.split(text))
     letters = learn(words, 0, BERT_SPECIAL_TOKENS).keys() - set(BERT_SPECIAL_TOKENS)
     repeated = (
@@ -112,9 +114,9 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
     """Train a byte-level byte pair encoding.
 
     Args:
-        texts: see `train_vocabulary`.
-        vocabulary_size: largest number of tokens; at least 261: the 256 bytes and the special
-            tokens.
+        texts: Iterable of strings. See `train_vocabulary`.
+        vocabulary_size: Integer of 261 or more. Maximum number of tokens, including 256 bytes and 5
+            special tokens.
 
     Returns:
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
@@ -154,11 +156,13 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
 def train_unigram(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float = 0.9995
 ) -> "XLMRobertaTokenizer":
-    """Train SentencePiece's unigram model, in the order of XLM-RoBERTa's ids.
+    """Train a unigram model with SentencePiece. The ids are ordered as in XLM-RoBERTa.
 
     Args:
-        texts, vocabulary_size: see `train_vocabulary`.
-        character_coverage: share of the text whose characters are in the vocabulary.
+        texts: Iterable of strings. See `train_vocabulary`.
+        vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
+        character_coverage: Float between 0 and 1. Fraction of the text whose characters are in the
+            vocabulary. Defaults to 0.9995.
 
     Returns:
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
@@ -177,7 +181,7 @@ def train_unigram(
     """
     from encoder_zoo.encoders.tokenizers.sentencepiece import XLMRobertaTokenizer
 
-    # fairseq's ids have <pad> and <mask> in addition to the model's <unk>, <s> and </s>
+    # The ids of fairseq include <pad> and <mask> in addition to <unk>, <s> and </s> of the model.
     content = _sentencepiece_model(texts, vocabulary_size - 2, character_coverage)
     return XLMRobertaTokenizer.from_sentencepiece(content)
 
@@ -188,17 +192,20 @@ def train_albert_unigram(
     lowercase: bool = True,
     character_coverage: float = 0.9995,
 ) -> "AlbertTokenizer":
-    """Train SentencePiece's unigram model for ALBERT.
+    """Train a unigram model for ALBERT with SentencePiece.
 
     Args:
-        texts, vocabulary_size, character_coverage: see `train_unigram`.
-        lowercase: whether to lower-case texts and remove accents, also in the tokenizer.
+        texts: Iterable of strings. See `train_vocabulary`.
+        vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
+        lowercase: Boolean. Whether to lowercase texts and remove accents, during training and in
+            the tokenizer. Defaults to True.
+        character_coverage: Float between 0 and 1. See `train_unigram`. Defaults to 0.9995.
 
     Returns:
         A tokenizer whose vocabulary starts with <pad> <unk> [CLS] [SEP] [MASK].
 
     Raises:
-        ValueError, ImportError: As for `train_unigram`.
+        ValueError, ImportError: See `train_unigram`.
 
     Source: Lan et al., "ALBERT" (2020), section 4.1.
 
@@ -228,7 +235,7 @@ def train_albert_unigram(
 def _sentencepiece_model(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float, **options: object
 ) -> bytes:
-    """Return the model file of at most `vocabulary_size` pieces."""
+    """Train a model with at most `vocabulary_size` pieces and return the bytes of its file."""
     written = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -247,9 +254,9 @@ def _sentencepiece_model(
 
 
 def _many(texts: Iterable[str]) -> Iterable[str]:
-    """Return the texts; raise an error for a single string."""
+    """Return the texts, or raise an error for a single string."""
     if isinstance(texts, str | bytes):
-        raise invalid("texts", texts, "many strings, not one")
+        raise invalid("texts", texts, "an iterable of strings")
     return texts
 
 

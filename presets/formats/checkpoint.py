@@ -1,4 +1,4 @@
-"""Checkpoints with the names of the Hugging Face format, for reading and for writing."""
+"""Checkpoints with tensor names of the Hugging Face format, for loading and saving."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_s
 if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
 
-# {weight of a layer: its name in the checkpoint}
+# {name of a weight in Keras: name in the checkpoint}
 _WEIGHTS = {
     "kernel": "weight",
     "embeddings": "weight",
@@ -29,31 +29,34 @@ _WEIGHTS = {
     "bias": "bias",
 }
 MAX_CLASSES = 2**20
-# Trained weights are far below this; products of larger numbers overflow.
+# Trained weights are far below this limit. Products of larger values overflow.
 _LARGEST = 1e4
 # Buffers without information.
 _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 
 
 class Checkpoint(ABC):
-    """A checkpoint of any format, with the names of the Hugging Face format.
+    """A checkpoint of any format with tensor names of the Hugging Face format.
 
-    A context manager: it closes the files, and raises an error if one was changed while it was
-    read.
+    As a context manager, it closes the files at the end and raises an error if a file was changed
+    while it was read.
 
     Attributes:
-        files: of its folder.
-        family: of its model.
-        config_file: the file that `config` is read from.
-        config: contents of `config.json`, or their translation.
-        config_names: {field of `config`: its name in the file, if different}.
-        weight_files: names of the files with its tensors.
-        shapes: {tensor name, without the family's prefix: shape}; dense kernels are (out, in).
-        settings: contents of `encoder_zoo.json`, {} if there is none.
-        listed_settings: of its entry in `list_presets()`, see `registry.listed_settings`.
-        is_of_one_task: whether the files are those of one task, whose head is never there in part.
-        head_arguments: {head, see `Family.heads`: arguments of its task without a field in
-            config.json}.
+        files: `FolderFiles`. The files of the folder.
+        family: `Family` of the model.
+        config_file: Path of the file with the configuration.
+        config: Dict. The content of `config.json`, or the configuration converted to this format.
+        config_names: Dict {field of `config`: name in the file}, only for fields with another name.
+        weight_files: Frozen set of strings. Names of the files with tensors.
+        shapes: Dict {tensor name without the prefix of the family: shape}. The shape of dense
+            kernels is (out, in).
+        settings: Dict. The content of `encoder_zoo.json`, or {} if the file is missing.
+        listed_settings: Dict. Settings of the entry in `list_presets()`. See
+            `registry.listed_settings`.
+        is_of_one_task: Boolean. Whether the files belong to a single task, so that its head must be
+            complete.
+        head_arguments: Dict {head in `Family.heads`: dict of task arguments that config.json has no
+            fields for}.
     """
 
     files: FolderFiles
@@ -85,22 +88,22 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def tensor(self, name: str) -> np.ndarray:
-        """Read one tensor."""
+        """Read a tensor."""
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
-        """Return the tokenizer in the folder; None if the format allows models without one."""
+        """Return the tokenizer in the folder. Formats with optional tokenizers may return None."""
         return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
 
     def set_head(self, name: str, labels: Sequence[str] | None, classes: int = 0) -> None:
-        """Set the fields of `config` for the head of the checkpoint and its labels.
+        """Set the fields of `config` for a head and its labels.
 
         Args:
-            name: see `Family.heads`.
-            labels: of the outputs; None if the checkpoint has none.
-            classes: number of outputs, if there are no labels.
+            name: String. Name of the head in `Family.heads`.
+            labels: List of strings or None. Labels of the outputs.
+            classes: Integer. Number of outputs if there are no labels. Defaults to 0.
 
         Raises:
-            ValueError: If the head has too many classes.
+            ValueError: If the number of classes is too large.
         """
         if classes > MAX_CLASSES:
             raise ValueError(
@@ -110,23 +113,23 @@ class Checkpoint(ABC):
         labels = labels or default_labels(classes)
         if labels:
             self.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
-            self.config.pop("label2id", None)  # of the previous labels
+            self.config.pop("label2id", None)  # the inverse of the previous labels
 
 
 def default_labels(num_classes: int) -> list[str]:
-    """Return LABEL_0, LABEL_1, ..., which transformers writes for classes without names."""
+    """Return LABEL_0, LABEL_1, ..., the names of unnamed classes in transformers."""
     return [f"LABEL_{i}" for i in range(num_classes)]
 
 
 class EnlargedCheckpoint(Checkpoint):
-    """A checkpoint whose embeddings have rows for new tokens, each the mean of the others.
+    """A checkpoint with embeddings for new tokens. New embeddings are the mean of all old ones.
 
     Args:
-        checkpoint: with fewer tokens.
-        vocabulary_size: the new number of tokens.
+        checkpoint: `Checkpoint` with fewer tokens.
+        vocabulary_size: Integer. The new number of tokens.
 
-    Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models: the mean
-    changes the outputs for other tokens least.
+    Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models. The mean
+    has the smallest effect on the outputs for other tokens.
     """
 
     def __init__(self, checkpoint: Checkpoint, vocabulary_size: int):
@@ -140,7 +143,7 @@ class EnlargedCheckpoint(Checkpoint):
         masked_lm = self.family.heads.get("ForMaskedLM")
         projection = masked_lm and f"{masked_lm.output}.weight"
         enlarged = {embedding, projection, *biases, *self.family.tied} & set(self.shapes)
-        # {tensor: whether its tokens are on the last axis, and not on the first}
+        # {tensor: whether tokens are on its last axis instead of its first axis}
         self._enlarged = {name: name in biases for name in enlarged}
         self.shapes = {n: self._enlarged_shape(n, vocabulary_size) for n in self.shapes}
 
@@ -168,14 +171,17 @@ class EnlargedCheckpoint(Checkpoint):
 
 
 def backbone_layers(backbone: Backbone) -> dict[str, str]:
-    """Return {attribute path of a layer in the backbone: its name in the checkpoint}."""
+    """Return a dict {attribute path of a layer in the backbone: name in the checkpoint}."""
     family = backbone.family
     layers = numbered(family.tensors, block_indices(backbone))
     return {**layers, **({"pooler_dense": family.pooler} if backbone.pooler else {})}
 
 
 def block_indices(backbone: Backbone) -> dict[str, list[int]]:
-    """Return {attribute with a list of blocks: index of each; the first one if it is repeated}."""
+    """Return a dict {attribute with a list of blocks: index of each distinct block}.
+
+    A block that is repeated has the index of its first occurrence.
+    """
     encoder = list(backbone.blocks[: backbone.num_layers])
     return {
         "blocks": [encoder.index(block) for block in dict.fromkeys(encoder)],
@@ -184,12 +190,12 @@ def block_indices(backbone: Backbone) -> dict[str, list[int]]:
 
 
 def numbered(names: Mapping[str, str], indices: Mapping[str, Sequence[int]]) -> dict[str, str]:
-    """Return names with {} replaced by the indices of blocks.
+    """Replace {} in names by the indices of blocks.
 
     Args:
-        names: {attribute path in the backbone: name in the checkpoint}.
-        indices: for each list of blocks in the backbone the first index of each of the
-            checkpoint's blocks.
+        names: Dict {attribute path in the backbone: name in the checkpoint}.
+        indices: Dict {attribute with a list of blocks: indices of its blocks}. The position of an
+            index in the list is the index in the checkpoint.
 
     Example:
         >>> names = {"norm": "LayerNorm", "blocks.{}.dense": "layer.{}.fc"}
@@ -213,11 +219,11 @@ def named_weights(
     """Yield the weights of layers with their names in the checkpoint.
 
     Args:
-        model: with the layers.
-        layers: {attribute path: name in the checkpoint}.
+        model: Model with the layers.
+        layers: Dict {attribute path: name in the checkpoint}.
 
     Yields:
-        (name in the checkpoint, weight, whether the checkpoint has its transpose).
+        Tuples (name in the checkpoint, weight, whether the checkpoint stores its transpose).
     """
     for path, name in layers.items():
         target = layer_at(model, path)
@@ -229,7 +235,7 @@ def named_weights(
         for attribute, suffix in _WEIGHTS.items():
             weight = getattr(target, attribute, None)
             if weight is not None:
-                # Dense kernels are (in, out) in Keras, (out, in) in torch.
+                # Dense kernels have shape (in, out) in Keras and (out, in) in PyTorch.
                 yield f"{name}.{suffix}", weight, attribute == "kernel"
 
 
@@ -247,24 +253,24 @@ def check_not_quantized(model: keras.Model, path: str) -> None:
     if mode is not None:
         raise ValueError(
             f"{path} is quantized ({mode}), which presets do not support. Save the preset before "
-            "quantizing, or save the model with .save('...keras'), which keras.saving.load_model "
-            "opens."
+            "quantization, or save the model with .save('model.keras') and load it with "
+            "keras.saving.load_model."
         )
 
 
 def match(
     checkpoint: Checkpoint, model: keras.Model, layers: Mapping[str, str]
 ) -> tuple[dict[str, tuple[keras.Variable, bool]], dict[str, str]]:
-    """Match the weights of layers to the checkpoint's tensors, by name and shape.
+    """Match the weights of layers to the tensors of a checkpoint by name and shape.
 
     Args:
-        checkpoint: with the tensors.
-        model: with the layers.
-        layers: {attribute path: name in the checkpoint}.
+        checkpoint: `Checkpoint` with the tensors.
+        model: Model with the layers.
+        layers: Dict {attribute path: name in the checkpoint}.
 
     Returns:
-        matched: {tensor name: (weight, whether the tensor is its transpose)}.
-        misfits: {tensor name: "missing" or "is (2, 8), expected (3, 8)"}.
+        matched: Dict {tensor name: (weight, whether the tensor is its transpose)}.
+        misfits: Dict {tensor name: "missing" or "is (2, 8), expected (3, 8)"}.
     """
     fitting, misfits = {}, {}
     for name, weight, transposed in named_weights(model, layers):
@@ -283,12 +289,12 @@ def copy(
     matched: Mapping[str, tuple[keras.Variable, bool]],
     allow_nonfinite: bool = False,
 ) -> None:
-    """Assign the matched tensors to the weights.
+    """Assign matched tensors to the weights.
 
     Raises:
-        ValueError: If weights are NaN, infinite or too large.
+        ValueError: If values are NaN, infinite or too large.
     """
-    advice = "Pass allow_nonfinite=True to load it all the same."
+    advice = "Pass allow_nonfinite=True to load it anyway."
     for name, (weight, transposed) in matched.items():
         value = float_values(checkpoint.tensor(name))
         if not allow_nonfinite:
@@ -297,41 +303,41 @@ def copy(
 
 
 def stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:
-    """Return a weight, or its transpose, as an array to be written to a file."""
+    """Convert a weight or its transpose to an array for a file."""
     value = whole_array(weight)
     return np.ascontiguousarray(value.T if transposed else value, dtype)
 
 
 def float_values(tensor: np.ndarray) -> np.ndarray:
-    """Return a tensor in float32; values that are too large become infinite."""
+    """Convert a tensor to float32. Values that are too large become infinite."""
     with np.errstate(over="ignore"):
         return tensor.astype("float32")
 
 
 def check_weights(value: np.ndarray, name: str, advice: str) -> None:
-    """Raise an error for NaN, infinite or very large weights.
+    """Raise an error for NaN, infinite or very large values.
 
     Args:
-        value: a tensor.
-        name: of the tensor, with its file.
-        advice: last sentence of the error message.
+        value: Array. Values of a tensor.
+        name: String. File and name of the tensor for the error message.
+        advice: String. Last sentence of the error message.
 
     Example:
         >>> check_weights(np.array([1.0, np.nan]), "bias", "Download it again.")
         Traceback (most recent call last):
-        ValueError: bias has 1 values that are NaN or infinite, or beyond 10000, as no trained ...
+        ValueError: bias has 1 values that are NaN, infinite or beyond 10000. Trained ...
     """
     smallest, largest = value.min(initial=0.0), value.max(initial=0.0)
     if not (smallest >= -_LARGEST and largest <= _LARGEST):  # also if one is NaN
         broken = value.size - np.count_nonzero(np.abs(value) <= _LARGEST)
         raise ValueError(
-            f"{name} has {broken} values that are NaN or infinite, or beyond {_LARGEST:.0f}, as no "
-            f"trained weight is. {advice}"
+            f"{name} has {broken} values that are NaN, infinite or beyond {_LARGEST:.0f}. Trained "
+            f"weights are smaller. {advice}"
         )
 
 
 def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
-    """Return the names of unused tensors, without redundant ones."""
+    """Return the sorted names of unused tensors. Redundant tensors are excluded."""
     return [
         name
         for name in sorted(set(checkpoint.shapes) - set(used))
@@ -340,7 +346,7 @@ def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
 
 
 def _is_copy(checkpoint: Checkpoint, name: str) -> bool:
-    """Return whether a tensor equals the one that it is tied to."""
+    """Return whether a tensor equals the tensor that it is tied to."""
     twin = checkpoint.family.tied.get(name)
     return twin in checkpoint.shapes and np.array_equal(
         checkpoint.tensor(name), checkpoint.tensor(twin)

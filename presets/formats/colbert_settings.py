@@ -1,5 +1,7 @@
-"""Markers, lengths, expansion and skiplist of late interaction models, in the forms of four
-libraries, as arguments of `LateInteractionPreprocessor`.
+"""Read the settings of late interaction models in the formats of four libraries.
+
+Markers, lengths, query expansion and skiplists are converted to arguments of
+`LateInteractionPreprocessor`.
 """
 
 from __future__ import annotations
@@ -18,30 +20,30 @@ from encoder_zoo.presets.formats.sentence_transformers import Module
 MARKERS = ("query_marker", "document_marker")
 PUNCTUATION = list(string.punctuation)
 ROLES = {"query": ("query",), "document": ("document", "passage", "corpus")}
-# Fields of `artifact.metadata` that are read, and the only values of others that are implemented.
+# Fields of `artifact.metadata` that are read, and implemented values of other fields.
 STANFORD_FIELDS = ("similarity", "mask_punctuation", "query_token_id", "doc_token_id", "dim")
 STANFORD_FIELDS += ("query_maxlen", "doc_maxlen", "attend_to_mask_tokens")
 STANFORD_BUILT_IN = {"interaction": "colbert", "relu": False, "similarity": "cosine"}
-# {field: why it does not change the vectors}
+# {field: reason why it does not change the vectors}
 STANFORD_IRRELEVANT = {
-    **dict.fromkeys(("query_token", "doc_token"), "names of the markers; their ids count"),
+    **dict.fromkeys(("query_token", "doc_token"), "names of the markers, only their ids are used"),
     **dict.fromkeys(
         (
             *("checkpoint", "triples", "collection", "queries", "index_name", "index_root", "root"),
             *("experiment", "name", "overwrite", "meta", "index_path", "model_name", "config"),
         ),
-        "where files are",
+        "paths of files",
     ),
     **dict.fromkeys(
         ("rank", "nranks", "amp", "gpus", "avoid_fork_if_possible", "total_visible_gpus"),
-        "how the authors' programs run",
+        "options of the original programs",
     ),
     **dict.fromkeys(
         (
             *("bsize", "accumsteps", "lr", "maxsteps", "save_every", "resume", "warmup", "nway"),
             *("warmup_bert", "use_ib_negatives", "reranker", "distillation_alpha", "ignore_scores"),
         ),
-        "of training",
+        "options of training",
     ),
     **dict.fromkeys(
         (
@@ -49,7 +51,7 @@ STANFORD_IRRELEVANT = {
             *("ndocs", "load_index_with_mmap", "pool_factor", "clustering_mode"),
             "protected_tokens",
         ),
-        "of the authors' index",
+        "options of the original index",
     ),
 }
 LENGTH = Rule(lambda v: type(v) is int and v >= 3, "an integer of 3 or more")
@@ -57,21 +59,21 @@ WORDS = Rule(
     lambda v: isinstance(v, list) and all(isinstance(word, str) for word in v), "a list of texts"
 )
 _MASK_FIELDS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
-_PROBE = "a b"  # any text of two words
+_PROBE = "a b"  # an arbitrary text with two words
 
 
 def of_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
     """Read the settings of PyLate in `config_sentence_transformers.json`.
 
     Args:
-        files: of the encoder.
-        tokenizer: of the encoder.
+        files: `FolderFiles`. The files of the encoder.
+        tokenizer: Tokenizer of the encoder.
 
     Raises:
         ValueError: If a field has a wrong value.
 
-    Source: PyLate 1.6, `models/colbert.py`, for the defaults; sentence-transformers 6.2,
-    `multi_vector_encoder/model.py`, for `query_expansion`, which it reads beside them.
+    Source: PyLate 1.6, `models/colbert.py`, for the defaults. sentence-transformers 6.2,
+    `multi_vector_encoder/model.py`, for `query_expansion`.
     """
     settings, path = theirs.model_settings(files.root), files.root.path / MODEL_SETTINGS
     expands = read_field(settings, "do_query_expansion", FLAG, path, True)
@@ -92,10 +94,10 @@ def of_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
 
 
 def of_stanford(files: FolderFiles) -> dict[str, object]:
-    """Read the settings of ColBERT's authors in `artifact.metadata`.
+    """Read the settings of the original ColBERT in `artifact.metadata`.
 
     Args:
-        files: of the folder.
+        files: `FolderFiles`. The files of the folder.
 
     Raises:
         ValueError: If a field is unknown or has a value that is not implemented.
@@ -128,14 +130,14 @@ def of_stanford(files: FolderFiles) -> dict[str, object]:
 def of_sentence_transformers(
     files: FolderFiles, masks: list[Module], tokenizer
 ) -> dict[str, object]:
-    """Read the settings of a MultiVectorEncoder: of its Transformer, its mask, and its prompts.
+    """Read the settings of a MultiVectorEncoder from its Transformer, its mask and its prompts.
 
-    A prompt that is one token is a marker.
+    A prompt that consists of a single token becomes a marker.
 
     Args:
-        files: of the encoder.
-        masks: the modules of kind MultiVectorMask.
-        tokenizer: of the encoder.
+        files: `FolderFiles`. The files of the encoder.
+        masks: List of `Module`. The MultiVectorMask modules.
+        tokenizer: Tokenizer of the encoder.
 
     Raises:
         ValueError: If a field is unknown or has a wrong value.
@@ -162,16 +164,18 @@ def of_sentence_transformers(
 
 
 def of_bge_m3(files: FolderFiles) -> dict[str, object]:
-    """Return the settings of BGE-M3: no markers, no expansion, no vector of the first token.
+    """Read the settings of BGE-M3, which has no markers and no expansion.
+
+    The first token has no vector.
 
     Args:
-        files: of the encoder.
+        files: `FolderFiles`. The files of the encoder.
 
     Raises:
         ValueError: If a field has a wrong value.
 
-    Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`. It reads 512 tokens
-    unless it is told otherwise; here it is the length that the folder says.
+    Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`. Its default length
+    is 512 tokens. Here, the default is the length in the folder.
     """
     settings, path = theirs.model_settings(files.root), files.root.path / MODEL_SETTINGS
     longest = theirs.read_length(files)
@@ -188,15 +192,15 @@ def of_bge_m3(files: FolderFiles) -> dict[str, object]:
 
 
 def _expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, object]:
-    """Return the arguments for a `query_expansion`, {strategy, attend, token, length} or null."""
+    """Convert `query_expansion`, an object with strategy, attend, token and length, or null."""
     if expansion is None:
         return {"expand_queries": False, "attend_to_expansion": False}
     known = ("strategy", "attend", "token", "length")
     if not isinstance(expansion, dict) or not set(expansion) <= set(known):
-        raise invalid(f"{path}: query_expansion", expansion, f"null, or {', '.join(known)}")
+        raise invalid(f"{path}: query_expansion", expansion, f"null or {', '.join(known)}")
     field = f"{path}: query_expansion"
     check_argument(f"{field}: strategy", expansion.get("strategy"), one_of("fixed", "min"))
-    read_field(expansion, "token", one_of(tokenizer.mask_token), field)  # null is the same
+    read_field(expansion, "token", one_of(tokenizer.mask_token), field)  # null means the mask token
     length = expansion.get("length")
     check_argument(f"{field}: length", length, LENGTH)
     fixed = {"query_length": length, "expansion_length": None}
@@ -208,7 +212,7 @@ def _expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, ob
 
 
 def _skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
-    """Return the words that documents skip, of the configurations of MultiVectorMasks."""
+    """Read the words that are skipped in documents from the MultiVectorMask modules."""
     words: list[str] = []
     for module in masks:
         path = files.path / module.path / CONFIG
@@ -228,7 +232,7 @@ def _skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
 
 
 def _prompts(files: FolderFiles) -> dict[str, str]:
-    """Return the texts before queries and documents, where there are any."""
+    """Return the non-empty prompts of queries and documents."""
     prompts = theirs.read_prompts(files).get("prompts", {})
     found = {
         role: next((prompts[name] for name in names if name in prompts), "")
@@ -238,7 +242,11 @@ def _prompts(files: FolderFiles) -> dict[str, str]:
 
 
 def _marker(prompt: str, tokenizer) -> str | None:
-    """Return the token that a prompt is, if a text behind it has the same tokens as alone."""
+    """Return a prompt as a marker, or None.
+
+    A prompt is a marker if it is tokenized to a single token and does not change the tokens of the
+    following text.
+    """
     contents = {token["content"] for token in tokenizer.added_tokens}
     for token in (prompt, prompt.strip()):
         if token in contents:

@@ -1,4 +1,4 @@
-"""Checks, reads and writes `config.json` by the record of its family."""
+"""Check, read and write `config.json` as described by its family."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _COUNT = Rule(
     lambda v: v is None or (type(v) is int and 0 <= v <= MAX_CLASSES),
     f"a number of classes up to {MAX_CLASSES}, or null",
 )
-# Fields of the config.json of all families.
+# Fields of config.json for all families.
 COMMON = {
     "architectures": _NAMES,
     "id2label": _LABELS,
     "num_labels": _COUNT,
     "_num_labels": _COUNT,
     "pad_token_id": rule_of(NonNegativeInt | None),
-    # These would change the outputs, and are not implemented.
+    # These fields would change the outputs and are not implemented.
     "is_decoder": ABSENT,
     "is_encoder_decoder": ABSENT,
     "add_cross_attention": ABSENT,
@@ -57,10 +57,10 @@ def check_config(
     """Check the fields of a configuration that are used.
 
     Args:
-        config: contents of config.json.
-        family: whose `config_keys` it has.
-        path: of the file, for error messages.
-        names: {field: its name in the file, if different}.
+        config: Dict. The content of config.json.
+        family: `Family` with the `config_keys` of the configuration.
+        path: Path of the file for error messages.
+        names: Dict {field: name in the file} for fields with another name. Defaults to None.
 
     Raises:
         ValueError: If a field is missing or has a wrong value.
@@ -101,21 +101,24 @@ def check_config(
 
 
 def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> None:
-    """Raise an error if `label2id` is not the inverse of `id2label`, or has no inverse."""
+    """Check that `label2id` is the inverse of `id2label`.
+
+    If `id2label` is missing, `label2id` must map labels to consecutive ids.
+    """
     names, numbers = config.get("id2label"), config.get("label2id")
     if numbers is None or numbers == {}:
         return
     is_object = isinstance(numbers, Mapping)
     if names and is_object and all(re.fullmatch(r"LABEL_\d+", str(name)) for name in numbers):
-        return  # transformers' own, which `config.id2label = {...}` leaves as they were
-    # Some files have the numbers as strings.
+        return  # default names, which remain if only `config.id2label` is set
+    # Some files store the ids as strings.
     found = {label: str(number) for label, number in numbers.items()} if is_object else {}
     if names:
         inverse = {label: int(i) for i, label in names.items()}
         same = found == {label: str(i) for label, i in inverse.items()}
-        # If two classes have one name, `label2id` has only one of them.
+        # If two classes have the same name, `label2id` only contains one of them.
         holds = is_object and (same or len(inverse) < len(names))
-        expect(holds, "label2id", f"the names in id2label with their numbers, {shown(inverse)}")
+        expect(holds, "label2id", f"the inverse of id2label, {shown(inverse)}")
     else:
         expected = sorted(str(i) for i in range(len(found)))
         words = 'an object such as {"negative": 0, "positive": 1}, or null'
@@ -123,7 +126,7 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
 
 
 def _rules(family: Family) -> dict[str, Rule]:
-    """Return {field of a family's config.json: its rule}."""
+    """Return a dict from the fields of a family's config.json to their rules."""
     dropouts = [head.dropout for head in family.heads.values() if head.dropout]
     rules = argument_rules(family.backbone)
     own = {key: rules[argument] for argument, key in family.config_keys.items()}
@@ -131,13 +134,13 @@ def _rules(family: Family) -> dict[str, Rule]:
 
 
 def backbone_arguments(config: Mapping, family: Family) -> dict:
-    """Return the constructor arguments of a backbone from a checked configuration.
+    """Convert a checked configuration to the constructor arguments of a backbone.
 
-    `pooler` is not among them: it depends on the weights.
+    The result does not contain `pooler`, because it depends on the weights.
 
     Args:
-        config: contents of config.json.
-        family: of the backbone.
+        config: Dict. The content of config.json.
+        family: `Family` of the backbone.
     """
     arguments = {
         ours: config[theirs]
@@ -151,14 +154,14 @@ def backbone_arguments(config: Mapping, family: Family) -> dict:
 
 
 def backbone_config(backbone: Backbone, tokenizer) -> dict:
-    """Return the contents of a backbone's config.json.
+    """Create the content of config.json for a backbone.
 
     Args:
-        backbone: the encoder.
-        tokenizer: saved with it, or None.
+        backbone: Backbone. The encoder.
+        tokenizer: Tokenizer that is saved with the backbone, or None.
 
     Raises:
-        ValueError: If config.json of the family has no field for a value of the backbone.
+        ValueError: If config.json cannot store a setting of the backbone.
     """
     family = backbone.family
     _check_representable(backbone)
@@ -177,20 +180,20 @@ def backbone_config(backbone: Backbone, tokenizer) -> dict:
 
 
 def _check_representable(backbone: Backbone) -> None:
-    """Raise an error if config.json has no field for a setting of the backbone."""
+    """Check that config.json has fields for all settings of the backbone."""
     family = backbone.family
     for name, default in argument_defaults(type(backbone)).items():
         value = getattr(backbone, name)
-        # The weights tell whether there is a pooler.
+        # The pooler is inferred from the weights.
         if name not in family.config_keys and name != "pooler" and value != default:
             raise invalid(
                 name,
                 value,
-                f"{default!r}: config.json of {family.name} has no field for another value",
+                f"{default!r}, because config.json of {family.name} cannot store another value",
             )
 
 
-# {backbone argument: (attribute path of a layer, axis of its weight with that size)}
+# {backbone argument: (attribute path of a layer, axis of its weight with this size)}
 _SIZES = {
     "vocabulary_size": ("embeddings.token_embedding", 0),
     "embedding_dim": ("embeddings.token_embedding", 1),
@@ -208,16 +211,16 @@ def check_sizes(
     path: pathlib.Path,
     max_bytes: int,
 ) -> None:
-    """Check the sizes of a configuration against the weights, and both against a limit.
+    """Compare the sizes in a configuration with the weights, and check a memory limit.
 
-    It runs before any memory is allocated for the model.
+    The function is called before memory for the model is allocated.
 
     Args:
-        config: contents of config.json, checked.
-        family: whose `config_keys` it has.
-        shapes: {tensor name: shape} of the weights.
-        path: of config.json, for error messages.
-        max_bytes: limit of the weights' size in float32.
+        config: Dict. The checked content of config.json.
+        family: `Family` with the `config_keys` of the configuration.
+        shapes: Dict {tensor name: shape}. Shapes of the weights.
+        path: Path of config.json for error messages.
+        max_bytes: Integer. Maximum size of the weights in float32.
 
     Raises:
         ValueError: If a size differs from the shapes of the weights, or if the model needs more
@@ -235,13 +238,13 @@ def check_sizes(
     needed = 4 * max(_estimate(config, family), sum(map(math.prod, shapes.values())))
     if needed > max_bytes:
         raise ValueError(
-            f"{path}: a model of these sizes needs {needed / 1e9:.1f} GB, the limit is "
+            f"{path}: a model of this size needs {needed / 1e9:.1f} GB, but the limit is "
             f"{max_bytes / 1e9:.1f} GB. If you trust the preset, pass max_bytes={needed}."
         )
 
 
 def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
-    """Raise an error if the configuration has more blocks than the weights."""
+    """Check that the weights contain all blocks of the configuration."""
     for key, blocks, wanted in _own_blocks(config, family):
         first = f"{blocks}.{{}}."
         name = next(name for ours, name in family.tensors.items() if ours.startswith(first))
@@ -258,14 +261,14 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
 
 
 def _own_blocks(config: Mapping, family: Family) -> list[tuple[str, str, int]]:
-    """Return (key in config.json, list of blocks in the backbone, number with own weights)."""
+    """Return tuples (key in config.json, name of a list of blocks, number of distinct blocks)."""
     lists = {family.blocks: "blocks", "num_decoder_layers": "decoder_blocks"}
     keys = {family.config_keys[n]: blocks for n, blocks in lists.items() if n in family.config_keys}
     return [(key, blocks, config.get(key, 1)) for key, blocks in keys.items()]
 
 
 def _estimate(config: Mapping, family: Family) -> int:
-    """Return the number of weights in the large matrices."""
+    """Estimate the number of weights in large matrices."""
     arguments = backbone_arguments(config, family)
     hidden, vocabulary = arguments["hidden_dim"], arguments["vocabulary_size"]
     rows = vocabulary + arguments.get("max_sequence_length", 512)

@@ -1,7 +1,7 @@
-"""Cross-encoders of sentence-transformers: the activation of their scores, and their length.
+"""Read and write cross-encoders of sentence-transformers.
 
-Up to version 5.3 a folder is a classifier of transformers with an own field in config.json; later
-ones have a `modules.json` with one module.
+Up to version 5.3, a folder contains a classifier of transformers with an additional field in
+config.json. Folders of later versions have a `modules.json` with one module.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
     """Return the activation of a cross-encoder's scores, "sigmoid" or "linear".
 
     Args:
-        files: of the encoder.
-        config: contents of its config.json.
+        files: `FolderFiles`. The files of the encoder.
+        config: Dict. The content of config.json.
 
     Raises:
         ValueError: If the activation is not implemented.
@@ -59,7 +59,7 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
 
 
 class CrossEncoderFolder(FolderFormat):
-    """The folder of sentence-transformers' CrossEncoder, for `Reranker`."""
+    """The folder of a CrossEncoder from sentence-transformers, for `Reranker`."""
 
     opened_by = "CrossEncoder"
 
@@ -73,9 +73,9 @@ class CrossEncoderFolder(FolderFormat):
         names = [*found.values()] if found else default_labels(2)  # as in transformers
         if len(names) > 1:
             raise ValueError(
-                f"The checkpoint is a classifier of {len(names)} labels, {', '.join(names[:5])}, "
-                "and a Reranker has one output. Use SequenceClassifier.from_preset, or a new "
-                "head: Reranker(Backbone.from_preset(source), preprocessor)."
+                f"The checkpoint is a classifier with {len(names)} labels, {', '.join(names[:5])}, "
+                "but a Reranker has one output. Use SequenceClassifier.from_preset, or create a "
+                "new head with Reranker(Backbone.from_preset(source), preprocessor)."
             )
         if "activation" in given:
             return {}
@@ -90,7 +90,7 @@ class CrossEncoderFolder(FolderFormat):
             raise invalid(
                 f"{path}: default_prompt_name",
                 prompt,
-                "null for cross-encoders. Put its text before the queries yourself",
+                "null for cross-encoders. Add the prompt to the queries yourself",
             )
         return {"max_length": read_length(preset.files)}
 
@@ -101,18 +101,18 @@ class CrossEncoderFolder(FolderFormat):
         if task.preprocessor is None:
             return {}
         config = json.loads(task.preprocessor.tokenizer.to_files()[_TOKENIZER])
-        length = task.preprocessor.max_sequence_length  # of a pair, with special tokens
+        length = task.preprocessor.max_sequence_length  # length of a pair with special tokens
         return {_TOKENIZER: json_bytes({**config, "model_max_length": length})}
 
 
 def _check_modules(checkpoint: Checkpoint) -> None:
-    """Raise an error for a model of several modules, if its head is that of a cross-encoder."""
+    """Check that a cross-encoder only has a Transformer module. Other models are ignored."""
     files = checkpoint.files.root
     is_other = model_settings(files).get("model_type", "CrossEncoder") != "CrossEncoder"
     if MODULES not in files or is_other:
         return
     kinds = [module.kind for module in read_modules(files)]
-    if "Pooling" in kinds:  # text embeddings, before version 5.0
+    if "Pooling" in kinds:  # text embeddings before version 5.0
         return
     if kinds != ["Transformer"]:
         raise ValueError(
@@ -123,7 +123,7 @@ def _check_modules(checkpoint: Checkpoint) -> None:
 
 
 def cross_encoder_config(activation: str) -> dict[str, object]:
-    """Return the fields of config.json for an activation, as versions 2 to 6 read them.
+    """Return the config.json fields for an activation. Versions 2 to 6 read these fields.
 
     Example:
         >>> cross_encoder_config("linear")["sbert_ce_default_activation_function"]

@@ -1,6 +1,6 @@
-"""A folder of sentence-transformers as arguments and weights of `TextEmbedder`, and back.
+"""Read and write folders of text embedding models from sentence-transformers.
 
-Written is the layout of versions 2 to 5.3, which version 6 reads as well.
+The layout of versions 2 to 5.3 is written. Version 6 also reads it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _TYPES = "sentence_transformers.models."
 
 
 class EmbeddingFolder(FolderFormat):
-    """The folder of a SentenceTransformer, for `TextEmbedder`.
+    """The folder of a SentenceTransformer for `TextEmbedder`.
 
-    A folder without `modules.json` is an encoder: then the pooling is the default, which one log
-    line says.
+    A folder without `modules.json` contains only an encoder. In this case, the default pooling is
+    used, and a warning is logged.
     """
 
     opened_by = "SentenceTransformer"
@@ -61,7 +61,7 @@ class EmbeddingFolder(FolderFormat):
         if MODULES not in files:
             if "pooling" not in {**listed, **given}:
                 logger.warning(
-                    "%s does not say how its tokens are pooled: pooling is the default, 'mean'.",
+                    "%s does not specify the pooling. The default pooling 'mean' is used.",
                     checkpoint.folder.name,
                 )
             return listed
@@ -113,7 +113,7 @@ class EmbeddingFolder(FolderFormat):
         return [weight for layer in task.dense_layers for weight in layer.weights]
 
     def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
-        from encoder_zoo.encoders.families.token_table import TokenTable  # it needs Keras
+        from encoder_zoo.encoders.families.token_table import TokenTable  # needs Keras
 
         is_static = isinstance(task.backbone, TokenTable)
         kinds = [theirs.STATIC] if is_static else ["Transformer", "Pooling"]
@@ -144,15 +144,15 @@ def _model_arguments(files: FolderFiles, width: int) -> dict[str, object]:
 
 
 def embedder_settings(task: keras.Model) -> dict[str, object]:
-    """Return the fields of `config_sentence_transformers.json` for a `TextEmbedder`."""
+    """Create the content of `config_sentence_transformers.json` for a `TextEmbedder`."""
     return theirs.written_settings(task, "SentenceTransformer", truncate_dim=task.dim)
 
 
 def _pooling_config(task: keras.Model) -> dict[str, object]:
-    """Return the configuration of a Pooling, with those fields only that its settings need.
+    """Create the configuration of a Pooling module with as few fields as possible.
 
-    Version 2.2 refuses later fields. Flags cannot say in which order vectors are concatenated;
-    for another than theirs the list is written, which versions before 5.4 refuse.
+    Version 2.2 rejects fields of later versions. Flags cannot store the order in which vectors are
+    concatenated. For another order, a list of modes is written, which versions before 5.4 reject.
     """
     modes, width = _as_list(task.pooling), task.backbone.hidden_dim
     if modes == [mode for mode in POOLING_FLAGS.values() if mode in modes]:

@@ -1,4 +1,4 @@
-"""Reads the configurations of sentence-transformers' modules: Pooling, Dense, Normalize."""
+"""Read Pooling, Dense and Normalize modules of sentence-transformers, and write Dense modules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from encoder_zoo.presets.formats.huggingface import open_weights
 from encoder_zoo.presets.formats.preset_files import CONFIG, SAFETENSORS
 from encoder_zoo.presets.formats.sentence_transformers import Module, of_kind
 
-# In the order in which the pooled vectors are concatenated.
+# The pooled vectors are concatenated in this order.
 POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -37,7 +37,7 @@ POOLING_FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-# {our activation: torch's class}
+# {activation in Keras: class in PyTorch}
 ACTIVATIONS = {
     "tanh": "torch.nn.modules.activation.Tanh",
     "linear": "torch.nn.modules.linear.Identity",
@@ -47,25 +47,25 @@ ACTIVATIONS = {
     "silu": "torch.nn.modules.activation.SiLU",
 }
 _ACTIVATION = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)")
-# The tensors that modules read: a text's vector, or those of its tokens.
+# Names of the input tensors of modules: the vector of a text, or the vectors of its tokens.
 SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"
 
 
 def read_pooling(
     files: FolderFiles, module: Module, width: int | None
 ) -> tuple[str | list[str], bool]:
-    """Read the configuration of a Pooling.
+    """Read the configuration of a Pooling module.
 
     Args:
-        files: of the whole folder.
-        module: the Pooling.
-        width: of the encoder's vectors; None if it is not known.
+        files: `FolderFiles`. The files of the whole folder.
+        module: `Module`. The Pooling module.
+        width: Integer or None. Dimension of the encoder's vectors. None skips the check.
 
     Returns:
-        The pooling of `TextEmbedder`, and whether prompts are pooled.
+        A tuple of the `pooling` of `TextEmbedder` and a boolean, whether prompts are pooled.
 
     Raises:
-        ValueError: If a field has a wrong value, or if the width is not that of the encoder.
+        ValueError: If a field has a wrong value, or if the dimension differs from `width`.
     """
     config, path = _module_config(files, module)
     own = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
@@ -73,7 +73,7 @@ def read_pooling(
     for field in own[:2]:
         if width is not None and config.get(field, width) != width:
             raise invalid(
-                f"{path}: {field}", config[field], f"{width}, the width of the encoder's vectors"
+                f"{path}: {field}", config[field], f"{width}, the dimension of the encoder"
             )
     _check_flags(config, ("include_prompt", *POOLING_FLAGS), path)
     flagged = [mode for flag, mode in POOLING_FLAGS.items() if config.get(flag)] or ["mean"]
@@ -84,7 +84,7 @@ def read_pooling(
         raise invalid(
             f"{path}: pooling_mode",
             config["pooling_mode"],
-            f"one of {', '.join(known)}, or a list of these",
+            f"one of {', '.join(known)}, or a list of them",
         )
     return modes[0] if len(modes) == 1 else modes, config.get("include_prompt", True)
 
@@ -92,20 +92,19 @@ def read_pooling(
 def read_dense(
     files: FolderFiles, module: Module, width: int, embedding: str = SENTENCE
 ) -> dict[str, object]:
-    """Read the configuration of a Dense.
+    """Read the configuration of a Dense module.
 
     Args:
-        files: of the whole folder.
-        module: the Dense.
-        width: of the vectors before it.
-        embedding: name of the tensor that it reads, `SENTENCE` or `TOKENS`.
+        files: `FolderFiles`. The files of the whole folder.
+        module: `Module`. The Dense module.
+        width: Integer. Dimension of the input vectors.
+        embedding: String. Name of the input tensor, `SENTENCE` or `TOKENS`. Defaults to `SENTENCE`.
 
     Returns:
-        An entry of `dense` of `TextEmbedder`.
+        A dict, an entry of `dense` of `TextEmbedder`.
 
     Raises:
-        ValueError: If a field has a wrong value, or if the width is not that of the vectors before
-            it.
+        ValueError: If a field has a wrong value, or if `in_features` differs from `width`.
     """
     config, path = _module_config(files, module)
     sizes, flags = ("in_features", "out_features"), ("bias", "use_residual")
@@ -117,7 +116,7 @@ def read_dense(
         raise invalid(
             f"{path}: in_features",
             config["in_features"],
-            f"{width}, the width of the vectors before it",
+            f"{width}, the dimension of the input vectors",
         )
     _check_flags(config, flags, path)
     _check_names(config, names, path, embedding)
@@ -134,15 +133,16 @@ def read_dense(
 def read_dense_layers(
     files: FolderFiles, modules: Sequence[Module], width: int, embedding: str = SENTENCE
 ) -> list[dict[str, object]]:
-    """Read the configurations of the Dense among modules, and check the shapes of their weights.
+    """Read the configurations of all Dense modules and check the shapes of their weights.
 
     Args:
-        files: of the whole folder.
-        modules: each reads the vectors of the one before it.
-        width, embedding: as of `read_dense`, of the first.
+        files: `FolderFiles`. The files of the whole folder.
+        modules: List of `Module`. The output of each module is the input of the next one.
+        width: Integer. Dimension of the input vectors of the first module.
+        embedding: String. Name of the input tensor. See `read_dense`. Defaults to `SENTENCE`.
 
     Returns:
-        Entries of `dense` of `TextEmbedder`.
+        A list of dicts, the `dense` argument of `TextEmbedder`.
     """
     found = []
     for module in of_kind(modules, "Dense"):
@@ -153,14 +153,14 @@ def read_dense_layers(
 
 
 def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
-    """Read the configuration of a SpladePooling.
+    """Read the configuration of a SpladePooling module.
 
     Args:
-        files: of the whole folder.
-        module: the SpladePooling.
+        files: `FolderFiles`. The files of the whole folder.
+        module: `Module`. The SpladePooling module.
 
     Returns:
-        The pooling and the activation of `SparseEncoder`.
+        A tuple of the pooling and the activation of `SparseEncoder`.
 
     Raises:
         ValueError: If a field has a value that is not implemented.
@@ -168,7 +168,10 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
     Source: sentence-transformers 6.2, `sparse_encoder/modules/splade_pooling.py`.
     """
     config, path = _module_config(files, module)
-    sizes = ("embedding_dimension", "word_embedding_dimension")  # noted; the vocabulary's
+    sizes = (
+        "embedding_dimension",
+        "word_embedding_dimension",
+    )  # not needed
     _check_fields(config, ("pooling_strategy", "activation_function", *sizes), path)
     pooling = config.get("pooling_strategy", "max")
     activation = config.get("activation_function", "relu")
@@ -178,15 +181,15 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
 
 
 def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENCE) -> None:
-    """Check the configuration of a Normalize, if it has one.
+    """Check the configuration of a Normalize module, if it has one.
 
     Args:
-        files: of the whole folder.
-        module: the Normalize.
-        embedding: name of the tensor that it reads, `SENTENCE` or `TOKENS`.
+        files: `FolderFiles`. The files of the whole folder.
+        module: `Module`. The Normalize module.
+        embedding: String. Name of the input tensor, `SENTENCE` or `TOKENS`. Defaults to `SENTENCE`.
 
     Raises:
-        ValueError: If the module takes another input than the pooled vectors.
+        ValueError: If the input or output of the module is another tensor.
     """
     if f"{module.path}/{CONFIG}" in files:
         config, path = _module_config(files, module)
@@ -196,12 +199,13 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
 
 
 def read_activation(name: object, field: object, expected: tuple[str, ...] = ()) -> str:
-    """Return our name of an activation, of the name of torch's class.
+    """Convert the class name of an activation in PyTorch to its name in Keras.
 
     Args:
-        name: in a file.
-        field: the file, for error messages.
-        expected: our names of those that are allowed; all of `ACTIVATIONS` if there are none.
+        name: Value in the file.
+        field: Name of the file and the field for error messages.
+        expected: Tuple of strings. Keras names of allowed activations. An empty tuple allows all of
+            `ACTIVATIONS`. Defaults to ().
 
     Raises:
         ValueError: If the activation is not implemented.
@@ -224,7 +228,7 @@ def _module_config(files: FolderFiles, module: Module) -> tuple[dict, object]:
 
 
 def _check_fields(config: Mapping, known: tuple[str, ...], path: object) -> None:
-    """Raise an error for a field that is not known: it may change the numbers."""
+    """Raise an error for unknown fields, because they may change the outputs."""
     if unknown := [name for name in config if name not in known]:
         raise ValueError(f"{path}: unknown field {shown(unknown[0])}. Expected {', '.join(known)}.")
 
@@ -235,13 +239,13 @@ def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
 
 
 def _check_names(config: Mapping, names: tuple[str, ...], path: object, embedding: str) -> None:
-    """Raise an error if a module reads or writes another tensor than the embedding."""
+    """Raise an error if the input or output of a module is another tensor."""
     for name in names:
         read_field(config, name, one_of(embedding), path)
 
 
+PT = {"format": "pt"}  # metadata that transformers expects in safetensors files
 # {attribute of a projection: name in its weights}
-PT = {"format": "pt"}  # what transformers expects in a file of safetensors
 _LAYERS = {"dense": "linear", "residual_dense": "residual"}
 
 
@@ -249,8 +253,8 @@ class ModuleCheckpoint(Checkpoint):
     """The weights of a module in a subfolder.
 
     Args:
-        files: of the whole folder.
-        module: with weights.
+        files: `FolderFiles`. The files of the whole folder.
+        module: `Module` with weights.
     """
 
     def __init__(self, files: FolderFiles, module: Module):
@@ -266,13 +270,13 @@ class ModuleCheckpoint(Checkpoint):
 
 
 def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: int) -> None:
-    """Check the shapes of a Dense before a layer is made by its configuration.
+    """Check the shapes of the weights of a Dense module before its layer is created.
 
     Args:
-        files: of the whole folder.
-        module: the Dense.
-        dense: its settings, of `read_dense`.
-        width: of the vectors before it.
+        files: `FolderFiles`. The files of the whole folder.
+        module: `Module`. The Dense module.
+        dense: Dict. The settings from `read_dense`.
+        width: Integer. Dimension of the input vectors.
     """
     units = dense["units"]
     expected = {"linear.weight": (units, width)}
@@ -283,28 +287,28 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
     found = ModuleCheckpoint(files, module).shapes
     if found != expected:
         raise ValueError(
-            f"{files.path / module.path}: the weights are {shown(found)}. Expected {expected}, as "
-            f"its {CONFIG} says."
+            f"{files.path / module.path}: the weights are {shown(found)}. Expected {expected} "
+            f"according to {CONFIG}."
         )
 
 
 def load_dense(
     layer: keras.layers.Layer, files: FolderFiles, module: Module, allow_nonfinite: bool
 ) -> None:
-    """Load the weights of a Dense.
+    """Load the weights of a Dense module.
 
     Args:
-        layer: a `Projection`.
-        files: of the whole folder.
-        module: the Dense.
-        allow_nonfinite: see `Safeguards`.
+        layer: `Projection` layer.
+        files: `FolderFiles`. The files of the whole folder.
+        module: `Module`. The Dense module.
+        allow_nonfinite: Boolean. See `Safeguards`.
 
     Raises:
         ValueError: If the weights have other shapes.
     """
     advice = (
-        " The pooling given is not the one that its dense layers take: leave it out, or pass "
-        "dense=() as well."
+        " The given pooling does not fit the dense layers of the preset. Remove it, or also pass "
+        "dense=()."
     )
     _load(layer, ModuleCheckpoint(files, module), allow_nonfinite, advice)
 
@@ -312,7 +316,7 @@ def load_dense(
 def _load(
     layer: keras.layers.Layer, weights: Checkpoint, allow_nonfinite: bool, advice: str = ""
 ) -> None:
-    """Assign weights to a `Projection`; advice is the end of the error if they do not fit."""
+    """Assign weights to a `Projection`. The advice is appended to the error message."""
     matched, misfits = match(weights, layer, _LAYERS)
     if misfits:
         found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
@@ -327,17 +331,20 @@ def dense_files(
     name: str,
     dtype: object,
 ) -> dict[str, object]:
-    """Return the files of Dense, one behind the other.
+    """Create the files of consecutive Dense modules.
 
     Args:
-        layers: of `Projection`.
-        paths: the subfolder of each.
-        width: of the vectors before the first.
-        name: of the argument that they are of, for the error.
-        dtype: of their weights; None stores them in their own.
+        layers: List of `Projection` layers.
+        paths: List of strings. The subfolder of each layer.
+        width: Integer. Dimension of the input vectors of the first layer.
+        name: String. Name of the argument that contains the layers, for error messages.
+        dtype: Dtype of the stored weights, or None to keep their dtypes.
+
+    Returns:
+        A dict from file paths to their contents.
 
     Raises:
-        ValueError: If sentence-transformers does not read the activation of a layer.
+        ValueError: If sentence-transformers does not support the activation of a layer.
     """
     files: dict[str, object] = {}
     for i, (layer, path) in enumerate(zip(layers, paths, strict=True)):
@@ -348,13 +355,13 @@ def dense_files(
 
 
 def _dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, object]:
-    """Return the configuration of a Dense; `name` is for the error."""
+    """Create the configuration of a Dense module. The name is used in error messages."""
     activation = "silu" if layer.activation == "swish" else layer.activation
     if activation not in ACTIVATIONS:
         raise invalid(
             f"{name}: activation",
             activation,
-            f"one that sentence-transformers reads, {', '.join(ACTIVATIONS)}",
+            f"one of {', '.join(ACTIVATIONS)}, as supported by sentence-transformers",
         )
     return {
         "in_features": width,
@@ -366,7 +373,7 @@ def _dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str,
 
 
 def _arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
-    """Return the weights of a `Projection` by their names in files."""
+    """Return the weights of a `Projection` with their names in files."""
     for path in _LAYERS:
         check_not_quantized(layer, path)
     return {
@@ -376,14 +383,14 @@ def _arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
 
 
 class LinearFile(Checkpoint):
-    """The weights of a linear layer in a file of its own, as BGE-M3 has them.
+    """The weights of a linear layer in a separate file, as in BGE-M3.
 
     Args:
-        files: of the folder.
-        name: of a file of torch.save with "weight", and "bias" or not.
+        files: `FolderFiles`. The files of the folder.
+        name: String. Name of a PyTorch file with "weight" and optionally "bias".
 
     Raises:
-        ValueError: If the file holds tensors other than a weight and a bias that fit together.
+        ValueError: If the file contains other tensors, or if the shapes do not match.
 
     Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`.
     """
@@ -396,8 +403,8 @@ class LinearFile(Checkpoint):
         biases = {"bias": (units,)} if "bias" in found else {}
         if not width or found != {"weight": (units, width), **biases}:
             raise ValueError(
-                f"{self._file.path}: its tensors are {shown(found)}. Expected weight (units, "
-                "width), and bias (units,) if there is one."
+                f"{self._file.path}: the tensors are {shown(found)}. Expected weight of shape "
+                "(units, width), and optionally bias of shape (units,)."
             )
         self.units, self.width, self.use_bias = units, width, "bias" in found
         self.shapes = {f"linear.{name}": shape for name, shape in found.items()}
@@ -413,15 +420,15 @@ class LinearFile(Checkpoint):
         return self._file.read(name)
 
     def check_width(self, width: int) -> None:
-        """Raise an error if the layer does not read vectors of the encoder.
+        """Raise an error if the input dimension of the layer differs from the encoder.
 
         Args:
-            width: of the encoder's vectors.
+            width: Integer. Dimension of the encoder's vectors.
         """
         if self.width != width:
             raise ValueError(
-                f"{self._file.path}: weight takes vectors of width {self.width}. Expected {width}, "
-                "the width of the encoder's vectors."
+                f"{self._file.path}: weight expects vectors of dimension {self.width}. Expected "
+                f"{width}, the dimension of the encoder."
             )
 
     def load(self, layer: keras.layers.Layer, allow_nonfinite: bool) -> None:
@@ -434,6 +441,6 @@ class LinearFile(Checkpoint):
 
 
 def linear_bytes(layer: keras.layers.Layer, dtype: object) -> bytes:
-    """Return the file of torch.save for the linear layer of a `Projection`."""
+    """Create a PyTorch file with the linear layer of a `Projection`."""
     arrays = _arrays(layer, dtype)
     return pytorch_bytes({name.removeprefix("linear."): a for name, a in arrays.items()})

@@ -1,8 +1,9 @@
-"""Folders of the package gliner as checkpoints, and back: models of entities by their names.
+"""Read and write folders of gliner, which extracts entities of arbitrary types.
 
-A folder has `gliner_config.json`, with the configuration of an encoder inside, the weights of the
-encoder under a prefix, and a tokenizer. Files of older versions name the encoder only: its
-configuration and tokenizer are then read from the hub.
+A folder contains `gliner_config.json`, which includes the configuration of the encoder, the
+weights, and a tokenizer. The tensors of the encoder have a prefix. Folders of older versions only
+contain the name of the encoder. In this case, its configuration and tokenizer are downloaded from
+the hub.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_s
 if TYPE_CHECKING:
     from encoder_zoo.presets.opening import TokenizerPreset
 
-ENCODER = "token_rep_layer.bert_layer.model."  # before the names of the encoder's tensors
+ENCODER = "token_rep_layer.bert_layer.model."  # prefix of the encoder's tensors
 LABEL_MARKER, SEPARATOR = "<<ENT>>", "<<SEP>>"
 SPAN_MODES = ("markerV0", "markerV1", "marker")
 POOLINGS = ("first", "last", "mean", "max")
 _SPANS = "span_rep_layer.span_rep_layer"
-# Words of an entity. Each width is a part of the model's graph, and of its memory.
+# Number of words in an entity. Every width adds to the graph and the memory of the model.
 SpanWidth = Annotated[
     int, Rule(lambda v: type(v) is int and 1 <= v <= 256, "an integer from 1 to 256")
 ]
-# {field: its rule}, of those that are read.
+# {field: rule}
 _RULES = {
     "hidden_size": rule_of(PositiveInt),
     "max_width": rule_of(SpanWidth),
@@ -64,29 +65,29 @@ _DEFAULTS = {
     "span_mode": "markerV0",
     "encoder_config": None,
 }
-# organisation/name, as the hub allows them.
+# organisation/name, as allowed on the hub.
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-# {field that makes another architecture: what it is}
+# {field of another architecture: description}
 _OTHERS = {
-    "labels_encoder": "an encoder of its own for labels (bi-encoder)",
-    "labels_decoder": "a decoder that writes labels",
-    "decoder_config": "a decoder in place of the encoder",
+    "labels_encoder": "a separate encoder for labels (bi-encoder)",
+    "labels_decoder": "a decoder that generates labels",
+    "decoder_config": "a decoder instead of an encoder",
     "relations_layer": "a layer for relations",
     "span_encoder_config": "a second encoder over words",
-    "post_fusion_schema": "attention between labels and words behind the encoder",
-    "fuse_layers": "a mixture of the outputs of all layers",
-    "precomputed_prompts_mode": "stored vectors of labels",
-    "represent_spans": "vectors of spans in a token-level model",
+    "post_fusion_schema": "attention between labels and words after the encoder",
+    "fuse_layers": "a weighted sum of the outputs of all layers",
+    "precomputed_prompts_mode": "stored label vectors",
+    "represent_spans": "span vectors in a token-level model",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanHeadRecord(Head):
-    """The layers behind the encoder in a folder of gliner.
+    """The layers that follow the encoder in a folder of gliner.
 
     Attributes:
-        span_mode: how the vectors of words become those of spans.
-        num_rnn_layers: of the LSTM.
+        span_mode: String. Method that computes span vectors from word vectors.
+        num_rnn_layers: Integer. Number of LSTM layers.
 
     Example:
         >>> SpanHeadRecord(num_rnn_layers=0).tensors["head.label.outer"]
@@ -117,22 +118,23 @@ class SpanHeadRecord(Head):
 
 
 def read_config(files: FolderFiles) -> dict:
-    """Return the contents of `gliner_config.json`, checked, with gliner's defaults.
+    """Read and check `gliner_config.json`. Missing fields have the defaults of gliner.
 
     Raises:
-        ValueError: If a field has a wrong value, or one that is not implemented.
+        ValueError: If a field has a wrong value or a value that is not implemented.
     """
     config, path = files.read_json(GLINER), files.path / GLINER
     for field, what in _OTHERS.items():
         if config.get(field):
-            raise invalid(f"{path}: {field}", config[field], f"null: {what} is not implemented")
+            raise invalid(
+                f"{path}: {field}", config[field], f"null, because {what} is not implemented"
+            )
     mode = config.get("span_mode", "markerV0")
     if mode == "token_level":
         raise invalid(
             f"{path}: span_mode",
             mode,
-            f"a span model, {', '.join(SPAN_MODES)}: models that score single words are not "
-            "implemented",
+            f"one of {', '.join(SPAN_MODES)}. Models that score single words are not implemented",
         )
     if mode not in SPAN_MODES:
         raise invalid(f"{path}: span_mode", mode, f"one of {', '.join(SPAN_MODES)}")
@@ -146,16 +148,17 @@ def read_config(files: FolderFiles) -> dict:
 
 
 def encoder_address(files: FolderFiles) -> str | None:
-    """Return the address of the encoder that a folder names, if it lacks part of it; else None.
+    """Return the address of the encoder if the folder does not contain all its files, else None.
 
-    Folders of versions before 0.2.7 have neither the encoder's configuration nor its tokenizer.
+    Folders of versions before 0.2.7 have neither the configuration nor the tokenizer of the
+    encoder.
 
     Args:
-        files: of the folder.
+        files: `FolderFiles`. The files of the folder.
 
     Raises:
-        ValueError: If the folder lacks its encoder's configuration or tokenizer, and does not name
-            a repository that has them.
+        ValueError: If the configuration or tokenizer of the encoder is missing, and the folder does
+            not name a repository.
     """
     config = read_config(files)
     if config["encoder_config"] is not None and any(n in files for n in tokenizer_file_names()):
@@ -173,11 +176,15 @@ def encoder_address(files: FolderFiles) -> str | None:
 def read_encoder(
     files: FolderFiles, encoder: FolderFiles | None
 ) -> tuple[dict[str, object], StoredTokenizer]:
-    """Return the contents of an encoder's config.json, and its tokenizer.
+    """Read the configuration and the tokenizer of an encoder.
 
     Args:
-        files: of a folder of gliner.
-        encoder: of the encoder that it names, where it lacks part of it.
+        files: `FolderFiles`. The files of a folder of gliner.
+        encoder: `FolderFiles` or None. The files of the encoder on the hub, if the folder is
+            incomplete.
+
+    Returns:
+        A tuple of the content of config.json and the tokenizer.
     """
     config = read_config(files)
     own = config["encoder_config"]
@@ -186,21 +193,23 @@ def read_encoder(
     has_tokenizer = any(name in files for name in tokenizer_file_names())
     holder = files if has_tokenizer or encoder is None else encoder
     stored = read_stored_tokenizer(holder, found, family.tokenizer if family else None)
-    if config.get("class_token_index", -1) == -1:  # gliner adds its tokens when it opens it
+    if config.get("class_token_index", -1) == -1:  # gliner adds its tokens while loading
         stored = stored._replace(added=("[FLERT]", config["ent_token"], config["sep_token"]))
     return found, stored
 
 
 class GlinerCheckpoint(HuggingFaceCheckpoint):
-    """A folder of gliner: its encoder, and the layers behind it under their own names.
+    """A folder of gliner with the encoder and the layers that follow it.
+
+    The layers keep the names that they have in gliner.
 
     Args:
-        files: of the folder.
-        settings: contents of its `encoder_zoo.json`.
-        encoder: see `read_encoder`.
+        files: `FolderFiles`. The files of the folder.
+        settings: Dict. The content of `encoder_zoo.json`.
+        encoder: `FolderFiles` or None. See `read_encoder`. Defaults to None.
 
     Attributes:
-        gliner: contents of `gliner_config.json`, with gliner's defaults.
+        gliner: Dict. The content of `gliner_config.json` with the defaults of gliner.
     """
 
     is_of_one_task = True
@@ -210,7 +219,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
         config, self._stored = read_encoder(files, encoder)
         super().__init__(files, settings, GLINER, config, ENCODER)
         embedding = f"{self.family.tensors['embeddings.token_embedding']}.weight"
-        if embedding in self.shapes:  # which has rows for gliner's tokens
+        if embedding in self.shapes:  # includes the tokens of gliner
             rows = self.shapes[embedding][0]
             self.config[self.family.config_keys["vocabulary_size"]] = rows
 
@@ -219,7 +228,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
 
 
 class GlinerFolder(FolderFormat):
-    """The folder of gliner, for `EntityExtractor`; of any other it reads nothing."""
+    """The folder of gliner for `EntityExtractor`. Other folders have no further arguments."""
 
     opened_by = "GLiNER"
     settings = ("max_words", "label_marker", "separator")
@@ -240,7 +249,7 @@ class GlinerFolder(FolderFormat):
             raise invalid(
                 f"{path}: num_rnn_layers",
                 config["num_rnn_layers"],
-                f"{layers}, the number of layers of an LSTM in the weights",
+                f"{layers}, the number of LSTM layers in the weights",
             )
         return {
             "span_dim": width,
@@ -259,7 +268,9 @@ class GlinerFolder(FolderFormat):
         marker, index = config["ent_token"], config.get("class_token_index", -1)
         if marker not in set(tokenizer.get_vocabulary()):
             raise invalid(f"{path}: ent_token", marker, "a token of the tokenizer")
-        if index == -1 and isinstance(preset, GlinerCheckpoint):  # the last but one, as in gliner
+        if index == -1 and isinstance(
+            preset, GlinerCheckpoint
+        ):  # the second last token, as in gliner
             index = preset.config[preset.family.config_keys["vocabulary_size"]] - 2
         if index not in (-1, tokenizer.token_to_id(marker)):
             raise invalid(
@@ -274,7 +285,7 @@ class GlinerFolder(FolderFormat):
         }
 
     def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
-        from encoder_zoo.presets.formats.config import backbone_config  # it needs Keras
+        from encoder_zoo.presets.formats.config import backbone_config  # needs Keras
 
         prepares = task.preprocessor
         tokenizer = prepares and prepares.tokenizer

@@ -1,4 +1,4 @@
-"""Reads folders in the Hugging Face format: weights in one file or in shards."""
+"""Read folders in the Hugging Face format, with weights in one file or in shards."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_files import CONFIG, PYTORCH, SAFETENSORS, WEIGHT_FORMATS
 
 _READERS = {SAFETENSORS: SafetensorsFile, PYTORCH: PyTorchFile}
-# {older name of LayerNorm's weights: current name}
+# {old name of a LayerNorm weight: current name}
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
-# Prefixes of a model inside of DataParallel, a compiled one, or a module of Lightning.
+# Prefixes of models in DataParallel, of compiled models, and of Lightning modules.
 _WRAPPERS = ("module.", "_orig_mod.", "model.")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """A tensor in a file, or the rows of one that is `part` of `parts` equal ones."""
+    """A tensor in a file, or slice number `part` of `parts` equal slices of its rows."""
 
     file: SafetensorsFile | PyTorchFile
     name: str
@@ -49,14 +49,16 @@ class _Stored:
 
 
 class HuggingFaceCheckpoint(Checkpoint):
-    """A folder with `config.json` and `model.safetensors` or `pytorch_model.bin`, or their shards.
+    """A folder with `config.json` and `model.safetensors` or `pytorch_model.bin`, or shards.
 
     Args:
-        files: of the folder.
-        settings: contents of its `encoder_zoo.json`.
-        config_name: of the file with the configuration.
-        config: contents of `config.json`, where they are part of that file; None: they are all.
-        wrapper: before the names of the encoder's tensors; None: see `_wrapper_of`.
+        files: `FolderFiles`. The files of the folder.
+        settings: Dict. The content of `encoder_zoo.json`.
+        config_name: String. Name of the configuration file. Defaults to "config.json".
+        config: Dict or None. The configuration of the encoder, if it is only a part of the file.
+            Defaults to None, which reads the whole file.
+        wrapper: String or None. Prefix of the encoder's tensors. Defaults to None, which detects
+            the prefix with `_wrapper_of`.
 
     Raises:
         ValueError: If a file is missing, damaged, or has wrong values.
@@ -88,10 +90,10 @@ class HuggingFaceCheckpoint(Checkpoint):
                 for name, stored in _stored_tensors(file, raw_name, self.family, wrapper):
                     if name in self._tensors:
                         raise ValueError(
-                            f"{self.folder}: {name} is in the weights twice. Get the folder again."
+                            f"{self.folder}: {name} occurs twice. Download the folder again."
                         )
                     self._tensors[name] = stored
-        # safetensors' `save_model` writes tensors that share memory once, under either name.
+        # `save_model` of safetensors writes shared tensors once, with any of their names.
         is_tied = self.config.get("tie_word_embeddings", True)
         for name, twin in self.family.tied.items():
             if name in self._tensors and (is_tied or name.endswith(".bias")):
@@ -103,22 +105,22 @@ class HuggingFaceCheckpoint(Checkpoint):
         return self._tensors[name].read()
 
     def _read_alias(self) -> None:
-        """Rename a head that is an alias of another one, see `Family.aliases`."""
+        """Rename a head that is an alias of another head. See `Family.aliases`."""
         for name, alias in self.family.aliases.items():
             if self.config.get("architectures") == [self.family.class_prefix + name]:
                 output = self.family.heads[alias.head].output
-                if f"{output}.weight" in self._tensors:  # trained later, for a task of its own
+                if f"{output}.weight" in self._tensors:  # a separate head that was trained later
                     continue
                 self.set_head(alias.head, alias.labels)
                 for part in ("weight", "bias"):
                     if (old := f"{alias.output}.{part}") in self._tensors:
                         self._tensors[f"{output}.{part}"] = self._tensors[old]
-                        if name not in self.family.heads:  # else it keeps its own name, too
+                        if name not in self.family.heads:  # otherwise both names are kept
                             del self._tensors[old]
 
 
 def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
-    """Open the files with the weights: safetensors, or else those of torch.save.
+    """Open the weight files. safetensors files are preferred to PyTorch files.
 
     Raises:
         ValueError: If there are no weights, or if a file is damaged.
@@ -133,28 +135,28 @@ def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
 
 
 def _shards(files: FolderFiles, index: str) -> list[BinaryIO]:
-    """Return the files that an index names."""
+    """Open the files that are listed in an index."""
     names = files.read_json(index).get("weight_map")
     field = f"{files.path / index}: weight_map"
     if not isinstance(names, dict) or not names:
-        raise invalid(field, names, "names and files")
+        raise invalid(field, names, "an object of tensor names and file names")
     shards = {str(name): name for name in names.values()}
     return [files.file(shards[name], field) for name in sorted(shards)]
 
 
 def no_weights(source: object, names: Iterable[str]) -> str:
-    """Return the error message for weights in an unknown format."""
+    """Create the error message for missing weights or unknown formats."""
     others = sorted(n for n in names if n.endswith((".bin", ".pt", ".pth", ".h5", ".msgpack")))
     found = f", only {', '.join(others)}" if others else ""
     return (
-        f"{source}: no {SAFETENSORS.file} and no {PYTORCH.file}{found}. The weights must be in one "
-        "of these files, or in shards of one that its index lists. To convert others, open them "
-        "with the library that wrote them and save them from transformers: save_pretrained(folder)."
+        f"{source}: no {SAFETENSORS.file} and no {PYTORCH.file}{found}. Expected one of these "
+        "files, or shards and their index. To convert other files, open them with the library that "
+        "wrote them, and save the model with save_pretrained(folder) of transformers."
     )
 
 
 def _family_of(config: dict, path: pathlib.Path) -> Family:
-    """Return the family of a configuration's `model_type`."""
+    """Return the family for the `model_type` of a configuration."""
     name = config["model_type"]
     if (family := find_family(name)) is None:
         raise invalid(f"{path}: model_type", name, f"one of {', '.join(FAMILIES)}")
@@ -162,7 +164,7 @@ def _family_of(config: dict, path: pathlib.Path) -> Family:
 
 
 def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
-    """Infer the family of a checkpoint without `model_type`, as the oldest ones are."""
+    """Infer the family of an old checkpoint without `model_type`."""
     named = [
         family
         for family in all_families()
@@ -178,20 +180,20 @@ def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
     if len(found) > 1:
         names = list(found.values())
         raise ValueError(
-            f"{files.path / CONFIG}: no model_type, and the files may be those of "
-            f'{" or ".join(names)}. Write "model_type": "{names[0]}", or whichever it is, into it.'
+            f"{files.path / CONFIG}: model_type is missing. The files could belong to "
+            f'{" or ".join(names)}. Add the correct type, for example "model_type": "{names[0]}".'
         )
     return next(iter(found.values()), None)
 
 
 def _has_blocks(family: Family, raw_names: list[str]) -> bool:
-    """Return whether names of tensors are those of a family's blocks."""
+    """Return whether tensor names match the blocks of a family."""
     stems = tuple(name.format(0) for name in family.tensors.values() if "{}" in name)
     return any(_normalize(name, family).startswith(stems) for name in raw_names)
 
 
 def _wrapper_of(raw_names: list[str], family: Family) -> str:
-    """Return the prefix of all tensors that is that of a module around the model, or "".
+    """Return the common prefix of all tensors if the model is part of another module, or "".
 
     Example:
         >>> names = ["net.bert.embeddings.word_embeddings.weight", "net.classifier.weight"]
@@ -209,7 +211,7 @@ def _wrapper_of(raw_names: list[str], family: Family) -> str:
 
 
 def _normalize(name: str, family: Family) -> str:
-    """Return a tensor's name without prefixes, with current names of LayerNorm's weights.
+    """Convert a tensor name to the current names and remove prefixes.
 
     Example:
         >>> _normalize("module.bert.embeddings.LayerNorm.gamma", find_family("bert"))
@@ -224,7 +226,7 @@ def _normalize(name: str, family: Family) -> str:
 
 
 def _renamed(name: str, other: str, ours: str) -> str:
-    """Return a name with another prefix, where {} stands for the same number in both.
+    """Replace a prefix of a name. {} matches a number that is copied to the new prefix.
 
     Example:
         >>> _renamed("layers.3.norm1.bias", "layers.{}.norm1.", "layers.{}.norm.")
@@ -240,7 +242,7 @@ def _renamed(name: str, other: str, ours: str) -> str:
 def _stored_tensors(
     file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family, wrapper: str
 ) -> Iterator[tuple[str, _Stored]]:
-    """Yield a tensor in a file with its name, or those whose rows it holds, see `Family.fused`."""
+    """Yield the name of a tensor and its location. Fused tensors are split, see `Family.fused`."""
     name, shape = _normalize(raw_name.removeprefix(wrapper), family), file.shapes[raw_name]
     for fused, parts in family.fused.items():
         names = [_renamed(name, fused, part) for part in parts]

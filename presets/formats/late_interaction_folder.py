@@ -1,9 +1,9 @@
-"""Folders of late interaction models as arguments and weights of `LateInteraction`, and back.
+"""Read and write the folders of late interaction models.
 
-Four have a form of their own: ColBERT's authors, PyLate, sentence-transformers from version 6 on,
-and BGE-M3. Written is PyLate's, which version 6 reads as well, or that of BGE-M3, if the first
-token has no vector. Any encoder, and a model of text embeddings, can become a late interaction
-model: their projections are new.
+Four layouts are read: ColBERT, PyLate, sentence-transformers since version 6, and BGE-M3. The
+layout of PyLate is written, which sentence-transformers also reads. If the first token has no
+vector, the layout of BGE-M3 is written. Any encoder or text embedding model can become a late
+interaction model with a new projection.
 """
 
 from __future__ import annotations
@@ -53,18 +53,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-# The markers of a model that has none yet: PyLate's, each with its space one token.
+# Default markers for models without markers, as in PyLate. Each marker with its space is a token.
 NEW_MARKERS = {"query_marker": "[Q] ", "document_marker": "[D] "}
 _STANFORD, _PYLATE, _ST, _ENCODER = "HF_ColBERT", "ColBERT", "MultiVectorEncoder", "encoder"
 _BGE_M3 = "BGE-M3"
-_SIMILARITIES = {"maxsim": "MaxSim", "meanmaxsim": "meanmaxsim"}  # as the libraries spell them
-# Of an embedder that becomes a late interaction model, or noted by old versions.
+_SIMILARITIES = {
+    "maxsim": "MaxSim",
+    "meanmaxsim": "meanmaxsim",
+}  # {our name: name in the libraries}
+# Similarities of text embedding models, also written by old versions of PyLate.
 _OF_SINGLE_VECTORS = ("cosine", "dot", "euclidean", "manhattan")
-_PROJECTION = {"dense": "linear"}  # of ColBERT's authors: its name beside the encoder's weights
+_PROJECTION = {"dense": "linear"}  # name of the projection in ColBERT
 
 
 def _form(preset: Checkpoint | TokenizerPreset) -> str:
-    """Return whose form a preset's files have."""
+    """Return the layout of the files of a preset."""
     settings = theirs.model_settings(preset.files.root)
     if _STANFORD in (preset.config.get("architectures") or []):
         return _STANFORD
@@ -76,7 +79,7 @@ def _form(preset: Checkpoint | TokenizerPreset) -> str:
 
 
 class LateInteractionFolder(FolderFormat):
-    """The folders of `LateInteraction`, in their four forms."""
+    """The folders of `LateInteraction` in four layouts."""
 
     opened_by = "MultiVectorEncoder"
     settings = ("projections", "normalize", "query_length", "document_length", "prompts")
@@ -121,8 +124,8 @@ class LateInteractionFolder(FolderFormat):
             raise invalid(
                 "dim",
                 given["dim"],
-                f"{width}, the width of the projections of {checkpoint.folder}. Leave it out, or "
-                "pass projections=[] too for a new projection",
+                f"{width}, the dimension of the projections in {checkpoint.folder}. Remove it, or "
+                "also pass projections=[] for a new projection",
             )
         return {"projections": projections, **arguments}
 
@@ -155,9 +158,7 @@ class LateInteractionFolder(FolderFormat):
 
     def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         if not task.normalize:
-            raise invalid(
-                "normalize", False, "True, since PyLate normalizes vectors, to save in its form"
-            )
+            raise invalid("normalize", False, "True, because PyLate always normalizes vectors")
         if task.preprocessor is not None and not task.preprocessor.score_first:
             return _bge_m3_files(task, dtype)
         layers = task.projection_layers
@@ -175,7 +176,7 @@ class LateInteractionFolder(FolderFormat):
 
 
 def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-    """Return markers, lengths and so on of a preset in any form."""
+    """Return the preprocessor settings of a preset in any layout, such as markers and lengths."""
     form, files = _form(preset), preset.files
     if form == _STANFORD:
         return of_stanford(files)
@@ -188,7 +189,7 @@ def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, obje
 
 
 def _similarity(files: FolderFiles, form: str) -> str:
-    """Return the `TokenSimilarity` of a folder."""
+    """Return the token similarity of a folder."""
     found = theirs.model_settings(files).get("similarity_fn_name")
     if not isinstance(found, str) or found in _OF_SINGLE_VECTORS:
         return "meanmaxsim" if form == _BGE_M3 else "maxsim"
@@ -210,20 +211,20 @@ def _stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
         raise invalid(
             f"{files.path / COLBERT_SETTINGS}: dim",
             dim,
-            f"{shape[0]}, the width that linear.weight makes",
+            f"{shape[0]}, the output dimension of linear.weight",
         )
     return _settings_of_projection(shape[0], "linear", use_bias=False, residual=False)
 
 
 def _settings_of_projection(units: int, activation: str, use_bias: bool, residual: bool) -> dict:
-    """Return an entry of `projections`, without what is the default there."""
+    """Create an entry of `projections` without default values."""
     chosen = {"activation": activation, "use_bias": use_bias, "residual": residual}
     defaults = {"activation": "linear", "use_bias": False, "residual": False}
     return {"units": units, **{n: v for n, v in chosen.items() if v != defaults[n]}}
 
 
 def _modules(files: FolderFiles, form: str) -> list[Module]:
-    """Return the modules of a folder, checked."""
+    """Read the modules of a folder and check them."""
     modules = theirs.read_modules(files)
     kinds = [module.kind for module in modules]
     allowed = {
@@ -234,7 +235,7 @@ def _modules(files: FolderFiles, form: str) -> list[Module]:
     if kinds[:1] != ["Transformer"] or not set(kinds[1:]) <= allowed:
         raise ValueError(
             f"{files.path / MODULES}: the modules are {', '.join(kinds) or 'none'}. Expected a "
-            f"Transformer, and after it some of {', '.join(sorted(allowed))}."
+            f"Transformer, optionally followed by {', '.join(sorted(allowed))}."
         )
     for module in theirs.of_kind(modules, "Normalize"):
         check_normalize(files, module, SENTENCE if form == _ENCODER else TOKENS)
@@ -244,16 +245,19 @@ def _modules(files: FolderFiles, form: str) -> list[Module]:
 def hybrid_files(
     dense: keras.Model, terms: keras.Model, tokens: keras.Model, dtype: object
 ) -> dict[str, bytes]:
-    """Return the files of BGE-M3 beside those of its `TextEmbedder`.
+    """Create the files of a BGE-M3 model in addition to the files of its `TextEmbedder`.
 
     Args:
-        dense: the `TextEmbedder`.
-        terms: a `SparseEncoder` of token weights.
-        tokens: a `LateInteraction`.
-        dtype: of the weights of the heads; None stores them in their own.
+        dense: `TextEmbedder`.
+        terms: `SparseEncoder` with token weights.
+        tokens: `LateInteraction`.
+        dtype: Dtype of the weights of the heads, or None to keep their dtypes.
+
+    Returns:
+        A dict from file names to contents.
 
     Raises:
-        ValueError: If the files of BGE-M3 have no field for a setting.
+        ValueError: If the files of BGE-M3 cannot store a setting.
     """
     found = (terms.pooling, terms.similarity_function), tokens.similarity_function
     expected = ("token_weights", "dot"), "meanmaxsim"
@@ -261,7 +265,7 @@ def hybrid_files(
         raise invalid(
             "(pooling and similarity_function of terms, similarity_function of tokens)",
             found,
-            f"{expected}, as in BGE-M3. Save each model by itself",
+            f"{expected}, as in BGE-M3. Save the models separately",
         )
     files = _bge_m3_files(tokens, dtype)
     settings = embedder_settings(dense)
@@ -275,7 +279,7 @@ def hybrid_files(
 
 
 def _bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
-    """Return the files of BGE-M3's vectors of tokens."""
+    """Create the files for the token vectors of a BGE-M3 model."""
     preprocessor, [first, *others] = task.preprocessor, task.projection_layers
     plain = {"expand_queries": False, "skiplist": [], "query_marker": None, "document_marker": None}
     found = {name: getattr(preprocessor, name) for name in plain}
@@ -287,7 +291,7 @@ def _bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
             raise invalid(
                 name,
                 found[name],
-                f"{expected!r}, since files of BGE-M3 (score_first=False) have no field for "
+                f"{expected!r}, because files of BGE-M3 (score_first=False) cannot store "
                 "another value",
             )
     settings = {
@@ -302,7 +306,7 @@ def _bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
 
 
 def _pylate_settings(task: keras.Model) -> dict[str, object]:
-    """Return the settings of a model, with PyLate's defaults for one without a preprocessor."""
+    """Create the settings of a model. Models without a preprocessor have the defaults of PyLate."""
     preprocessor, longest = task.preprocessor, task.backbone.max_sequence_length
     settings = {"model_type": _PYLATE, "default_prompt_name": None}
     settings["similarity_fn_name"] = _SIMILARITIES[task.similarity_function]
@@ -320,7 +324,7 @@ def _pylate_settings(task: keras.Model) -> dict[str, object]:
         "skiplist_words": list(preprocessor.skiplist),
     }
     if 0 < preprocessor.expanded_length < preprocessor.longest("query"):
-        # Of sentence-transformers, which reads it before PyLate's own. PyLate fills all queries up.
+        # This field only affects sentence-transformers. PyLate always expands to the full length.
         settings["query_expansion"] = {
             "strategy": "min",
             "attend": preprocessor.attend_to_expansion,

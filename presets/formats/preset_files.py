@@ -1,4 +1,4 @@
-"""Names of the files of a preset."""
+"""Names of the files in a preset."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from encoder_zoo.presets.files.manifest import CARD as CARD
 from encoder_zoo.presets.files.manifest import NAME as MANIFEST
 
 CONFIG = "config.json"
-GLINER = "gliner_config.json"  # of the package gliner, in place of config.json
-# Of sentence-transformers: the list of modules; prompts and similarity; the encoder's length.
+GLINER = "gliner_config.json"  # replaces config.json in folders of gliner
+# sentence-transformers: list of modules, and settings such as prompts and similarity.
 MODULES, MODEL_SETTINGS = "modules.json", "config_sentence_transformers.json"
-# Of the ColBERT of its authors: markers and lengths.
+# Original ColBERT: markers and lengths.
 COLBERT_SETTINGS = "artifact.metadata"
-# Of BGE-M3: the linear layers of a token's weight and of its vector.
+# BGE-M3: linear layers for token weights and token vectors.
 SPARSE_LINEAR, COLBERT_LINEAR = "sparse_linear.pt", "colbert_linear.pt"
-# Of models with another encoder for queries: the routes, and a table of queries.
+# Models with a separate query encoder: routes, and a table of query term weights.
 ROUTER, IDF = "router_config.json", "idf.json"
 TRANSFORMER_SETTINGS = (
     "sentence_bert_config.json",
@@ -28,7 +28,7 @@ TRANSFORMER_SETTINGS = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
-# The files beside those of the encoder, without and with weights.
+# Additional files without weights, and with weights.
 MODULE_SETTINGS = (MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS, ROUTER, IDF)
 LINEAR = (SPARSE_LINEAR, COLBERT_LINEAR)
 _MODULE_FOLDER = "[0-9]*_*"  # such as 1_Pooling
@@ -36,13 +36,14 @@ _ROUTE_FOLDER = "*_[0-9]_*"  # such as query_0_SparseStaticEmbedding
 
 
 class WeightFormat(NamedTuple):
-    """Names of files with weights: one file, or shards and their index.
+    """Names of weight files. The weights are in one file, or in shards with an index.
 
     Attributes:
-        file: with all weights.
-        index: of the shards.
-        shards: regular expression of their names.
-        patterns: of the names of all these files, also as other programs write them.
+        file: String. Name of a file with all weights.
+        index: String. Name of the index of shards.
+        shards: String. Regular expression for the names of shards.
+        patterns: Tuple of strings. Patterns for the names of all these files, including names that
+            other programs use.
     """
 
     file: str
@@ -51,7 +52,7 @@ class WeightFormat(NamedTuple):
     patterns: tuple[str, ...]
 
     def is_index_or_shard(self, name: str) -> bool:
-        """Return whether a file is one of the shards or their index.
+        """Return whether a file is a shard or the index of the shards.
 
         Example:
             >>> WEIGHT_FORMATS[0].is_index_or_shard("model-00001-of-00002.safetensors")
@@ -73,7 +74,7 @@ PYTORCH = WeightFormat(
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
 WEIGHT_FORMATS = (SAFETENSORS, PYTORCH)  # in order of preference
-# Files of tokenizers of all classes.
+# Files that all tokenizer classes can have.
 TOKENIZER_JSON = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -83,7 +84,7 @@ TOKENIZER_JSON = (
 
 
 def preset_files() -> list[str]:
-    """Return patterns of the names of a preset's files, without its model card.
+    """Return patterns for the file names of a preset, except its model card.
 
     Example:
         >>> {"config.json", "*.safetensors", "vocab.txt", "merges.txt"} <= set(preset_files())
@@ -93,9 +94,9 @@ def preset_files() -> list[str]:
 
 
 def replaced_preset_files() -> list[str]:
-    """Return patterns of the files that saving replaces, of those of `preset_files`.
+    """Return patterns for the files in `preset_files` that saving replaces.
 
-    Adapters and other weights beside those of the preset stay.
+    Adapters and other additional weights are kept.
     """
     shards = "model-*-of-*.safetensors"
     weights = [SAFETENSORS.file, SAFETENSORS.index, shards, *PYTORCH.patterns]
@@ -103,7 +104,7 @@ def replaced_preset_files() -> list[str]:
 
 
 def module_files() -> list[str]:
-    """Return patterns of sentence-transformers' files beside those of the encoder.
+    """Return patterns for the files of sentence-transformers in addition to the encoder.
 
     Example:
         >>> {"modules.json", "[0-9]*_*/config.json"} <= set(module_files())
@@ -118,7 +119,7 @@ def module_files() -> list[str]:
 
 
 def replaced_module_files() -> list[str]:
-    """Return patterns of the files and folders that saving replaces, of those of `module_files`."""
+    """Return patterns for the files and folders in `module_files` that saving replaces."""
     kinds = ("Transformer", "Pooling", "SpladePooling", "Dense", "Normalize")
     kinds += ("Classifier", "MultiVectorMask", "StaticEmbedding")
     routed = ("Transformer", "MLMTransformer", "SpladePooling", "SparseStaticEmbedding", "IDF")
@@ -128,6 +129,6 @@ def replaced_module_files() -> list[str]:
 
 
 def tokenizer_file_names() -> list[str]:
-    """Return the names of the files of all tokenizer classes."""
+    """Return the file names of all tokenizer classes."""
     vocabularies = [file for kind in TOKENIZERS for file in kind.files]
     return list(dict.fromkeys([*TOKENIZER_JSON, *vocabularies]))

@@ -1,4 +1,4 @@
-"""The record of a task, the layout of its folder, and the protocol that presets use."""
+"""Task records, folder formats, and the protocol of tasks in presets."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 
 
 class FolderFormat:
-    """The files of a preset beside config.json, weights and tokenizer; here none, as transformers.
+    """The files of a preset in addition to config.json, the weights and the tokenizer.
 
-    The layouts of other libraries are subclasses, one object each.
+    The base class adds no files, as in transformers. Subclasses implement the layouts of other
+    libraries.
 
     Attributes:
-        opened_by: class of sentence-transformers, or of gliner, that opens the folder; None:
-            transformers does.
-        settings: arguments of the task and its preprocessor that its files hold. They are not
-            repeated in `encoder_zoo.json`, and `from_preset` does not pass them to the backbone.
-        encoder_prefix: before the names of the encoder's tensors, where its files have the
-            configuration in place of config.json; None: transformers' names.
+        opened_by: String or None. Class of sentence-transformers or gliner that opens the folder.
+            None means a class of transformers.
+        settings: Tuple of strings. Arguments of the task and its preprocessor that are stored in
+            these files. They are not stored in `encoder_zoo.json`, and `from_preset` does not pass
+            them to the backbone.
+        encoder_prefix: String or None. Prefix of the encoder's tensors, if these files contain the
+            configuration instead of config.json. None means the tensor names of transformers.
     """
 
     opened_by: str | None = None
@@ -35,79 +37,85 @@ class FolderFormat:
     encoder_prefix: str | None = None
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
-        """Return the arguments of the task that the files hold.
+        """Read the arguments of the task from the files.
 
         Args:
-            checkpoint: the opened preset.
-            given: arguments of the caller, which count more.
+            checkpoint: `Checkpoint`. The opened preset.
+            given: Dict of arguments from the caller, which have priority.
 
         Returns:
-            {argument: value}. A value of `FolderFiles` is opened as a model of the same class.
+            A dict from names of arguments to values. A `FolderFiles` value is opened as a model of
+                the same class.
 
         Raises:
-            ValueError: If a file has other content than expected. The message names the file.
+            ValueError: If the content of a file is invalid. The message contains its path.
         """
         return {}
 
     def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-        """Return the arguments of the preprocessor that the files hold.
+        """Read the arguments of the preprocessor from the files.
 
         Args:
-            preset: opened.
-            tokenizer: of the preset.
+            preset: The opened preset.
+            tokenizer: Tokenizer of the preset.
+
+        Returns:
+            A dict from names of arguments to values.
 
         Raises:
-            ValueError: If a field of a file has a wrong value.
+            ValueError: If a field has a wrong value.
         """
         return {}
 
     def tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> Sequence[str]:
-        """Return the tokens that the task needs and the preset's tokenizer lacks.
+        """Return the tokens that the task needs and that are missing in the tokenizer.
 
         Args:
-            preset, tokenizer: as of `text_arguments`.
-            given: arguments of the caller.
+            preset: The opened preset.
+            tokenizer: Tokenizer of the preset.
+            given: Dict of arguments from the caller.
         """
         return ()
 
     def restore(
         self, task: PresetTask, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
     ) -> set[str]:
-        """Load the weights of layers after the backbone that `Family.heads` does not name.
+        """Load the weights of layers that follow the backbone and are not part of `Family.heads`.
 
         Args:
-            task: made by `arguments`.
-            checkpoint, given: as of `arguments`.
-            allow_nonfinite: see `presets.opening.Safeguards`.
+            task: Task that was created with `arguments`.
+            checkpoint: `Checkpoint`. The opened preset.
+            given: Dict of arguments from the caller.
+            allow_nonfinite: Boolean. See `presets.opening.Safeguards`.
 
         Returns:
-            The names of those that are among the checkpoint's tensors, not in files of their own.
+            A set of names of the loaded tensors of the checkpoint. Tensors in separate files are
+                not included.
         """
         return set()
 
     def weights(self, task: PresetTask) -> list[keras.Variable]:
-        """Return the weights that no head has: those in `files`, and those that only training
-        uses."""
+        """Return the weights in `files` and the weights that only training uses."""
         return []
 
     def files(self, task: PresetTask, dtype: object = None) -> dict[str, object]:
-        """Return the files of a task's preset.
+        """Create the additional files of a preset.
 
         Args:
-            task: to save.
-            dtype: of the weights in them. Defaults to None, their own.
+            task: Task to save.
+            dtype: Dtype of the stored weights. Defaults to None, which keeps their dtypes.
 
         Returns:
-            {path in the folder: bytes}; they replace files of the tokenizer of the same name. A
-            model in place of bytes is saved in the subfolder of this name.
+            A dict from paths in the folder to bytes. These files replace tokenizer files with the
+                same name. A model instead of bytes is saved to the subfolder with this path.
         """
         return {}
 
     def config_fields(self, task: PresetTask) -> dict[str, object]:
-        """Return the fields of config.json for the settings of a head.
+        """Return the config.json fields for the settings of a head.
 
         Raises:
-            ValueError: If there is no field for a setting.
+            ValueError: If a setting cannot be stored.
         """
         return {}
 
@@ -117,51 +125,63 @@ TRANSFORMERS_FOLDER = FolderFormat()
 
 @dataclasses.dataclass(frozen=True)
 class TaskRecord:
-    """The facts about a task that other code reads, as data; how it computes are its methods.
+    """The properties of a task class that other code reads.
 
-    A subclass of a task with other fields has `record = dataclasses.replace(Base.record, ...)`.
+    Subclasses change properties with `record = dataclasses.replace(Base.record, ...)`.
 
     Args:
-        name: in `TASKS` and in `encoder_zoo.json`.
-        preprocessor_class: of its raw inputs.
-        head: end of the name of transformers' class, after the family's; the key in `Family.heads`
-            of the head that the task needs. Defaults to "Model": it needs none.
-        default_head: `Head` of families whose record has no head of that name. Defaults to None:
-            the task does not support them.
-        pipeline_tag: the Hugging Face hub's name for the task.
-        peft_type: peft's name for the task. Defaults to None: it cannot be saved as adapters.
-        text_method: the method that answers to raw text, such as "classify". Defaults to None:
-            there is none.
-        answer_type: TypedDict of its answers, where these may be lists that are empty.
-        answer_settings: constructor arguments that decide how it answers, saved in
-            `encoder_zoo.json` among the preprocessor's.
-        tuned_settings: Mapping from those of the settings that belong to the weights to their value
-            before they are tuned, which `fit` sets again, and the method that tunes them.
-        distilled_settings: arguments, of the task and its preprocessor, that a student takes over
-            from its teacher.
-        instead_of_predict: for raw texts, of a task that takes only prepared inputs in `predict`.
-        only_saved_model: what of it no other format has, where a SavedModel is its only export;
-            of such a task `for_cpu` converts the backbone alone, to "sequence_output".
-        file_advice: the end of an error for a path in place of texts.
-        folder: layout of its presets. Defaults to transformers'.
-        learning_rate: Float. Peak of the default learning rate. Defaults to that of the family.
-        warmup: share of the steps in which the learning rate rises. Defaults to None: as usual.
-        of_pairs: Boolean. Whether the head of the family also tells pairs of segments apart, where
-            families have heads of both kinds under the name.
-        has_classes: whether the outputs are of classes, with `labels` and `num_classes`.
-        labels_tokens: whether there is an answer, and a label, for each token.
-        pretrains: whether the labels are made of the texts.
-        learns_soft_labels: whether `Distillation` trains it on a teacher's outputs.
-        predicts_lists: whether `predict` returns a list of the outputs for each text.
-        predicts_tokens: Boolean. Whether it reads the stream of predictions, in families that
-            have one.
-        group_lengths: whether `fit` makes batches of examples of like length.
-        packs_batches: whether the texts of a batch may be packed on JAX, see
-            `choose_sequence_counts`. Only for outputs that `logits_of` makes of those of
-            `encoded`, and losses that are a mean over examples, which does not depend on the
-            batches.
-        goes_step_by_step: what goes through texts token by token, such as "an LSTM": TensorFlow
-            does not train it compiled by XLA, which would have to know how many steps there are.
+        name: String. Name in `TASKS` and in `encoder_zoo.json`.
+        preprocessor_class: Class of the preprocessor.
+        head: String. Key of the head in `Family.heads`, which is also the suffix of the class name
+            in transformers. Defaults to "Model", which needs no head.
+        default_head: `Head` or None. Head for families without this key. None means that these
+            families are not supported. Defaults to None.
+        pipeline_tag: String. Name of the task on the Hugging Face Hub. Defaults to
+            "feature-extraction".
+        peft_type: String or None. Name of the task in peft. None means that adapters cannot be
+            saved. Defaults to None.
+        text_method: String or None. Name of the method for inference on raw text, such as
+            "classify". Defaults to None.
+        answer_type: TypedDict or None. Type of the results, if the results can be empty lists.
+            Defaults to None.
+        answer_settings: Tuple of strings. Constructor arguments for inference. They are saved in
+            `encoder_zoo.json` with the arguments of the preprocessor.
+        tuned_settings: Dict from names of settings that depend on the weights to tuples (initial
+            value, name of the method that tunes it). `fit` resets them to the initial value.
+        distilled_settings: Tuple of strings. Arguments of the task and its preprocessor that a
+            student copies from its teacher.
+        instead_of_predict: String or None. Advice for raw texts, if `predict` only accepts prepared
+            inputs. Defaults to None.
+        only_saved_model: String or None. Feature that can only be exported as a SavedModel. For
+            such a task, `for_cpu` converts only the backbone, with the output "sequence_output".
+            Defaults to None.
+        file_advice: String. End of the error message for a path that is passed instead of texts.
+        folder: `FolderFormat` of its presets. Defaults to the format of transformers.
+        learning_rate: Float or None. Peak of the default learning rate. None means the value of the
+            family. Defaults to None.
+        warmup: Float or None. Fraction of the steps in which the learning rate increases. None
+            means the usual value. Defaults to None.
+        of_pairs: Boolean or None. Whether the head distinguishes the segments of a pair, for
+            families that have both types of heads with the same name. Defaults to None.
+        has_classes: Boolean. Whether the outputs are classes with `labels` and `num_classes`.
+            Defaults to False.
+        labels_tokens: Boolean. Whether labels and results belong to tokens. Defaults to False.
+        pretrains: Boolean. Whether the labels are computed from the texts. Defaults to False.
+        learns_soft_labels: Boolean. Whether `Distillation` can train on the outputs of a teacher.
+            Defaults to False.
+        predicts_lists: Boolean. Whether `predict` returns a list with the outputs for each text.
+            Defaults to False.
+        predicts_tokens: Boolean. Whether the task reads the prediction stream of families with two
+            streams. Defaults to False.
+        group_lengths: Boolean. Whether `fit` groups examples of similar length into batches.
+            Defaults to True.
+        packs_batches: Boolean. Whether the texts of a batch can be packed on JAX. See
+            `choose_sequence_counts`. Packing requires that `logits_of` computes the outputs from
+            `encoded`, and that the loss is a mean over examples, independent of their batches.
+            Defaults to False.
+        goes_step_by_step: String or None. Name of a recurrent layer, such as "an LSTM". TensorFlow
+            does not compile its training with XLA, because XLA needs a fixed number of steps.
+            Defaults to None.
 
     Example:
         >>> from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -200,24 +220,27 @@ class TaskRecord:
 
 
 class PresetTask(Protocol):
-    """The attributes of tasks that loading and saving read.
+    """The attributes of tasks that are used to load and save presets.
 
     Attributes:
-        record: of the task.
-        head_record: of its head in the backbone's family.
-        problem_type: as in config.json; None for tasks with one.
-        labels: names of the classes, if the task has classes.
-        num_classes: number of classes, likewise.
-        new_head: first weights of a head that a checkpoint does not have; None: it has the head.
-        kept_weights: {tensor: value} of a checkpoint, for a head that is built by `fit`.
-        given_head: the user's layer that is the head; None: the family's.
-        weights_before_adapters: see `adapters.weights_before_adapters`.
-        head: the layers after the backbone, or None.
-        backbone: the encoder.
-        preprocessor: of `preprocessor_class`, or None.
-        learning_rate: recommended peak for further training.
-        default_learning_rate: of the family.
-        last_evaluation: results of the last `evaluate` of these weights, for the model card.
+        record: `TaskRecord` of the task class.
+        head_record: `Head` of the backbone's family.
+        problem_type: String as in config.json, or None for tasks without problem types.
+        labels: List of strings or None. Names of the classes.
+        num_classes: Integer or None. Number of classes.
+        new_head: Tuple of arrays or None. Initial weights of a new head. None means that the
+            checkpoint has the head.
+        kept_weights: Dict from tensor names to values in the checkpoint, for a head that `fit`
+            builds.
+        given_head: Layer from the user that replaces the head of the family, or None.
+        weights_before_adapters: Dict of arrays. See `adapters.weights_before_adapters`.
+        head: Layers that follow the backbone, or None.
+        backbone: Backbone. The encoder.
+        preprocessor: Preprocessor of the class `record.preprocessor_class`, or None.
+        learning_rate: Float. Recommended peak learning rate for further training.
+        default_learning_rate: Float. Peak learning rate of the family.
+        last_evaluation: Dict of floats. Results of the last `evaluate` with the current weights,
+            for the model card.
     """
 
     record: TaskRecord
@@ -238,18 +261,21 @@ class PresetTask(Protocol):
 
     @classmethod
     def head_of(cls, family: Family) -> Head:
-        """Return the record of the family's head for this task."""
+        """Return the head of the family for this task."""
 
     @classmethod
     def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        """Return constructor arguments from config.json, overridden by those of the caller."""
+        """Return the constructor arguments in config.json. The caller's arguments have priority."""
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Return why the head of a checkpoint cannot be loaded; None if it can."""
+        """Return why the head of a checkpoint cannot be loaded, or None if it can be loaded."""
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
-        """Return the row of each label in the head of a checkpoint with other labels, some of them
-        the same; None for a new label. None if the head is taken as it is, or not at all."""
+        """Return the row of each label in the head of a checkpoint with partly different labels.
+
+        The row of a new label is None. If the head is used without changes or not at all, the
+        result is None.
+        """
 
     def train_pooler(self) -> None:
-        """Unfreeze the pooler if the head reads its output."""
+        """Unfreeze the pooler if the head uses its output."""

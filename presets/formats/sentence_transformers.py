@@ -1,7 +1,8 @@
-"""Reads the folders of sentence-transformers, of all its versions, and writes what they share.
+"""Read folders of all versions of sentence-transformers, and write their common files.
 
-`modules.json` lists the modules: an encoder, a pooling, dense layers, a normalization, each with
-its files in the root or in a subfolder. The classes that it names are never imported.
+`modules.json` lists the modules of a model: an encoder, a pooling, dense layers, a normalization.
+The files of each module are in the root or in a subfolder. The classes in `modules.json` are never
+imported.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from encoder_zoo.presets.formats.stored_tokenizer import checked_length
 if TYPE_CHECKING:
     import keras
 
-ENCODERS = ("Transformer", "MLMTransformer")  # the second up to version 5.3
+ENCODERS = ("Transformer", "MLMTransformer")  # MLMTransformer up to version 5.3
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
-STATIC = "StaticEmbedding"  # a table of tokens' vectors in place of an encoder
+STATIC = "StaticEmbedding"  # a table of token vectors instead of an encoder
 KINDS += ("MLMTransformer", "SpladePooling", "MultiVectorMask", STATIC, "Router")
-# Modules of a Router's routes. The last one is the older name of a SparseStaticEmbedding.
+# Modules in the routes of a Router. IDF is the older name of SparseStaticEmbedding.
 ROUTED = (*ENCODERS, "SpladePooling", "SparseStaticEmbedding", "IDF")
 _TYPE = re.compile(r"(?:sentence_transformers|pylate)(?:\.\w+)*\.(\w+)")
 _TEXT_OUTPUT = "last_hidden_state"
-# The names of the output of a Transformer, by the task of transformers.
+# {task in transformers: name of the output of a Transformer}
 _OUTPUTS = {
     "feature-extraction": "token_embeddings",
     "fill-mask": "token_embeddings",
@@ -45,37 +46,37 @@ _OUTPUTS = {
 # Fields of `sentence_bert_config.json` that are read.
 _READ = ("max_seq_length", "do_lower_case", "transformer_task", "modality_config")
 _READ += ("module_output_name",)
-# Those that are read for late interaction; elsewhere they must be null.
+# Fields that are only read for late interaction. For other models they must be null.
 OF_ROLES = ("query_length", "document_length", "query_expansion")
-# {field: why it does not change the numbers}
+# {field: reason why it does not change the outputs}
 IRRELEVANT = {
-    "unpad_inputs": "packs texts without padding, with the same numbers",
-    "backend": "which library computes",
-    "model_name_or_path": "noted",
-    "model_kwargs.attn_implementation": "which kernel computes",
-    "model_kwargs.device_map": "where weights are",
-    "model_kwargs.low_cpu_mem_usage": "how weights are read",
-    "model_kwargs.use_safetensors": "which of equal files is read",
-    "model_kwargs.trust_remote_code": "code of a folder is never run",
-    "model_kwargs.torch_dtype": "rounds weights; pass dtype= for it",
-    "model_kwargs.dtype": "rounds weights; pass dtype= for it",
+    "unpad_inputs": "packs texts without padding, with equal outputs",
+    "backend": "choice of a library",
+    "model_name_or_path": "for information",
+    "model_kwargs.attn_implementation": "choice of a kernel",
+    "model_kwargs.device_map": "placement of the weights",
+    "model_kwargs.low_cpu_mem_usage": "loading of the weights",
+    "model_kwargs.use_safetensors": "choice between equal files",
+    "model_kwargs.trust_remote_code": "code in a folder is never run",
+    "model_kwargs.torch_dtype": "rounding of weights, available as dtype=",
+    "model_kwargs.dtype": "rounding of weights, available as dtype=",
     "processor_kwargs.model_max_length": "read",
     "processor_kwargs.use_fast": "both tokenizers have the same ids",
-    "processor_kwargs.trust_remote_code": "code of a folder is never run",
+    "processor_kwargs.trust_remote_code": "code in a folder is never run",
     "processor_kwargs.padding_side": "no token attends to padding",
-    "config_kwargs.trust_remote_code": "code of a folder is never run",
-    "config_kwargs.use_cache": "of decoders",
+    "config_kwargs.trust_remote_code": "code in a folder is never run",
+    "config_kwargs.use_cache": "used by decoders only",
 }
-# Fields of `config_sentence_transformers.json` that are read, those of PyLate too.
+# Fields of `config_sentence_transformers.json` that are read, including fields of PyLate.
 MODEL_FIELDS = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
 MODEL_FIELDS += ("max_active_dims", "activation_fn", "model_type", "query_prefix")
 MODEL_FIELDS += ("document_prefix", "do_query_expansion", "attend_to_expansion_tokens")
 MODEL_FIELDS += ("skiplist_words", *OF_ROLES)
-# {field: why it does not change the numbers}
+# {field: reason why it does not change the outputs}
 IRRELEVANT_MODEL_FIELDS = {
-    "__version__": "noted",
+    "__version__": "for information",
     "requirements": "versions of packages that are not used here",
-    "keep_in_fp32_modules": "of weights in half precision; pass dtype= for these",
+    "keep_in_fp32_modules": "used with half precision, available as dtype=",
 }
 # Names of fields of `sentence_bert_config.json` before version 5.4.
 _OLD_NAMES = {
@@ -89,8 +90,8 @@ class Module(NamedTuple):
     """An entry of `modules.json`.
 
     Attributes:
-        kind: name of its class.
-        path: of its subfolder; "" for the root.
+        kind: String. Name of the class, without its package.
+        path: String. Path of the subfolder, or "" for the root.
     """
 
     kind: str
@@ -98,15 +99,18 @@ class Module(NamedTuple):
 
 
 def encoder_files(files: FolderFiles) -> FolderFiles:
-    """Return the files of the encoder: those of the folder, or of `0_Transformer` inside it.
+    """Return the files of the encoder, from the root or from a subfolder such as `0_Transformer`.
+
+    If a Router has several encoders, the document encoder is used.
 
     Args:
-        files: of a preset; its modules need not be supported.
+        files: `FolderFiles`. The files of a preset. Its modules do not need to be supported.
 
-    Where a Router has several, they are those of documents.
+    Returns:
+        A `FolderFiles`.
 
     Raises:
-        ValueError: If router_config.json is wrong. See `read_routes`.
+        ValueError: If router_config.json is invalid. See `read_routes`.
     """
     if (routes := read_routes(files)) is not None:
         folder = routes.document[0].path
@@ -120,7 +124,7 @@ def encoder_files(files: FolderFiles) -> FolderFiles:
 
 
 def first_module(files: FolderFiles) -> Mapping:
-    """Return the first entry of `modules.json`, unchecked; {} if it is missing."""
+    """Return the first entry of `modules.json` without checks, or {} if the file is missing."""
     entries = files.read_json_array(MODULES) if MODULES in files else []
     return entries[0] if entries and isinstance(entries[0], dict) else {}
 
@@ -129,9 +133,9 @@ class Routes(NamedTuple):
     """The modules of a Router.
 
     Attributes:
-        query: of queries.
-        document: of documents, which begin with an encoder.
-        default: "query" or "document", of texts that are not said to be either.
+        query: List of `Module`. The modules for queries.
+        document: List of `Module`. The modules for documents, starting with an encoder.
+        default: String, "query" or "document". The route for texts without a role.
     """
 
     query: Sequence[Module]
@@ -140,13 +144,13 @@ class Routes(NamedTuple):
 
 
 def read_routes(files: FolderFiles) -> Routes | None:
-    """Read `router_config.json`; None if the folder's model has no Router.
+    """Read `router_config.json`. Return None if the model has no Router.
 
     Args:
-        files: of the whole folder.
+        files: `FolderFiles`. The files of the whole folder.
 
     Raises:
-        ValueError: If a route is missing or malformed, or has a module that is not implemented.
+        ValueError: If a route is missing or malformed, or if a module is not implemented.
 
     Source: sentence-transformers 6.2, `base/modules/router.py`.
     """
@@ -157,9 +161,9 @@ def read_routes(files: FolderFiles) -> Routes | None:
     count = len(files.read_json_array(MODULES))
     if count != 1 or first.get("path") != "":
         raise invalid(
-            f"{files.path / MODULES}: there are {count} modules, and the Router's path",
+            f"{files.path / MODULES}: the number of modules is {count}, and the path of the Router",
             first.get("path"),
-            "a Router alone, with the path ''",
+            "a single module, a Router with the path ''",
         )
     in_config = ROUTER not in files and CONFIG in files and "structure" in files.read_json(CONFIG)
     name = CONFIG if in_config else ROUTER
@@ -173,13 +177,13 @@ def read_routes(files: FolderFiles) -> Routes | None:
         isinstance(name, str | None) for name in (*mappings.values(), default)
     ):
         raise ValueError(
-            f"{path}: route_mappings is {shown(mappings)}, and default_route {shown(default)}. "
-            "Expected an object of names of routes, and a name."
+            f"{path}: route_mappings is {shown(mappings)}, default_route is {shown(default)}. "
+            "Expected an object with route names as values, and a route name."
         )
     routes = {role: _route(config, role, path) for role in ("query", "document")}
     if routes["document"][0].kind not in ENCODERS:
         raise ValueError(
-            f"{path}: the route of documents begins with {routes['document'][0].kind}. Expected "
+            f"{path}: the document route begins with {routes['document'][0].kind}. Expected "
             f"one of {', '.join(ENCODERS)}."
         )
     if default is None and parameters.get("allow_empty_key", True):
@@ -189,7 +193,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
 
 
 def _name_of_route(config: Mapping, role: str, path: object) -> str:
-    """Return which of the routes takes the texts of a role, "query" or "document"."""
+    """Return the name of the route for a role, which is "query" or "document"."""
     structure, mappings = config.get("structure", {}), {}
     for key, route in (config.get("parameters", {}).get("route_mappings") or {}).items():
         try:
@@ -207,17 +211,17 @@ def _name_of_route(config: Mapping, role: str, path: object) -> str:
     if found not in structure:
         raise ValueError(
             f"{path} has no route for {'queries' if role == 'query' else 'documents'}. Expected "
-            f"{role!r} among the names of structure, or in route_mappings."
+            f"{role!r} in structure or in route_mappings."
         )
     return found
 
 
 def _route(config: Mapping, role: str, path: object) -> list[Module]:
-    """Return the modules for texts of a role, checked."""
+    """Return the checked modules of the route for a role."""
     name, modules = _name_of_route(config, role, path), []
     ids = config["structure"][name]
     if not isinstance(ids, list) or not ids:
-        raise invalid(f"{path}: structure: {name}", ids, "names of modules")
+        raise invalid(f"{path}: structure: {name}", ids, "a list of module names")
     for i, module in enumerate(ids):
         kind = config.get("types", {}).get(module) if isinstance(module, str) else None
         kind = _checked_kind(kind, ROUTED, f"{path}: types: {shown(module)}")
@@ -230,13 +234,13 @@ def _route(config: Mapping, role: str, path: object) -> list[Module]:
 
 
 def _checked_kind(given: object, known: Sequence[str], what: str) -> str:
-    """Return the kind of a module by the name of its class, which must be one of the known."""
+    """Return the name of a module class without its package, if it is one of the known classes."""
     matched = _TYPE.fullmatch(given) if isinstance(given, str) else None
     if matched is None or matched[1] not in known:
         raise invalid(
             what,
             given,
-            f"one of sentence_transformers' {', '.join(known)}. Code in a folder is never run",
+            f"one of {', '.join(known)} in sentence_transformers. Code in a folder is never run",
         )
     return matched[1]
 
@@ -245,7 +249,10 @@ def read_modules(files: FolderFiles) -> list[Module]:
     """Read `modules.json`.
 
     Args:
-        files: of the whole folder.
+        files: `FolderFiles`. The files of the whole folder.
+
+    Returns:
+        A list of `Module`.
 
     Raises:
         ValueError: If a module is malformed or not implemented.
@@ -264,13 +271,16 @@ def read_modules(files: FolderFiles) -> list[Module]:
 
 
 def embedding_modules(files: FolderFiles) -> list[Module]:
-    """Read the `modules.json` of a model of text embeddings.
+    """Read the `modules.json` of a text embedding model.
 
     Args:
-        files: of the whole folder.
+        files: `FolderFiles`. The files of the whole folder.
+
+    Returns:
+        A list of `Module`.
 
     Raises:
-        ValueError: If the modules are not those of text embeddings, in their order. See also
+        ValueError: If the modules or their order are not supported for text embeddings. See also
             `read_modules`.
     """
     modules = read_modules(files)
@@ -280,18 +290,19 @@ def embedding_modules(files: FolderFiles) -> list[Module]:
         raise ValueError(
             f"{files.path / MODULES}: the modules are {', '.join(kinds) or 'none'}. Expected a "
             "Transformer, a Pooling, any number of Dense, and at most one Normalize, in this "
-            f"order, or a {STATIC} in place of the first two."
+            f"order, or a {STATIC} instead of the first two."
         )
     return modules
 
 
 def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) -> None:
-    """Check that the encoder's module computes what this package does.
+    """Check that this package implements the settings of an encoder module.
 
     Args:
-        files: of the encoder.
-        task: "feature-extraction" or another of transformers.
-        has_roles: whether the model reads the settings of queries and of documents.
+        files: `FolderFiles`. The files of the encoder.
+        task: String. A task in transformers, such as "feature-extraction".
+        has_roles: Boolean. Whether the model has settings for queries and documents. Defaults to
+            False.
 
     Raises:
         ValueError: If a field has a value that is not implemented.
@@ -316,14 +327,14 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
         decided = name_today in known or name_today in IRRELEVANT
         if not decided and value not in (None, False, [], {}):
             raise invalid(
-                f"{files.path / name}: {field}", value, "null: others are not implemented"
+                f"{files.path / name}: {field}", value, "null. Other values are not implemented"
             )
 
 
 def _flat(settings: Mapping) -> Iterator[tuple[str, str, object]]:
-    """Yield (name, name of today, value) of the fields of `sentence_bert_config.json`.
+    """Yield (name, current name, value) for all fields of `sentence_bert_config.json`.
 
-    Those of `..._kwargs` come one by one.
+    The fields inside `..._kwargs` are yielded one by one.
     """
     for name, value in settings.items():
         name_today = _OLD_NAMES.get(name, name)
@@ -335,20 +346,20 @@ def _flat(settings: Mapping) -> Iterator[tuple[str, str, object]]:
 
 
 def transformer_settings(files: FolderFiles) -> tuple[str, dict]:
-    """Return the name and the contents of `sentence_bert_config.json`; {} if it is missing.
+    """Return the name and content of `sentence_bert_config.json`. A missing file is read as {}.
 
     Args:
-        files: of the encoder.
+        files: `FolderFiles`. The files of the encoder.
     """
     name = next((name for name in TRANSFORMER_SETTINGS if name in files), None)
     return (name, files.read_json(name)) if name else (TRANSFORMER_SETTINGS[0], {})
 
 
 def read_length(files: FolderFiles) -> int | None:
-    """Return the number of tokens to which texts are truncated; None if the files have none.
+    """Return the maximum sequence length, or None if the files do not define it.
 
     Args:
-        files: of the encoder.
+        files: `FolderFiles`. The files of the encoder.
 
     Raises:
         ValueError: If `max_seq_length` is not an integer of 3 or more.
@@ -367,10 +378,10 @@ def read_length(files: FolderFiles) -> int | None:
 
 
 def tokenizer_length(files: FolderFiles) -> int | None:
-    """Return the number of tokens in `tokenizer_config.json`; None if it has none.
+    """Return the maximum sequence length in `tokenizer_config.json`, or None if it is missing.
 
     Args:
-        files: of the encoder, or of a table.
+        files: `FolderFiles`. The files of the encoder or of the static table.
     """
     name = "tokenizer_config.json"
     length = files.read_json(name).get("model_max_length") if name in files else None
@@ -379,18 +390,18 @@ def tokenizer_length(files: FolderFiles) -> int | None:
 
 
 def check_case(files: FolderFiles, tokenizer) -> None:
-    """Check that a tokenizer lower-cases where sentence-transformers is told to.
+    """Check that a tokenizer lowercases texts if `do_lower_case` is true.
 
     Args:
-        files: of the encoder.
-        tokenizer: read from them.
+        files: `FolderFiles`. The files of the encoder.
+        tokenizer: Tokenizer from the same files.
 
     Raises:
         ValueError: If `do_lower_case` is true, but the tokenizer keeps upper case.
     """
     name, settings = transformer_settings(files)
     if settings.get("do_lower_case") and not getattr(tokenizer, "lowercase", False):
-        cure = "write false there, and lower-case the texts before they are given"
+        cure = "write false there, and lowercase the texts before you pass them"
         if hasattr(tokenizer, "strip_accents"):
             cure = 'write "do_lower_case": true, "strip_accents": false into tokenizer_config.json'
         raise ValueError(
@@ -400,38 +411,41 @@ def check_case(files: FolderFiles, tokenizer) -> None:
 
 
 def read_prompts(files: FolderFiles) -> dict[str, object]:
-    """Return the arguments of the preprocessor in `config_sentence_transformers.json`.
+    """Return the preprocessor arguments in `config_sentence_transformers.json`.
 
     Args:
-        files: of the whole folder.
+        files: `FolderFiles`. The files of the whole folder.
+
+    Returns:
+        A dict with `prompts` and `default_prompt`, without empty values.
 
     Raises:
-        ValueError: If the prompts are not an object of texts, or lack the default one.
+        ValueError: If `prompts` is not an object of strings, or if the default prompt is missing.
     """
     settings, path = model_settings(files), files.path / MODEL_SETTINGS
     default, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(
         isinstance(text, str | type(None)) for text in prompts.values()
     ):
-        raise invalid(f"{path}: prompts", prompts, "names and texts")
-    # Without prompts of its own a model has empty ones of these names.
+        raise invalid(f"{path}: prompts", prompts, "an object of names and texts")
+    # sentence-transformers writes empty prompts with these names for models without prompts.
     empty = {n for n, text in prompts.items() if not text and n in ("query", "document")}
     prompts = {n: text or "" for n, text in prompts.items() if n not in empty or n == default}
     if default is not None and not (isinstance(default, str) and default in prompts):
         raise invalid(
             f"{path}: default_prompt_name",
             default,
-            f"one of {', '.join(prompts) or 'the prompts, of which there are none'}",
+            f"one of {', '.join(prompts)}" if prompts else "null, because there are no prompts",
         )
     found = {"prompts": prompts, "default_prompt": default}
     return {name: value for name, value in found.items() if value}
 
 
 def model_settings(files: FolderFiles) -> dict:
-    """Return the contents of `config_sentence_transformers.json`; {} if it is missing.
+    """Return the content of `config_sentence_transformers.json`, or {} if it is missing.
 
     Raises:
-        ValueError: If a field is unknown and has a value, which may change the vectors.
+        ValueError: If an unknown field has a value, because it may change the vectors.
     """
     settings = files.read_json(MODEL_SETTINGS) if MODEL_SETTINGS in files else {}
     for name, value in settings.items():
@@ -444,25 +458,26 @@ def model_settings(files: FolderFiles) -> dict:
 
 
 def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
-    """Return the similarity in `config_sentence_transformers.json`; without it the first known.
+    """Return the similarity in `config_sentence_transformers.json`.
 
     Args:
-        files: of the whole folder.
-        known: those that the model has.
+        files: `FolderFiles`. The files of the whole folder.
+        known: List of strings. The similarities that the model supports. The first one is the
+            default.
 
     Raises:
-        ValueError: If the similarity is not one of `known`.
+        ValueError: If the similarity is not in `known`.
     """
     path = files.path / MODEL_SETTINGS
     return read_field(model_settings(files), "similarity_fn_name", one_of(*known), path, known[0])
 
 
 def read_count(files: FolderFiles, field: str) -> int | None:
-    """Return a number in `config_sentence_transformers.json`; None if it has none.
+    """Return an integer in `config_sentence_transformers.json`, or None if it is missing.
 
     Args:
-        files: of the whole folder.
-        field: "truncate_dim" or "max_active_dims".
+        files: `FolderFiles`. The files of the whole folder.
+        field: String, "truncate_dim" or "max_active_dims".
 
     Raises:
         ValueError: If the field is not an integer of 1 or more.
@@ -471,15 +486,15 @@ def read_count(files: FolderFiles, field: str) -> int | None:
 
 
 def of_kind(modules: Sequence[Module], kind: str) -> list[Module]:
-    """Return the modules of a kind."""
+    """Return the modules of the given kind."""
     return [module for module in modules if module.kind == kind]
 
 
 def written_modules(modules: Sequence[tuple[str, str]]) -> list[dict[str, object]]:
-    """Return the contents of `modules.json`.
+    """Create the content of `modules.json`.
 
     Args:
-        modules: the path and the class of each.
+        modules: List of tuples (path, class name).
     """
     return [
         {"idx": i, "name": str(i), "path": path, "type": kind}
@@ -488,17 +503,17 @@ def written_modules(modules: Sequence[tuple[str, str]]) -> list[dict[str, object
 
 
 def written_length(length: int) -> dict[str, object]:
-    """Return the contents of `sentence_bert_config.json`."""
+    """Create the content of `sentence_bert_config.json`."""
     return {"max_seq_length": length, "do_lower_case": False}
 
 
 def written_settings(task: keras.Model, model_type: str, **counts: int | None) -> dict[str, object]:
-    """Return the contents of `config_sentence_transformers.json`.
+    """Create the content of `config_sentence_transformers.json`.
 
     Args:
-        task: with a `similarity_function`.
-        model_type: name of its class.
-        **counts: see `read_count`; None is left out.
+        task: Task with a `similarity_function`.
+        model_type: String. Name of the class in sentence-transformers.
+        **counts: Integers or None. Fields of `read_count`. None is omitted.
     """
     preprocessor = task.preprocessor
     return {

@@ -1,8 +1,8 @@
-"""A folder of sentence-transformers' SparseEncoder as arguments of `SparseEncoder`, and back.
+"""Read and write the folders of SparseEncoder models from sentence-transformers.
 
-Written is the layout of versions 5.0 to 5.3, which later ones read as well. Token weights are read
-from, and written to, `sparse_linear.pt`, as BGE-M3 has it. With another encoder for queries, that
-of documents is written into the root, where transformers finds it, and the other one beside it.
+The layout of versions 5.0 to 5.3 is written. Later versions also read it. Token weights are stored
+in `sparse_linear.pt`, as in BGE-M3. If the model has a second encoder for queries, the document
+encoder is written to the root, where transformers finds it, and the query encoder to a subfolder.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ logger = logging.getLogger("encoder_zoo")
 
 SIMILARITIES = ("dot", "cosine")
 TOKEN_WEIGHTS = "token_weights"
-# Of the vectors of texts and of tokens that BGE-M3 has beside the weights.
+# Similarities of the text and token vectors that BGE-M3 has in addition to token weights.
 THEIRS_OF_VECTORS = ("cosine", "euclidean", "manhattan", "maxsim", "MaxSim", "meanmaxsim")
 _TYPES = "sentence_transformers.sparse_encoder.models."
 _ROUTER = "sentence_transformers.models.Router"
 _TABLE, _OLD_TABLE = ["SparseStaticEmbedding"], ["IDF"]
 _OF_ENCODERS = ["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]
-QUERY_MODEL = "query_0_MLMTransformer"  # folder of a second encoder
+QUERY_MODEL = "query_0_MLMTransformer"  # folder of a query encoder
 
 
 class SparseFolder(FolderFormat):
-    """The folder of sentence-transformers' SparseEncoder, or of BGE-M3, for `SparseEncoder`.
+    """The folder of a SparseEncoder from sentence-transformers, or of BGE-M3, for `SparseEncoder`.
 
     Args:
-        load_table_class: Function that imports the class of a table of queries' terms.
-        read_tokenizer: function of the table's files and a family, which returns their tokenizer.
+        load_table_class: Function that imports the class for a table of query term weights.
+        read_tokenizer: Function of the files of the table and a family. Returns the tokenizer.
     """
 
     opened_by = "SparseEncoder"
@@ -85,7 +85,7 @@ class SparseFolder(FolderFormat):
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         arguments = self._own_arguments(checkpoint)
         if given.get("pooling") == TOKEN_WEIGHTS:
-            arguments.pop("activation", None)  # of the logits that this model has no use for
+            arguments.pop("activation", None)  # applies to logits, which token weights do not use
         if "query_encoder" in given:
             return arguments
         if (files := _query_model(checkpoint)) is not None:
@@ -101,9 +101,10 @@ class SparseFolder(FolderFormat):
         return arguments
 
     def _own_arguments(self, checkpoint: Checkpoint) -> dict[str, object]:
-        """Return the arguments, but for the encoder of queries.
+        """Return the arguments except the query encoder.
 
-        A folder without a `SpladePooling` is an encoder, or a masked language model: {}.
+        If the folder has no `SpladePooling`, it contains an encoder or a masked language model. In
+        this case there are no arguments.
         """
         files = checkpoint.files.root
         modules = _modules_of(checkpoint)
@@ -136,7 +137,7 @@ class SparseFolder(FolderFormat):
             _token_weights(checkpoint).load(task.head, allow_nonfinite)
         elif task.pooling == TOKEN_WEIGHTS:
             logger.warning(
-                "%s: the layer of token weights starts from random weights. Fine-tune before use.",
+                "%s: the token weight layer starts from random weights. Fine-tune before use.",
                 checkpoint.folder.name,
             )
         return set()
@@ -183,7 +184,7 @@ class SparseFolder(FolderFormat):
 
 
 def _modules_of(checkpoint: Checkpoint) -> Sequence[Module]:
-    """Return the modules of a folder, or of that route of a Router which a checkpoint is of."""
+    """Return the modules of a folder. If it has a Router, return the route of this checkpoint."""
     files = checkpoint.files.root
     if (routes := theirs.read_routes(files)) is not None:
         same = (r for r in (routes.document, routes.query) if r[0].path == checkpoint.files.inside)
@@ -192,12 +193,12 @@ def _modules_of(checkpoint: Checkpoint) -> Sequence[Module]:
 
 
 class QueryTable(NamedTuple):
-    """A table of the weights of queries' terms in a preset.
+    """A table of query term weights in a preset.
 
     Attributes:
-        files: of its folder.
-        module: its place; None for an `idf.json` beside a model without modules.
-        is_trained: whether `fit` changes it.
+        files: `FolderFiles`. The files of its folder.
+        module: `Module` of the table, or None for an `idf.json` file without modules.
+        is_trained: Boolean. Whether `fit` updates the table.
     """
 
     files: FolderFiles
@@ -206,14 +207,13 @@ class QueryTable(NamedTuple):
 
 
 def _query_table(checkpoint: Checkpoint) -> QueryTable | None:
-    """Return the table of queries that a preset has; None if it has none.
+    """Return the query table of a preset, or None if there is no table.
 
     Args:
-        checkpoint: the opened preset.
+        checkpoint: `Checkpoint`. The opened preset.
 
     Raises:
-        ValueError: If the route of queries is neither a table nor an encoder, or if a field is
-            wrong.
+        ValueError: If the query route is neither a table nor an encoder, or if a field is wrong.
     """
     files, routes = checkpoint.files.root, theirs.read_routes(checkpoint.files.root)
     if routes is None:
@@ -224,7 +224,7 @@ def _query_table(checkpoint: Checkpoint) -> QueryTable | None:
     kinds = [module.kind for module in routes.query]
     if kinds not in (*(_TABLE, _OLD_TABLE), *_OF_ENCODERS):
         raise ValueError(
-            f"{files.path / ROUTER}: the route of queries is {', '.join(kinds)}. Expected a "
+            f"{files.path / ROUTER}: the query route is {', '.join(kinds)}. Expected a "
             "SparseStaticEmbedding, or an MLMTransformer and a SpladePooling."
         )
     if kinds in _OF_ENCODERS:
@@ -237,10 +237,10 @@ def _query_table(checkpoint: Checkpoint) -> QueryTable | None:
 
 
 def _query_model(checkpoint: Checkpoint) -> FolderFiles | None:
-    """Return the files of a preset's second encoder, which reads queries; None if it has none.
+    """Return the files of a separate query encoder, or None if the preset has only one encoder.
 
     Args:
-        checkpoint: the opened preset.
+        checkpoint: `Checkpoint`. The opened preset.
     """
     routes = theirs.read_routes(checkpoint.files.root)
     if routes is None or routes.document[0].path != checkpoint.files.inside:
@@ -255,16 +255,16 @@ def _query_model(checkpoint: Checkpoint) -> FolderFiles | None:
 def _restore_query_table(
     weight: keras.Variable, tokenizer, checkpoint: Checkpoint, allow_nonfinite: bool
 ) -> None:
-    """Load the weights of a table of queries.
+    """Load the weights of a query table.
 
     Args:
-        weight: (V,) of the table.
-        tokenizer: of queries.
-        checkpoint: the opened preset.
-        allow_nonfinite: see `Safeguards`.
+        weight: Variable of shape (vocabulary,). The weights of the table.
+        tokenizer: Tokenizer of queries.
+        checkpoint: `Checkpoint`. The opened preset.
+        allow_nonfinite: Boolean. See `Safeguards`.
 
     Raises:
-        ValueError: If the weights have another shape, or are for tokens that the vocabulary lacks.
+        ValueError: If the weights have another shape, or if a token is not in the vocabulary.
     """
     table = _query_table(checkpoint)
     files = table.files
@@ -276,21 +276,24 @@ def _restore_query_table(
         path = f"{files.path}: weight"
         found = weights.shapes.get("weight")
         if found not in ((tokenizer.vocabulary_size,), tuple(weight.shape)):
-            raise invalid(path, found, f"{tuple(weight.shape)}, a number for each term")
+            raise invalid(path, found, f"{tuple(weight.shape)}, one weight per term")
         values = float_values(weights.tensor("weight"))
     if not allow_nonfinite:
-        check_weights(values, path, "Pass allow_nonfinite=True to load it all the same.")
-    # Rows of the embedding without a token, which make its number even, are in no query.
+        check_weights(values, path, "Pass allow_nonfinite=True to load it anyway.")
+    # The embedding can have extra rows without tokens. They do not occur in queries.
     weight.assign(np.pad(values, (0, weight.shape[0] - len(values))))
 
 
 def _of_json(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, str]:
-    """Return the weights (V,) that a file has by the names of tokens, and the file.
+    """Read weights by token from a JSON file.
 
     Args:
-        given: path of the file as its writer had it; its name is looked for in the folder.
-        files: of the table.
-        tokenizer: of queries.
+        given: Path in the configuration. Only its file name is used.
+        files: `FolderFiles`. The files of the table.
+        tokenizer: Tokenizer of queries.
+
+    Returns:
+        A tuple of the weights, shape (vocabulary,), and the path of the file.
     """
     name = given.replace("\\", "/").split("/")[-1] if isinstance(given, str) else None
     where = next((part for part in (files, files.root) if name in part), None)
@@ -314,11 +317,12 @@ def _of_json(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, 
 
 
 def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dict[str, object]:
-    """Return the number of terms and the similarity that a folder says.
+    """Return `max_terms` and the similarity from the model settings.
 
     Args:
-        files: of the whole folder.
-        of_others: similarities of other vectors of the same folder, which say nothing of these.
+        files: `FolderFiles`. The files of the whole folder.
+        of_others: Tuple of strings. Similarities that belong to other vectors of the same folder
+            and are ignored. Defaults to ().
     """
     settings, similarity = theirs.model_settings(files), SIMILARITIES[0]
     found, model_type = (settings.get(n) for n in ("similarity_fn_name", "model_type"))
@@ -329,11 +333,11 @@ def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dic
 
 
 def _token_weights(checkpoint: Checkpoint) -> LinearFile:
-    """Return the layer of token weights, checked."""
+    """Open the layer of token weights and check its shape."""
     layer = LinearFile(checkpoint.files, SPARSE_LINEAR)
     if layer.units != 1:
         raise ValueError(
-            f"{checkpoint.folder / SPARSE_LINEAR}: weight makes {layer.units} values for a token. "
+            f"{checkpoint.folder / SPARSE_LINEAR}: weight has {layer.units} outputs per token. "
             "Expected one."
         )
     layer.check_width(checkpoint.config[checkpoint.family.config_keys["hidden_dim"]])
@@ -341,7 +345,7 @@ def _token_weights(checkpoint: Checkpoint) -> LinearFile:
 
 
 def _check_modules(files: FolderFiles, modules: list[Module], encoder: FolderFiles) -> None:
-    """Raise an error for other modules than a masked language model and its pooling."""
+    """Check that the modules are a masked language model and its pooling."""
     kinds = [module.kind for module in modules]
     if kinds not in _OF_ENCODERS:
         raise ValueError(
@@ -366,8 +370,13 @@ def _pooling(task: keras.Model) -> dict[str, object]:
 
 
 def _query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str, object]]:
-    """Return the folders of the modules of queries, and their files, but for a second encoder's
-    configuration, weights and tokenizer."""
+    """Create the files of the query modules.
+
+    The configuration, weights and tokenizer of a second encoder are not included.
+
+    Returns:
+        A tuple of a list of the module folders and a dict from file paths to contents.
+    """
     queries = task.query_encoder
     if isinstance(queries, keras.Model):
         length = queries.preprocessor.max_sequence_length

@@ -1,9 +1,10 @@
-"""Folders of static embeddings, of sentence-transformers and of model2vec, and back.
+"""Read and write folders of static embeddings from sentence-transformers and model2vec.
 
-A table has a row for each token; or fewer, with the row of each token and its weight. Written is
-model2vec's layout with sentence-transformers' files beside it, which both libraries open.
+A table has one row per token. In compressed tables, several tokens share a row, and a mapping and
+weights select and scale it. The layout of model2vec is written together with the files of
+sentence-transformers, so both libraries can open it.
 
-Comment letters: V vocabulary, R rows, D width.
+Dimensions in comments: V vocabulary, R rows, D vector size.
 """
 
 from __future__ import annotations
@@ -38,31 +39,31 @@ if TYPE_CHECKING:
 
 TOKENIZER = "tokenizer.json"
 MODEL_TYPE = "model2vec"
-# The table in sentence-transformers' files, and in model2vec's.
+# Names of the table in sentence-transformers and in model2vec.
 THEIRS, MODEL2VEC = "embedding.weight", "embeddings"
 MAPPING, WEIGHTS = "mapping", "weights"
 COUNT_OR_NULL = Rule(
     lambda v: v is None or (type(v) is int and v >= 1), "an integer of 1 or more, or null"
 )
-MAX_LENGTH = 512  # of model2vec, where its config.json does not say it
-# Bytes of a table with a row for each token, in float32: so many, or so many times the file's. The
-# largest known table, of 500,000 tokens, has 512 MB, and rows that stand for 30 tokens are usual.
+MAX_LENGTH = 512  # default of model2vec
+# Maximum size of an uncompressed table in float32: in bytes, or relative to the stored table. The
+# largest known table has 500,000 tokens and 512 MB. 30 tokens per row are common.
 TABLE_BYTES, TABLE_RATIO = 2**29, 16
 
 
 class StoredFile(NamedTuple):
-    """A tokenizer.json that is not read yet, as `StoredTokenizer`."""
+    """A tokenizer.json that is not read yet. It has the same methods as `StoredTokenizer`."""
 
     files: Mapping[str, object]
     name = FileTokenizer.__name__
 
     @property
     def kind(self) -> StoredFile:
-        """Return what loads the class of the tokenizer."""
+        """Return the object that loads the class of the tokenizer."""
         return self
 
     def load(self) -> type[FileTokenizer]:
-        """Return the class."""
+        """Return the class of the tokenizer."""
         return FileTokenizer
 
     def arguments(self, family: object) -> dict:
@@ -70,15 +71,15 @@ class StoredFile(NamedTuple):
         return {}
 
     def special_tokens_to_add(self, tokenizer: FileTokenizer) -> list:
-        """Return the tokens that files name and the tokenizer lacks."""
+        """Return the special tokens in the files that are missing in the tokenizer."""
         return []
 
 
 def static_module(files: FolderFiles) -> Module | None:
-    """Return the table's module, if the files are those of static embeddings.
+    """Return the module of the table if the folder contains static embeddings, else None.
 
     Args:
-        files: of the whole folder.
+        files: `FolderFiles`. The files of the whole folder.
     """
     if MODULES in files:
         if str(first_module(files).get("type")).split(".")[-1] != STATIC:
@@ -92,19 +93,19 @@ class StaticCheckpoint(Checkpoint):
     """A folder of static embeddings.
 
     Args:
-        files: of the whole folder.
-        settings: contents of its `encoder_zoo.json`.
-        module: of the table.
+        files: `FolderFiles`. The files of the whole folder.
+        settings: Dict. The content of `encoder_zoo.json`.
+        module: `Module` of the table.
 
     Raises:
-        ValueError: If there is no tokenizer.json, or if the weights have other names or shapes, or
-            a mapping beyond the table.
+        ValueError: If tokenizer.json is missing, if the weights have other names or shapes, or if
+            the mapping exceeds the table.
     """
 
     @property
     def family(self) -> Family:
-        """Return the family of a `TokenTable`."""
-        from encoder_zoo.encoders.families.token_table import TokenTable  # it needs Keras
+        """Return the family of `TokenTable`."""
+        from encoder_zoo.encoders.families.token_table import TokenTable  # needs Keras
 
         return TokenTable.family
 
@@ -115,8 +116,7 @@ class StaticCheckpoint(Checkpoint):
         self.config_file = files.path / (CONFIG if CONFIG in files else MODULES)
         if TOKENIZER not in self.files:
             raise ValueError(
-                f"{self.files.path} has no {TOKENIZER}. Static embeddings tokenize by it: add the "
-                "file."
+                f"{self.files.path} has no {TOKENIZER}, which static embeddings need. Add the file."
             )
         [file] = open_weights(self.files)
         self._file, names = file, set(file.shapes)
@@ -127,8 +127,8 @@ class StaticCheckpoint(Checkpoint):
         flat = all(len(shapes[n]) == 1 for n in names & {MAPPING, WEIGHTS})
         if len(table) != 2 or not all(table) or not known or not flat:
             raise ValueError(
-                f"{file.path}: the weights are {shown(shapes)}. Expected {THEIRS} or {MODEL2VEC}, "
-                f"(tokens, width), and at most {MAPPING} and {WEIGHTS}, a number for each token."
+                f"{file.path}: the weights are {shown(shapes)}. Expected {THEIRS} or {MODEL2VEC} "
+                f"of shape (tokens, width), optionally with {MAPPING} and {WEIGHTS} (tokens,)."
             )
         count = shapes.get(MAPPING, table)[0]
         if shapes.get(WEIGHTS, (count,)) != (count,):
@@ -136,8 +136,8 @@ class StaticCheckpoint(Checkpoint):
         stored, needed = 4 * table[0] * table[1], 4 * count * table[1]
         if needed > max(TABLE_BYTES, TABLE_RATIO * stored):
             raise ValueError(
-                f"{file.path}: {MAPPING} makes a table of {needed} bytes from {stored} that are "
-                f"stored. Expected at most {max(TABLE_BYTES, TABLE_RATIO * stored)}."
+                f"{file.path}: {MAPPING} expands a table of {stored} bytes to {needed} bytes. "
+                f"Expected at most {max(TABLE_BYTES, TABLE_RATIO * stored)}."
             )
         sizes = {"vocab_size": count, "hidden_size": table[1]}
         ones = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -146,16 +146,16 @@ class StaticCheckpoint(Checkpoint):
         self.weight_files = frozenset([SAFETENSORS.file])
 
     def tensor(self, name: str) -> np.ndarray:
-        """Return the table with a row for each token, (V, D) float32."""
-        if self._file.dtype(self._table) != np.int8:  # of model2vec's quantized tables
+        """Return the table with one row per token, (V, D) float32."""
+        if self._file.dtype(self._table) != np.int8:  # quantized tables of model2vec
             check_floats(self._file.dtype(self._table), self._file.path, self._table)
         table = np.asarray(self._file.read(self._table)).astype("float32")  # (R, D)
         if MAPPING in self._file.shapes:
             rows = np.asarray(self._file.read(MAPPING))
             if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(table):
                 raise ValueError(
-                    f"{self._file.path}: {MAPPING} has a number that is no row of {self._table}. "
-                    f"Expected 0 to {len(table) - 1}."
+                    f"{self._file.path}: {MAPPING} has an index outside of {self._table}. "
+                    f"Expected integers from 0 to {len(table) - 1}."
                 )
             table = table[rows]
         if WEIGHTS in self._file.shapes:
@@ -164,20 +164,20 @@ class StaticCheckpoint(Checkpoint):
         return table
 
     def stored_tokenizer(self) -> StoredFile:
-        # model2vec leaves unknown words out, sentence-transformers has vectors of them.
+        # model2vec skips unknown words. sentence-transformers has a vector for them.
         keeps = bool(self.own.get("keeps_unknown", self._table == THEIRS))
         text = self.files.read_text(TOKENIZER)
         return StoredFile({"tokenizer_json": text, "keeps_unknown": keeps})
 
     def own_arguments(self) -> dict[str, object]:
-        """Return the arguments of `TextEmbedder` in model2vec's config.json."""
+        """Return the `TextEmbedder` arguments in the config.json of model2vec."""
         if "normalize" not in self.own:
             return {}
         check_argument(f"{self.config_file}: normalize", self.own["normalize"], FLAG)
         return {"normalize": self.own["normalize"]}
 
     def length(self) -> int | None:
-        """Return the most tokens of a text that are read."""
+        """Return the maximum number of tokens that are read from a text."""
         default = MAX_LENGTH if self._table == MODEL2VEC else None
         length = self.own.get("max_length", default)
         check_argument(f"{self.config_file}: max_length", length, COUNT_OR_NULL)
@@ -185,11 +185,11 @@ class StaticCheckpoint(Checkpoint):
 
 
 def static_files(task: keras.Model, dtype: object) -> dict[str, object]:
-    """Return the files of a `TextEmbedder` with a `TokenTable`, beside those of all embedders.
+    """Create the additional files of a `TextEmbedder` with a `TokenTable`.
 
     Args:
-        task: the embedder.
-        dtype: of the table; None for its own.
+        task: `TextEmbedder` to save.
+        dtype: Dtype of the stored table, or None for float32.
     """
     table = task.backbone.table()
     tokenizer, preprocessor = None, task.preprocessor
@@ -204,7 +204,7 @@ def static_files(task: keras.Model, dtype: object) -> dict[str, object]:
         "keeps_unknown": tokenizer is None or tokenizer.keeps_unknown,
     }
     if not config["keeps_unknown"] and tokenizer.unknown_id is not None:
-        # sentence-transformers, which keeps unknown words, then has the same sums.
+        # sentence-transformers keeps unknown words, so the vector for them is set to 0.
         table = table.copy()
         table[tokenizer.unknown_id] = 0
     return {CONFIG: config, SAFETENSORS.file: save({MODEL2VEC: table.astype(dtype or "float32")})}

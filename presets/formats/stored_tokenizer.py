@@ -1,4 +1,4 @@
-"""Reads the tokenizer files of a preset as plain data."""
+"""Read the tokenizer files of a preset as plain data."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from encoder_zoo.presets.formats.preset_files import GLINER, TOKENIZER_JSON
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
-_BINARY = (".model", ".spm")  # SentencePiece's
-# Names of special tokens beside those with a role, as of versions 4 and 5 of transformers.
+_BINARY = (".model", ".spm")  # SentencePiece models
+# Fields for special tokens without a role in versions 4 and 5 of transformers.
 _FURTHER_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 _FURTHER_TOKENS += ("model_specific_special_tokens",)
-# Classes of transformers 5 that return segment ids unless their files say otherwise.
+# Classes of transformers 5 that return segment ids by default.
 _WITH_SEGMENTS = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")
-_LONGEST = 2**20  # tokens; tokenizers without a limit say 1e30
+_LONGEST = 2**20  # in tokens. Tokenizers without a limit have 1e30
 
 
 class StoredTokenizer(NamedTuple):
     """The class and the files of a tokenizer that is not built yet.
 
     Attributes:
-        kind: its class.
-        files: their contents.
-        added: special tokens that the model was trained with and the files lack.
+        kind: `TokenizerClass`. The class of the tokenizer.
+        files: `TokenizerFiles`. The contents of the files.
+        added: Tuple of strings. Special tokens of the model that are missing in the files.
     """
 
     kind: TokenizerClass
@@ -41,38 +41,39 @@ class StoredTokenizer(NamedTuple):
     added: tuple[str, ...] = ()
 
     def arguments(self, family: Family | None) -> dict[str, object]:
-        """Return the constructor arguments for pairs of texts, sides and length.
+        """Return the constructor arguments for text pairs, sides and the maximum length.
 
-        They are those of the files, or else the defaults of the class; a family without segments
-        has none with any tokenizer.
+        The arguments are read from the files. Missing values are the defaults of the class. Segment
+        ids are disabled for families without segments.
 
         Args:
-            family: of the model; None if unknown.
+            family: `Family` of the model, or None if unknown.
 
         Raises:
-            ValueError: If a field has a wrong value, or if the start token is on the other side of
+            ValueError: If a field has a wrong value, or if the start token is on the wrong side of
                 the texts.
         """
         template = self.files.template() or self.kind
         if template.first_column != self.kind.first_column:
-            last, first = "behind the texts", "before them"
+            last, first = "after the texts", "before the texts"
             puts, expected = (last, first) if self.kind.first_column else (first, last)
             raise ValueError(
-                f"{self.files.json_path}: post_processor puts the start token {puts}. Expected it "
-                f"{expected}, as in a {self.kind.name}."
+                f"{self.files.json_path}: post_processor adds the start token {puts}. Expected the "
+                f"start token {expected}, as in {self.kind.name}."
             )
         segments = template.uses_segments and (family is None or family.uses_segments)
         segments = segments and self._returns_segments()
         pairs = {"uses_segments": segments, "pair_separators": template.pair_separators}
         found = {**pairs, **_sides(self.files), **_model_max_length(self.files)}
-        in_text = self.files.config_value("special_tokens_in_text")  # of this package alone
+        in_text = self.files.config_value("special_tokens_in_text")  # only in this package
         return found if in_text is None else {**found, "special_tokens_in_text": in_text}
 
     def _returns_segments(self) -> bool:
-        """Return whether transformers gives its model the segment ids of these files.
+        """Return whether transformers passes segment ids to the model.
 
-        Where the files do not say it, classes of version 4 do, which wrote
-        no "backend"; of version 5 some do not, such as ALBERT's and the generic one.
+        If the files do not contain `model_input_names`, classes of version 4 return segment ids.
+        These files have no "backend" field. In version 5, some classes do not return segment ids,
+        for example the ALBERT tokenizer and the generic class.
         """
         names = self.files.config_value("model_input_names")
         if names:
@@ -81,13 +82,13 @@ class StoredTokenizer(NamedTuple):
         return not is_of_5 or self.files.tokenizer_class in _WITH_SEGMENTS
 
     def special_tokens_to_add(self, tokenizer: Tokenizer) -> list[dict[str, object]]:
-        """Return the further special tokens that files name and that are no added tokens yet.
+        """Return the special tokens in the files that are not among the added tokens yet.
 
         Args:
-            tokenizer: built from the files.
+            tokenizer: Tokenizer that was built from the files.
 
         Raises:
-            ValueError: If the vocabulary lacks a special token.
+            ValueError: If a special token is not in the vocabulary.
         """
         known = {token["content"] for token in tokenizer.added_tokens}
         known.update(tokenizer.special_tokens)
@@ -102,9 +103,9 @@ class StoredTokenizer(NamedTuple):
                         continue
                     if not isinstance(content, str) or content not in vocabulary:
                         raise ValueError(
-                            f"{self.files.folder / file}: {name} has {shown(content)}, which the "
-                            "vocabulary lacks. Remove it there, or add it to the model too with "
-                            "from_preset(..., added_tokens=[...])."
+                            f"{self.files.folder / file}: {name} contains {shown(content)}, which "
+                            "is not in the vocabulary. Remove it from the file, or add it to the "
+                            "model with from_preset(..., added_tokens=[...])."
                         )
                     options = token if isinstance(token, dict) else {}
                     given = {name: options[name] for name in OPTIONS if name in options}
@@ -114,7 +115,10 @@ class StoredTokenizer(NamedTuple):
 
 
 def _sides(files: TokenizerFiles) -> dict[str, str]:
-    """Return the sides that files name: tokenizer_config.json, else tokenizer.json's blocks."""
+    """Read the truncation and padding sides.
+
+    tokenizer_config.json has priority over tokenizer.json.
+    """
     config = files.contents.get("tokenizer_config.json", {})
     found = {}
     for name in ("truncation_side", "padding_side"):
@@ -134,7 +138,7 @@ def _sides(files: TokenizerFiles) -> dict[str, str]:
 
 
 def _model_max_length(files: TokenizerFiles) -> dict[str, int]:
-    """Return the length in tokenizer_config.json, under its name or that of old versions."""
+    """Read the maximum length in tokenizer_config.json. Old versions name it "max_len"."""
     config = files.contents.get("tokenizer_config.json", {})
     for name in ("model_max_length", "max_len"):
         if (length := config.get(name)) is not None:
@@ -145,11 +149,11 @@ def _model_max_length(files: TokenizerFiles) -> dict[str, int]:
 
 
 def checked_length(length: object, field: str) -> int | None:
-    """Return a number of tokens in a file; None for one that stands for no limit.
+    """Check a maximum length. Return None if the value stands for no limit.
 
     Args:
-        length: in the file.
-        field: the file and the name of the field, for the error.
+        length: Value in the file.
+        field: String. Names of the file and the field for the error message.
 
     Raises:
         ValueError: If the length is not an integer of 3 or more.
@@ -167,15 +171,15 @@ def checked_length(length: object, field: str) -> int | None:
 def read_stored_tokenizer(
     files: FolderFiles, config: Mapping, default: TokenizerClass | None
 ) -> StoredTokenizer:
-    """Read the tokenizer files of a folder, and choose the class that they describe.
+    """Read the tokenizer files of a folder and choose the class of the tokenizer.
 
     Args:
-        files: of a preset.
-        config: contents of its config.json, {} if there is none.
-        default: class of the family's own checkpoints, if the files do not tell.
+        files: `FolderFiles`. The files of a preset.
+        config: Dict. The content of config.json, or {} if the file is missing.
+        default: `TokenizerClass` or None. Class to use if the files do not determine it.
 
     Raises:
-        ValueError: If a file of the tokenizer is wrong. See also `choose_tokenizer`.
+        ValueError: If a file of the tokenizer is invalid. See also `choose_tokenizer`.
     """
     kind = choose_tokenizer(_contents(files, TOKENIZER_JSON), config, files.listed, default)
     stored = StoredTokenizer(kind, read_tokenizer_files(files, kind))
@@ -183,9 +187,9 @@ def read_stored_tokenizer(
 
 
 def _of_single_texts(stored: StoredTokenizer) -> StoredTokenizer:
-    """Return the tokenizer of a model that never reads pairs, whatever its files say of these.
+    """Fix the template for text pairs in a model that never reads pairs.
 
-    gliner has transformers write pairs of DeBERTa with a start token before the second text, too.
+    In gliner folders, the template of DeBERTa has an additional start token before the second text.
     """
     contents = stored.files.contents
     template = stored.files.part("post_processor")
@@ -207,11 +211,11 @@ def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerF
     """Read the tokenizer files of a folder for a known class.
 
     Args:
-        files: of a preset.
-        kind: the class.
+        files: `FolderFiles`. The files of a preset.
+        kind: `TokenizerClass`. The class of the tokenizer.
 
     Returns:
-        Their contents, for `kind.load().from_files(...)`.
+        A `TokenizerFiles`, the input of `kind.load().from_files(...)`.
 
     Raises:
         ValueError: If a file is missing or too large.
@@ -225,7 +229,7 @@ def _contents(files: FolderFiles, names: Iterable[str]) -> TokenizerFiles:
 
 
 def read_content(files: FolderFiles, name: str, inside: str = "") -> dict | str | bytes:
-    """Read a tokenizer file by its suffix: JSON, a SentencePiece model, or text."""
+    """Read a tokenizer file as JSON, bytes or text, depending on its suffix."""
     suffix = pathlib.PurePath(name).suffix
     if suffix == ".json":
         return files.read_json(name, inside)
