@@ -91,8 +91,7 @@ def from_hugging_face(
             hub_cache.download_files(address, repository, commit, files, verify)
         except Unreachable as error:
             raise ValueError(
-                f"{address}: the download was interrupted: {error}. Try again to resume the "
-                "download."
+                f"{address}: the download failed: {error}. Try again. Downloaded parts are kept."
             ) from error
     if revision != commit:
         hub_cache.write_reference(cache_folder(repository), revision or "main", commit)

@@ -221,9 +221,7 @@ def _named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | N
     try:
         folder = resolve(address, verify, weights=False)
     except ValueError as error:
-        raise ValueError(
-            f"{files.path / GLINER} only contains the name of its encoder. {error}"
-        ) from None
+        raise ValueError(f"{files.path / GLINER} only names its encoder. {error}") from None
     with OpenFolder(folder, _TOKENIZER_FILES) as encoder:
         yield encoder
 

@@ -325,14 +325,14 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
     Example:
         >>> check_weights(np.array([1.0, np.nan]), "bias", "Download it again.")
         Traceback (most recent call last):
-        ValueError: bias has 1 values that are NaN, infinite or beyond 10000. Trained ...
+        ValueError: bias has 1 values that are NaN or infinite, or beyond 10000. Trained ...
     """
     smallest, largest = value.min(initial=0.0), value.max(initial=0.0)
     if not (smallest >= -_LARGEST and largest <= _LARGEST):  # also if one is NaN
         broken = value.size - np.count_nonzero(np.abs(value) <= _LARGEST)
         raise ValueError(
-            f"{name} has {broken} values that are NaN, infinite or beyond {_LARGEST:.0f}. Trained "
-            f"weights are smaller. {advice}"
+            f"{name} has {broken} values that are NaN or infinite, or beyond {_LARGEST:.0f}. "
+            f"Trained weights are smaller. {advice}"
         )
 
 

@@ -93,18 +93,18 @@ class TestFolder:
         folder = shutil.copytree(FOLDER, tmp_path / "m")
         (folder / "sparse_linear.pt").unlink()
         ez.SparseEncoder.from_preset(folder, pooling="token_weights")
-        assert "the layer of token weights starts from random weights" in caplog.text
+        assert "the token weight layer starts from random weights" in caplog.text
 
 
 class TestBadFiles:
     @pytest.mark.parametrize(
         ("name", "tensors", "message"),
         [
-            (LINEARS[0], {"weight": np.ones((2, 8))}, "weight makes 2 "),
-            (LINEARS[0], {"weight": np.ones((1, 9))}, "width 9.* 8"),
-            (LINEARS[1], {"weight": np.ones((8, 9))}, "width 9.* 8"),
-            (LINEARS[1], {"weight": np.ones(8)}, "its tensors are"),
-            (LINEARS[1], {"weight": np.ones((8, 8)), "bias": np.ones(7)}, "its tensors are"),
+            (LINEARS[0], {"weight": np.ones((2, 8))}, "weight has 2 outputs"),
+            (LINEARS[0], {"weight": np.ones((1, 9))}, "dimension 9.* 8"),
+            (LINEARS[1], {"weight": np.ones((8, 9))}, "dimension 9.* 8"),
+            (LINEARS[1], {"weight": np.ones(8)}, "the tensors are"),
+            (LINEARS[1], {"weight": np.ones((8, 8)), "bias": np.ones(7)}, "the tensors are"),
             (LINEARS[0], {"weight": np.full((1, 8), np.nan), "bias": np.ones(1)}, "8 values that"),
             (LINEARS[1], {"weight": np.full((8, 8), np.inf)}, "64 values that are NaN"),
         ],

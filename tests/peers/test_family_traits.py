@@ -229,6 +229,6 @@ def test_a_head_for_choices_is_not_taken_for_a_classifiers(tiny, name, settings,
     save(there, tokenizer, tmp_path)
     ez.SequenceClassifier.from_preset(tmp_path, num_classes=2)
     said = [record.getMessage() for record in caplog.records if record.name == "encoder_zoo"]
-    other = f"the checkpoint's is of {name}ForMultipleChoice"
+    other = f"the checkpoint has the head of {name}ForMultipleChoice"
     # XLM-RoBERTa's classifiers have no tensor of that name.
-    assert ("the checkpoint has none" if name == "XLMRoberta" else other) in said[0]
+    assert ("the checkpoint has no head" if name == "XLMRoberta" else other) in said[0]

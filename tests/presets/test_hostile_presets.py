@@ -334,7 +334,10 @@ def test_added_tokens_have_the_vocabularys_ids(whole):
 
 def test_a_vocabulary_cut_short_is_noticed_by_the_configuration(bert):
     lines(bert / "vocab.txt", lambda tokens: tokens[:50])
-    assert "has 50 tokens, but vocab_size in config.json is 79: it was cut" in refusal(bert)
+    assert (
+        "has 50 tokens, but vocab_size in config.json is 79. The vocabulary is incomplete"
+        in refusal(bert)
+    )
 
 
 def test_the_padding_token_is_the_models(bert):

@@ -94,7 +94,7 @@ except ValueError as error:
     assert hub.log == []
     layers, error = printed.splitlines()
     assert layers == "2"
-    assert error.startswith("hf://org/other is not in the cache and the hub cannot be reached.")
+    assert error.startswith("hf://org/other is not in the cache, and the hub cannot be reached: ")
 
 
 @pytest.mark.slow
@@ -230,9 +230,9 @@ def test_a_hub_that_stays_busy_is_named_or_the_cache_serves(hub):
     ("status", "words"),
     [
         (401, r"\(401\). Set HF_TOKEN"),
-        (403, r"refuses access \(403\)"),
-        (404, "no such"),
-        (410, "gone"),
+        (403, r"denies access \(403\)"),
+        (404, "does not exist"),
+        (410, "deleted"),
     ],
 )
 def test_a_refusal_is_named_and_not_asked_again(hub, status, words):

@@ -119,7 +119,7 @@ def test_the_program_compares_with_the_list_and_fails(hub, tmp_path, golden, cap
     record = json.loads(written.read_text("utf-8"))
     assert record["presets"]["bert_base_en"]["weights"] == ["model.safetensors"]
     assert check_known.main(["bert_base_en_uncased"]) == 1
-    assert "no such repository" in capsys.readouterr().out
+    assert "the repository does not exist" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="bert_nano: no preset on the Hugging Face hub"):
         check_known.main(["bert_nano"])
 

@@ -128,7 +128,7 @@ def test_digests_that_are_none_are_refused(hub, tmp_path, where):
         result = download(hub, tmp_path)
         if value or where == "commit":
             assert isinstance(result, str), value
-            assert "is no list of a repository's files" in result or "reached" in result
+            assert "did not send a valid list of files" in result or "reached" in result
     assert not [path for _, path, _ in hub.log if "/resolve/" in path] or where == "sha256"
 
 
@@ -170,17 +170,17 @@ def test_a_wait_that_the_server_asks_for_is_bounded(hub, tmp_path, headers, wher
     else:
         hub.fail["model.safetensors"] = 100
     result = download(hub, tmp_path)
-    assert "no answer came within 2 seconds" in result or "429" in result or "503" in result
+    assert "no answer within 2 seconds" in result or "429" in result or "503" in result
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_file_that_drips_or_breaks_off_is_given_up(hub, tmp_path, name):
     hub.cut[name] = 100
-    assert "broke off" in download(hub, tmp_path)
+    assert "download failed" in download(hub, tmp_path)
     hub.cut = {}
     hub.wrong[name] = 100
-    assert "other bytes" in download(hub, tmp_path)
+    assert "does not match its checksum" in download(hub, tmp_path)
     hub.wrong = {}
     assert isinstance(download(hub, tmp_path), pathlib.Path)
 
@@ -226,7 +226,7 @@ def test_a_cache_with_odd_things_is_refused_or_mended(hub, tmp_path, kind, which
         try:
             from_hugging_face("hf://org/model")
         except (ValueError, OSError) as error:
-            assert str(path.name) in str(error) or "broke off" in str(error)
+            assert str(path.name) in str(error) or "download failed" in str(error)
         assert time.monotonic() - begun < 20
         assert mine.read_text() == "mine"
         assert not (tmp_path / "repository" / "nowhere").exists()

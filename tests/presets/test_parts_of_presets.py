@@ -110,7 +110,7 @@ class TestOwnBackbone:
         own = Scaled.from_preset(NANO, first_scale=3.0, pooler=True)
         assert type(own) is Scaled
         assert own.pooler_is_new and "pooler" in caplog.text
-        assert "start from their initial values" in caplog.text and "scale" in caplog.text
+        assert "keep their initial values" in caplog.text and "scale" in caplog.text
         plain = ez.BertBackbone.from_preset(NANO)
         inputs = {"token_ids": np.array([[2, 7, 9, 3]])}
         np.testing.assert_allclose(

@@ -96,7 +96,7 @@ def test_listing_needs_neither_keras_nor_tensorflow():
         ("electra-small-discriminator", "Did you mean 'electra_small_en_uncased'?"),
         ("xlm-roberta-base", "Did you mean 'xlm_roberta_base_multi'?"),
         ("camembert", "'camembert_base_fr'"),
-        ("zzzzzz", "Names are in list_presets()"),
+        ("zzzzzz", "a name in list_presets()"),
     ],
 )
 def test_an_unknown_name_suggests_the_closest(name, hint):

@@ -156,11 +156,9 @@ class TestBareEncoders:
     def test_the_default_pooling_is_said(self, golden, caplog):
         embedder = ez.TextEmbedder.from_preset(golden("Bert_Model").folder)
         assert (embedder.pooling, embedder.normalize) == ("mean", True)
-        said = [
-            r.getMessage() for r in caplog.records if "pooling is the default" in r.getMessage()
-        ]
+        said = [r.getMessage() for r in caplog.records if "default pooling" in r.getMessage()]
         assert said == [
-            "Bert_Model does not say how its tokens are pooled: pooling is the default, 'mean'."
+            "Bert_Model does not specify the pooling. The default pooling 'mean' is used."
         ]
 
     def test_a_backbone_with_an_argument_of_that_name_keeps_its_own(self, golden):

@@ -118,7 +118,7 @@ def test_names_that_are_too_few_are_refused_and_the_advice_works(edited):
 def test_the_head_of_another_task_is_named(edited, caplog, name, task, fields, reason):
     getattr(ez, task).from_preset(edited(name, **fields).folder)
     [line] = [r.getMessage() for r in caplog.records if "random weights" in r.getMessage()]
-    assert f"the checkpoint's is of {reason}" in line
+    assert f"the checkpoint has the head of {reason}" in line
     assert "Not used: classifier.bias, classifier.weight" in line
 
 

@@ -349,7 +349,7 @@ def test_the_head_of_another_task_is_not_taken_over(golden, caplog):
     checkpoint = golden("Bert_ForTokenClassification")
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
         ez.SequenceClassifier.from_preset(checkpoint.folder, num_classes=3)
-    expected = "random weights: the checkpoint's is of BertForTokenClassification; the pooler too"
+    expected = "the checkpoint has the head of BertForTokenClassification; the pooler too"
     assert expected in caplog.text
 
 

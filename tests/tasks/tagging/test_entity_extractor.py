@@ -281,8 +281,8 @@ def test_what_is_saved_is_what_was_opened(golden, tmp_path):
     [
         ({"span_mode": "token_level"}, "span_mode is 'token_level'"),
         ({"span_mode": "conv_max"}, "span_mode is 'conv_max'"),
-        ({"labels_encoder": "bert"}, "an encoder of its own for labels"),
-        ({"fuse_layers": True}, "a mixture of the outputs of all layers"),
+        ({"labels_encoder": "bert"}, "a separate encoder for labels"),
+        ({"fuse_layers": True}, "a weighted sum of the outputs"),
         ({"words_splitter_type": "spacy"}, "words_splitter_type is 'spacy'"),
         ({"max_width": 0}, "max_width is 0. Expected"),
         ({"num_rnn_layers": 3}, "num_rnn_layers is 3.* 1,"),
