@@ -35,9 +35,9 @@ GELUS = {"gelu", "gelu_new", "gelu_pytorch_tanh"}  # differ by less than 0.001
 # Explanations of arguments that have another meaning in other libraries.
 MEANINGS = {
     "activation": (
-        ". This is the activation function of the encoder blocks. In KerasHub, it is the activation "
-        "of the classifier output, which classify and predict_proba apply here. To change the head, "
-        "pass your own layer as head="
+        ". This is the activation function of the encoder blocks. In KerasHub, it is the "
+        "activation of the classifier output, which classify and predict_proba apply here. To "
+        "change the head, pass your own layer as head="
     ),
 }
 

@@ -153,7 +153,7 @@ class TestOwnBackbone:
         assert type(Plain.from_preset(tmp_path / "plain")) is Plain
         assert "was saved from" not in caplog.text
         ez.BertBackbone.from_preset(tmp_path / "plain")
-        assert "was saved from a Plain, and is opened as a BertBackbone" in caplog.text
+        assert "was saved from Plain and is opened as BertBackbone" in caplog.text
         plain.enable_lora(2)
         plain.save_to_preset(tmp_path / "lora")  # merged, as for other backbones
 

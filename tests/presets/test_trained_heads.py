@@ -238,7 +238,7 @@ def test_a_head_without_biases_is_taken(edited, caplog, name, absent):
     task = getattr(ez, {"S": "SequenceClassifier", "T": "TokenClassifier"}[name.split("For")[1][0]])
     model = task.from_preset(checkpoint.folder)
     assert model.new_head is None
-    assert f"has no {absent}: " in caplog.text
+    assert f"has no {absent}. " in caplog.text
     bias = biases[names[-1]]
     assert not np.any(model.head.output_dense.bias)
     if len(names) == 1:  # the outputs are those of the trained head, without its bias
