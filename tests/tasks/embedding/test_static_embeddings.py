@@ -127,7 +127,7 @@ def test_it_trains_and_is_saved(tmp_path):
         (
             {"embeddings": TABLE, "mapping": np.arange(1, 9)},
             None,
-            "mapping .*no row of embeddings",
+            "mapping .*outside of embeddings",
         ),
         (
             {"embeddings": TABLE, "weights": np.ones(5)},
