@@ -1,4 +1,4 @@
-"""Scores of a classifier's answers: of each class, and of those that a person would still check.
+"""Scores of a classifier for each class, and for answers above a minimum score.
 
 Comment letters: N texts, C classes.
 """
@@ -33,10 +33,10 @@ class ClassScores(TypedDict):
     """Scores of one class, or their mean over the classes.
 
     Attributes:
-        precision: Share of the answers with the class that are right.
-        recall: Share of the texts of the class that are answered with it.
-        f1: Harmonic mean of both.
-        support: Number of texts of the class.
+        precision: Share of correct answers among the answers with this class.
+        recall: Share of the texts of this class that are answered with it.
+        f1: Harmonic mean of precision and recall.
+        support: Number of texts of this class.
     """
 
     precision: float
@@ -49,11 +49,11 @@ class ClassReport(TypedDict, total=False):
     """Result of `evaluate_classes`.
 
     Attributes:
-        accuracy: Share of the texts with the right class. Absent with several labels a text.
-        micro: Scores of all labels counted together. Absent with one class for each text.
+        accuracy: Share of the texts with the correct class. Missing for multi-label classifiers.
+        micro: Scores of all labels counted together. Only for multi-label classifiers.
         macro: Mean of the scores of all classes.
         weighted: Mean of the scores of all classes, weighted by their support.
-        per_class: Scores of each class by its name.
+        per_class: Dict of class names to scores.
     """
 
     accuracy: float
@@ -64,13 +64,13 @@ class ClassReport(TypedDict, total=False):
 
 
 class Coverage(TypedDict):
-    """Answers with at least some score.
+    """Answers whose score reaches a threshold.
 
     Attributes:
-        threshold: The least score.
-        answered: Number of texts whose best class has this score.
-        coverage: Share of all texts that they are.
-        accuracy: Share of these answers that are right; NaN without any.
+        threshold: Minimum score.
+        answered: Number of texts whose best class reaches the minimum score.
+        coverage: Share of these texts among all texts.
+        accuracy: Share of correct answers among these texts, or NaN without such texts.
     """
 
     threshold: float
@@ -82,15 +82,15 @@ class Coverage(TypedDict):
 def class_report(
     names: Sequence, predicted: np.ndarray, true: np.ndarray, several: bool
 ) -> ClassReport:
-    """Compute precision, recall and F1 of each class, and their means.
+    """Compute the precision, recall and F1 of each class, and their means.
 
-    A share of nothing is 0, as in scikit-learn's `classification_report`.
+    Divisions by zero give 0, as in `classification_report` of scikit-learn.
 
     Args:
-        names: Names of the classes.
-        predicted: Bool array of shape (N, C), the classes that are answered.
-        true: Bool array of shape (N, C).
-        several: Whether a text may have several classes.
+        names: List of strings. Names of the classes.
+        predicted: Boolean array of shape (N, C). Predicted classes.
+        true: Boolean array of shape (N, C). True classes.
+        several: Boolean. Whether a text can have several classes.
 
     Example:
         >>> hot = np.eye(2)[[0, 0, 1]] > 0
@@ -131,12 +131,12 @@ def _scores(values, support: int) -> ClassScores:
 
 
 def coverage_at(scores: np.ndarray, right: np.ndarray, levels: Sequence[float]) -> list[Coverage]:
-    """Return how many answers have at least each score, and the share of them that is right.
+    """Return the number of answers that reach each score, and their accuracy.
 
     Args:
-        scores: Float array of shape (N,), the scores of the answers.
-        right: Bool array of shape (N,).
-        levels: Least scores.
+        scores: Float array of shape (N,). Scores of the answers.
+        right: Boolean array of shape (N,). Whether each answer is correct.
+        levels: List of floats. Minimum scores.
 
     Example:
         >>> coverage_at(np.float32([0.9, 0.6]), np.array([True, False]), [0.9])
@@ -158,7 +158,7 @@ def coverage_at(scores: np.ndarray, right: np.ndarray, levels: Sequence[float]) 
 
 
 class ScoresClasses:
-    """Evaluation of a classifier class by class, and by the score of its answers.
+    """Mixin that evaluates a classifier for each class and by the scores of its answers.
 
     A classifier has `_class_answers`, its text side, and `_scores_and_classes`.
     """
@@ -172,22 +172,23 @@ class ScoresClasses:
     def evaluate_classes(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> ClassReport:
-        """Compute precision, recall and F1 of each class, as scikit-learn's report has them.
+        """Compute the precision, recall and F1 of each class, like the report of scikit-learn.
 
-        The answers are those of `classify` with the thresholds of the model, before it abstains.
-        `ez.display.class_report` draws the result as a table.
+        The evaluation uses the answers of `classify` with the thresholds of the model, but without
+        abstention. `ez.display.class_report` shows the result as a table.
 
         Args:
             x: Texts or pairs of texts in memory, as for `evaluate`.
-            y: Their true labels, as for `evaluate`.
-            batch_size: Positive integer. Defaults to 32.
+            y: True labels, as for `evaluate`.
+            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
+                means 32.
 
         Returns:
             `{"accuracy", "macro", "weighted", "per_class": {label: {"precision", "recall", "f1",
-            "support"}}}`. With several labels a text "micro" stands in place of "accuracy".
+            "support"}}}`. For multi-label classifiers, "micro" replaces "accuracy".
 
         Raises:
-            ValueError: If the classifier predicts numbers, or `x` is a dataset.
+            ValueError: If the classifier is a regression, or if `x` is a dataset.
 
         Example:
             >>> from encoder_zoo import SequenceClassifier
@@ -210,22 +211,25 @@ class ScoresClasses:
         thresholds: Levels = LEVELS,
         batch_size: PositiveInt | None = None,
     ) -> list[Coverage]:
-        """Compute how many texts are answered, and how well, for several values of `abstain_below`.
+        """Compute the share of answered texts and their accuracy for several values of
+        `abstain_below`.
 
-        `ez.display.coverage` draws both over every score.
+        `ez.display.coverage` plots both for every score.
 
         Args:
-            x: Texts or pairs of texts in memory that the model was not trained on.
-            y: Their true labels, as for `evaluate`.
-            thresholds: List of least scores of an answer.
-            batch_size: Positive integer. Defaults to 32.
+            x: Texts or pairs of texts in memory. They must not be part of the training data.
+            y: True labels, as for `evaluate`.
+            thresholds: List of floats. Minimum scores of an answer.
+            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
+                means 32.
 
         Returns:
-            For each threshold `{"threshold", "answered", "coverage", "accuracy"}`: the number and
-            the share of the texts that are answered, and the share of these answers that is right.
+            List of `{"threshold", "answered", "coverage", "accuracy"}`, one per threshold.
+            "answered" and "coverage" are the number and share of answered texts, and "accuracy" is
+            the share of correct answers among them.
 
         Raises:
-            ValueError: If a text has several labels, or the classifier predicts numbers.
+            ValueError: If a text can have several labels, or if the classifier is a regression.
 
         Example:
             >>> from encoder_zoo import SequenceClassifier
@@ -237,7 +241,7 @@ class ScoresClasses:
         return coverage_at(*self._scores_of_best(x, y, batch_size), thresholds)
 
     def _scores_of_best(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores of the best classes (N,), and whether each is right (N,)."""
+        """Return the scores (N,) of the best classes, and whether each is correct (N,)."""
         if self._class_answers.is_multi_label:
             raise ValueError(
                 "Coverage needs one class for each text, and this classifier gives several. "
@@ -248,9 +252,9 @@ class ScoresClasses:
         return tuple(np.take_along_axis(values, best, axis=1)[:, 0] for values in (scores, true))
 
     def _scores_and_classes(self, method: str, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
-        """Return the probabilities and the true classes of texts, both (N, C); the second is bool.
+        """Return the probabilities (N, C) of texts and their true classes, booleans (N, C).
 
         Args:
-            method: Name of the method for errors.
+            method: String. Name of the method in error messages.
         """
         raise NotImplementedError

@@ -1,8 +1,7 @@
-"""Exports in a folder, opened with NumPy, `tokenizers` and an engine alone.
+"""Exports in a folder, opened with NumPy, `tokenizers` and an engine, without Keras.
 
-The folder holds the model's file, the files of the tokenizer, and in `encoder_zoo.json` the
-settings that decide the answers: those of the task's `Answers`, of its preprocessor and of its
-tokenizer.
+The folder contains the model file, the files of the tokenizer, and the settings of the answers in
+`encoder_zoo.json`: the settings of the task's `Answers`, of its preprocessor and of its tokenizer.
 """
 
 from __future__ import annotations
@@ -113,10 +112,10 @@ class ExportRecord:
 
 
 class OpenedExport:
-    """A task that is open in an engine, and answers as the task did that was exported.
+    """A task that runs in an engine and returns the same answers as the exported task.
 
-    Made by `ez.open_export`. It has the answering methods of its task, with their arguments and
-    answers, such as `classify` or `embed`, and the settings that decide them, such as
+    `ez.open_export` creates it. It has the answering methods of its task, such as `classify` or
+    `embed`, with the same arguments and results, and the settings of the answers, such as
     `temperature` or `embedding_dim`.
 
     Attributes:
@@ -124,7 +123,7 @@ class OpenedExport:
         methods: Tuple of strings. Names of the answering methods.
         engine: String. "onnx", "openvino" or "litert".
         dtype: String. "float32" or "int8".
-        agreement: Dict or None. How near the outputs in int8 are to those in float32.
+        agreement: Dict or None. Similarity of the int8 outputs to the float32 outputs.
         preprocessor: Preprocessor of the task.
     """
 
@@ -157,11 +156,12 @@ class OpenedExport:
 
     @validate_arguments
     def predict(self, x: object, batch_size: PositiveInt | None = None) -> Any:
-        """Compute the outputs for raw or prepared inputs, in their order; see `Task.predict`.
+        """Compute the outputs of raw or prepared inputs in their order. See `Task.predict`.
 
         Args:
-            x: Texts, as for the `predict` of the task, or a dict of prepared inputs.
-            batch_size: Positive integer. Defaults to 32.
+            x: Texts, as for `predict` of the task, or a dict of prepared inputs.
+            batch_size: Positive integer or None. Number of examples per batch. Defaults to None,
+                which means 32.
         """
         is_prepared = isinstance(x, Mapping) and "token_ids" in x
         run = self._answers.runner.predict if is_prepared else self._answers.predict_texts
@@ -187,24 +187,23 @@ def _setting_names(cls: type[Answers]) -> list[str]:
 def open_export(
     folder: str | os.PathLike[str], engine: Engine | None = None, verify: bool = True
 ) -> OpenedExport:
-    """Open a folder that `model.export(folder, format=...)` wrote, to answer without Keras.
+    """Open a folder of `model.export(folder, format=...)` to answer without Keras.
 
-    Only NumPy, the library `tokenizers` and the engine are imported. The answers are those of the
-    model: the methods, their arguments and their results are the same.
+    Only NumPy, the library `tokenizers` and the engine are imported. The methods, their arguments
+    and their results are the same as for the model:
 
         classifier.export("served", format="onnx")
-
         opened = ez.open_export("served")  # in another process, without Keras
         opened.classify(["Good film.", "Bad film."])
 
-    Several threads may ask it at a time. An index of the model opens with it too:
+    Several threads can use it at the same time. It can also open an index of the model:
     `ez.load_index("index", embedder=opened)`.
 
     Args:
         folder: String or path. The folder of the export.
-        engine: String or None. "onnx" is ONNX Runtime (package onnxruntime), "openvino" OpenVINO
-            (package openvino), which also reads exports in ONNX, and "litert" LiteRT (package
-            ai-edge-litert). Defaults to None, the engine of the folder's format.
+        engine: String or None. "onnx" is ONNX Runtime (package onnxruntime). "openvino" is OpenVINO
+            (package openvino), which also reads exports in ONNX. "litert" is LiteRT (package
+            ai-edge-litert). Defaults to None, which means the engine of the folder's format.
         verify: Boolean. Whether to compare the files with the checksums in `encoder_zoo.json`.
             Defaults to True.
 
@@ -212,8 +211,8 @@ def open_export(
         An `OpenedExport`.
 
     Raises:
-        ValueError: If the folder is no export, or a file of it was changed or damaged, or the
-            engine does not read its format.
+        ValueError: If the folder is not an export, if a file was changed or damaged, or if the
+            engine does not support the format.
         ImportError: If the package of the engine is not installed.
 
     Example:
