@@ -124,7 +124,7 @@ class TestLabelsLearnedFromY:
         dataset = tf.data.Dataset.from_tensor_slices((TEXTS, ["b", "a", "c"] * 2))
         model._adapt(dataset, None)
         assert model.labels == ["a", "b", "c"]
-        with pytest.raises(ValueError, match="endless"):
+        with pytest.raises(ValueError, match="infinite"):
             classifier().fit(dataset.repeat())
 
     @pytest.mark.slow

@@ -272,7 +272,7 @@ def test_other_names_of_as_many_classes_are_logged(caplog):
         features = types.SimpleNamespace(names=["x", "y"])
 
     assert named_column(Column([0, 1]), ["a", "b"]) == [0, 1]
-    assert "classes x, y, the model a, b" in caplog.text
+    assert "classes x, y, and the model a, b" in caplog.text
     assert named_column(Column([0, 1]), ["y", "x"]) == ["x", "y"]
 
 
