@@ -628,7 +628,7 @@ def test_two_processes_of_torch_learn_what_one_learns(tmp_path):
         for part in two:
             np.testing.assert_allclose(part[name], one[name], rtol=1e-4, atol=1e-5)
     joined = any("Keras trains and evaluates one model in the 2 processes" in log for log in logs)
-    said = "one model in the 2 processes" if joined else "in this process alone: each of the 2"
+    said = "one model in the 2 processes" if joined else "in this process. Each of the 2"
     assert [said in log for log in (alone, *logs)] == [False, True, True]
 
 
