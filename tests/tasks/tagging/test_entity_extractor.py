@@ -148,7 +148,7 @@ def test_labels_of_each_text_and_descriptions(model):
         (["a", 3], r"labels\[1\] is 3"),
         ({"a": "x", "b": "x"}, "descriptions of labels has 'x' twice"),
         ([["a"], ["b"]], "1 texts.*2 lists"),
-        (["a <<ENT>>"], "has '<<ENT>>' inside"),
+        (["a <<ENT>>"], "'<<ENT>>'"),
         (["long " * 600], "Text 0: its labels take 2402 of the 510 tokens"),
     ],
 )
