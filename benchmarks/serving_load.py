@@ -61,7 +61,7 @@ def started_service(source: str):
 
 
 def is_ready(url: str) -> bool:
-    """Whether the service has warmed up."""
+    """Return whether the service has warmed up."""
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(f"{url}/health").status_code == 200
     return False

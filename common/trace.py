@@ -1,7 +1,7 @@
-"""How the present graph of TensorFlow is traced, for the layers and preprocessors inside it.
+"""Settings of the TensorFlow graph that is being traced, for the layers and preprocessors in it.
 
-They cannot get it as an argument, because Keras calls the layers, and tasks the preprocessors, with
-arguments of their own.
+Layers and preprocessors cannot get the settings as an argument, because Keras and the tasks call
+them with fixed arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """What is known of a graph when it is traced.
+    """Hold the settings with which a TensorFlow graph is traced.
 
     Attributes:
         is_long: Boolean. Whether the graph is used for long or for short texts, so that it only
@@ -36,13 +36,13 @@ _trace: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", d
 
 
 def current_trace() -> Trace:
-    """Return how the present graph is traced."""
+    """Return the settings of the graph that is being traced."""
     return _trace.get() or Trace()
 
 
 @contextlib.contextmanager
 def tracing(**changes: object) -> Iterator[None]:
-    """Return a context manager in which graphs are traced in another way.
+    """Trace graphs with other settings inside a `with` block.
 
     Args:
         **changes: Attributes of `Trace`.

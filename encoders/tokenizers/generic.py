@@ -141,7 +141,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
 
     @functools.cached_property
     def _has_graph(self) -> bool:
-        """Whether TensorFlow operations support all steps."""
+        """Return whether TensorFlow operations support all steps."""
         with contextlib.suppress(ValueError):
             return self.graph is not None
         return False

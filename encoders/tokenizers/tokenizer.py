@@ -484,7 +484,7 @@ class Tokenizer(TokenizerArguments):
 
     @property
     def library_is_equal(self) -> bool:
-        """Whether the library and the graph return the same ids and offsets for all texts."""
+        """Return whether library and graph return the same ids and offsets for all texts."""
         return self.steps.library_is_equal
 
     def tokenize_words(

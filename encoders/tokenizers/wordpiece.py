@@ -88,7 +88,7 @@ class BertTokenizer(WritesFiles, Tokenizer):
 
     @property
     def strips_accents(self) -> bool:
-        """Whether accents are removed."""
+        """Return whether accents are removed."""
         return self.lowercase if self.strip_accents is None else self.strip_accents
 
     def starts_word(self, token: str) -> bool:

@@ -83,7 +83,7 @@ class BatchLoss:
 
     @property
     def reduces_itself(self) -> bool:
-        """Whether the loss overrides `__call__`, which weights and averages its values."""
+        """Return whether the loss overrides `__call__`, which weights and averages its values."""
         is_loss = isinstance(self.loss, keras.losses.Loss)
         return is_loss and type(self.loss).__call__ not in REDUCTIONS
 
