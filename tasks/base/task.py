@@ -307,10 +307,9 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             setattr(self, name, settings[name][0])
         if changed:
             logger.warning(
-                "The %s of this %s belonged to the weights before this training and were reset. "
-                "Call %s again.",
-                " and the ".join(changed),
+                "This training changes the weights of this %s, so its %s was reset. Call %s again.",
                 type(self).__name__,
+                " and its ".join(changed),
                 " and ".join(settings[name][1] for name in changed),
             )
         return False

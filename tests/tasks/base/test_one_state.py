@@ -137,22 +137,22 @@ CALLS = {
     "EntityExtractor": {
         **ASKS,
         "extract_entities": lambda t: t.extract_entities(TEXTS, **SMALL),
-        "evaluate_entities": lambda t: t.evaluate_entities(*t.tiny_data()[1:], **SMALL),
-        "evaluate": lambda t: t.evaluate(*t.tiny_data()[1:], 2, verbose=0),
+        "evaluate_entities": lambda t: t.evaluate_entities(*t.tiny_data()[1:3], **SMALL),
+        "evaluate": lambda t: t.evaluate(*t.tiny_data()[1:3], 2, verbose=0),
     },
     "SpanQA": {
         "answer": lambda t: t.answer(QUESTIONS, CONTEXTS, **SMALL),
         "answer passages": lambda t: t.answer("a b", CONTEXTS, **SMALL),
-        "evaluate_answers": lambda t: t.evaluate_answers(*t.tiny_data()[1:], **SMALL),
+        "evaluate_answers": lambda t: t.evaluate_answers(*t.tiny_data()[1:3], **SMALL),
         "explain": lambda t: t.explain(QUESTIONS[:2], CONTEXTS[:2], "gradient_x_input", **SMALL),
         "predict": lambda t: t.predict((QUESTIONS, CONTEXTS), 2, verbose=0),
-        "evaluate": lambda t: t.evaluate(*t.tiny_data()[1:], 1, verbose=0),
+        "evaluate": lambda t: t.evaluate(*t.tiny_data()[1:3], 1, verbose=0),
     },
     "MaskedLM": {
         "fill_mask": lambda t: t.fill_mask(MASKED, **SMALL),
         "evaluate": lambda t: t.evaluate(TEXTS, batch_size=2, verbose=0),
     },
-    "Pretraining": {"evaluate": lambda t: t.evaluate(*t.tiny_data()[1:], 2, verbose=0)},
+    "Pretraining": {"evaluate": lambda t: t.evaluate(*t.tiny_data()[1:3], 2, verbose=0)},
     "ReplacedTokenDetection": {
         "detect": lambda t: t.detect(TEXTS, **SMALL),
         "evaluate": lambda t: t.evaluate(TEXTS, batch_size=2, verbose=0),
@@ -180,11 +180,11 @@ CALLS = {
         "evaluate_ranking": lambda t: t.evaluate_ranking(
             QUERIES, [DOCUMENTS, DOCUMENTS[:2]], [[1, 0, 0, 0, 0], [0, 1]], **SMALL
         ),
-        "evaluate": lambda t: t.evaluate(*t.tiny_data()[1:], 2, verbose=0),
+        "evaluate": lambda t: t.evaluate(*t.tiny_data()[1:3], 2, verbose=0),
     },
     "MultipleChoice": {
         "choose": lambda t: t.choose(*t.tiny_questions(), batch_size=2),
-        "evaluate": lambda t: t.evaluate(*t.tiny_data()[1:], 2, verbose=0),
+        "evaluate": lambda t: t.evaluate(*t.tiny_data()[1:3], 2, verbose=0),
     },
 }
 # Public methods of tasks and indexes that answer nothing: what they read of weights is saved, or

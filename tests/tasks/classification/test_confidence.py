@@ -124,7 +124,7 @@ def test_a_calibrated_classifier(tmp_path, caplog):
 
     again.fit(TEXTS, labels, verbose=0)
     assert again.temperature == 1.0
-    assert any("Call calibrate and tune_thresholds again" in line for line in caplog.messages)
+    assert any("calibrate" in line and "temperature" in line for line in caplog.messages)
 
 
 def test_thresholds_of_several_labels(tmp_path):

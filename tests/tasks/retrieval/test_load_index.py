@@ -40,7 +40,7 @@ def test_every_kind_opens(make, name, tmp_path):
     with pytest.raises(ValueError, match=f"{EMBEDDERS[name]}.*embedder"):
         ez.load_index(tmp_path / "index")
     for other in EMBEDDERS.keys() - {name}:
-        with pytest.raises(ValueError, match=f"holds a {EMBEDDERS[name]}, and a {other} has a"):
+        with pytest.raises(ValueError, match=rf"{EMBEDDERS[name]}\b.*\b{other}\b"):
             ez.load_index(tmp_path / "index", make(other))
 
 
@@ -57,7 +57,7 @@ def test_words_and_several_indexes_open(make, tmp_path):
     for wrong in (None, embedder):
         with pytest.raises(ValueError, match="holds a HybridIndex"):
             ez.load_index(tmp_path / "hybrid", wrong)
-    with pytest.raises(ValueError, match="holds a BM25Index, and a TextEmbedder has a VectorIndex"):
+    with pytest.raises(ValueError, match="BM25Index.*TextEmbedder.*VectorIndex"):
         ez.load_index(tmp_path / "words", embedder)
     with pytest.raises(TypeError, match="BM25Index.load got an unknown argument 'engine'"):
         ez.load_index(tmp_path / "words", engine="faiss")

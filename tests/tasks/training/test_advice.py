@@ -22,7 +22,7 @@ def endless() -> tf.data.Dataset:
 
 @pytest.mark.slow
 def test_an_endless_dataset_has_labels():
-    with pytest.raises(ValueError, match=r"endless.*labels="):
+    with pytest.raises(ValueError, match="labels="):
         new("SequenceClassifier").fit(endless(), steps_per_epoch=1, verbose=0)
     new("SequenceClassifier", labels=["a", "b"]).fit(endless(), steps_per_epoch=1, verbose=0)
 
@@ -30,7 +30,7 @@ def test_an_endless_dataset_has_labels():
 @pytest.mark.slow
 def test_an_endless_dataset_has_steps():
     classifier = new("SequenceClassifier", labels=["a", "b"])
-    with pytest.raises(ValueError, match=r"endless.*steps_per_epoch"):
+    with pytest.raises(ValueError, match="steps_per_epoch"):
         classifier.fit(endless(), verbose=0)
     assert classifier.fit(endless(), steps_per_epoch=1, verbose=0).history["loss"]
 
@@ -95,7 +95,7 @@ def test_thresholds_belong_to_the_weights(caplog):
     classifier = new("SequenceClassifier", labels=["a", "b"])
     classifier.calibrate(TEXTS, Y)
     classifier.fit(TEXTS, Y, verbose=0)
-    assert "calibrate and tune_thresholds" in caplog.text
+    assert "calibrate" in caplog.text
     classifier.calibrate(TEXTS, Y)
     assert classifier.tune_thresholds(TEXTS, Y).keys() == {"b"}
 
