@@ -1,16 +1,16 @@
-"""Private Keras names used in this package. No other module may use private Keras names.
+"""Private names of Keras that this package uses; nothing else in it may name one.
 
-- `_direction` tells `EarlyStopping` which metric values are better. Without it, users need to pass
-  `mode`.
-- `_maybe_symbolic_build` builds models under a strategy from masks and batches with different
-  sizes, for which Keras fails.
-- `_purge_model_variables` allows callbacks and other threads to use a model during `fit` on JAX.
-- `_jax_state_synced` allows several threads to run Keras loops on JAX at the same time.
-- `_value` takes 0.02 ms per step on JAX for 200 variables, compared to 0.9 ms for `value` and
-  `assign`. Without `_value`, these public names are used.
+- `_direction` tells `EarlyStopping` which values of a metric are better. Without it users have to
+  say so by `mode`.
+- `_maybe_symbolic_build` builds under a strategy, from masks and parts of unequal size, for which
+  Keras fails.
+- `_purge_model_variables` lets other threads, and callbacks, ask a model during `fit` on JAX.
+- `_jax_state_synced` lets several threads be in loops of Keras on JAX at once.
+- `_value` takes 0.02 ms a step on JAX for 200 variables, where `value` and `assign` take 0.9 ms.
+  They are used where there is none.
 
-Each name is only used if it exists. `tests/common/test_keras_private.py` fails when a Keras release
-renames one of them or calls it in another way.
+Each is looked for before it is used. `tests/common/test_keras_private.py` fails where a release of
+Keras renames one, or calls it in another way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from encoder_zoo.common.weights_lock import weights_lock
 
 jax = LazyModule("jax")
 M = TypeVar("M", bound=keras.Model)
-# State variables that a Keras step on JAX takes and returns.
+# The parts of a model's state that a step of Keras's on JAX takes and returns.
 WEIGHTS = ("trainable_variables", "non_trainable_variables")
 STATES_OF_JAX = {
     "test": (*WEIGHTS, "metrics_variables"),
@@ -38,39 +38,37 @@ STATES_OF_JAX = {
 
 
 class HigherIsBetter:
-    """Mixin for metrics that improve when they increase, to support callbacks with `mode="auto"`.
+    """Mixin of metrics of which a higher value is better, for callbacks with `mode="auto"`.
 
-    Without this attribute, Keras callbacks such as `EarlyStopping` raise an error after the first
-    epoch. Metrics that derive from a Keras metric with this attribute do not need it.
+    Keras's `EarlyStopping` and the like raise an error after the first epoch for a metric that
+    does not say so. Metrics derived from one of Keras's that does have it already.
     """
 
     _direction = "up"
 
 
 def take_direction(metric: keras.metrics.Metric, inner: keras.metrics.Metric) -> None:
-    """Copy from an inner metric whether higher or lower values are better."""
+    """Have callbacks monitor a metric as the one inside it: a higher or a lower value is better."""
     if hasattr(inner, "_direction"):
         metric._direction = inner._direction
 
 
 def opens_training(cls: type[M]) -> type[M]:
-    """Replace the training functions of a model class to make them usable from many threads.
+    """Open Keras's training functions to a class of models, and make them usable from many threads.
 
-    A class decorator. On JAX, the Keras trainer removes all weights from the model during training,
-    evaluation and prediction, and each step reuses their memory. With this decorator, variables
-    hold the weights after every step, and predictions do not reuse their memory. If Keras does not
-    have the private names that this needs, its own functions are used. Prediction threads must then
-    wait until `fit` ends.
+    A class decorator. Keras's trainer for JAX takes the weights out of the model while it trains,
+    evaluates and predicts, and has the step reuse their memory. Here the variables hold the weights
+    after every step, and a prediction leaves their memory alone. A Keras without the private parts
+    that this needs trains with functions of its own; threads that answer must then wait for `fit`.
 
     The class may have three methods:
-        step_function(step): Return a function that takes an iterator and runs one step of `fit` or
-            `evaluate`. `step` is `train_step` or `test_step`. The function must hold the weights
-            lock during each step. Return None to use the Keras function.
-        _next_execution(): Return how many batches to use in the next call, which is at least 1.
-            Keras always uses `steps_per_execution`. For an endless dataset, this would run too many
-            steps if it does not divide the number of batches in an epoch.
-        forget_stale_functions(): Set functions to None that were created for
-            layers that the model no longer has.
+        step_function(step): returns the function of an iterator that runs a step of `fit` or
+            `evaluate`, `train_step` or `test_step`, and holds the lock of the weights in each; None
+            is Keras's own.
+        _next_execution(): returns how many batches the next call of a step's function takes, from
+            1 on. Keras's is `steps_per_execution`, with which an epoch of an endless dataset, whose
+            batches that does not divide, takes too many.
+        forget_stale_functions(): sets functions of layers that the model no longer has to None.
     """
     call, make_predict_function = cls.__call__, cls.make_predict_function
     if not hasattr(cls, "step_function"):
@@ -82,7 +80,7 @@ def opens_training(cls: type[M]) -> type[M]:
     own_on_jax = backend == "jax" and hasattr(cls, "_purge_model_variables")
 
     def make_function(self, kind: str, force: bool) -> None:
-        """Create a function for `fit` or `evaluate` that holds the weights lock."""
+        """Make the function of `fit` or `evaluate`, which holds the lock of the weights."""
         self.forget_stale_functions()
         attribute = f"{kind}_function"
         if not force and getattr(self, attribute) is not None:
@@ -105,15 +103,15 @@ def opens_training(cls: type[M]) -> type[M]:
         setattr(self, attribute, function)
 
     def make_train_function(self, force: bool = False) -> None:
-        """Create the function as in Keras, but change weights while no other thread reads."""
+        """Make the function as in Keras; weights change while no other thread reads them."""
         make_function(self, "train", force)
 
     def make_test_function(self, force: bool = False) -> None:
-        """Create the function as in Keras, but do not allow weight changes while it runs."""
+        """Make the function as in Keras; weights stay as they are while it runs."""
         make_function(self, "test", force)
 
     def make_readers_predict_function(self, force: bool = False) -> None:
-        """Create the function as in Keras, but prevent weight changes by other threads."""
+        """Make the function as in Keras; no other thread changes weights while it runs."""
         self.forget_stale_functions()
         if not force and self.predict_function is not None:
             return
@@ -129,7 +127,7 @@ def opens_training(cls: type[M]) -> type[M]:
     @functools.wraps(call)
     def __call__(self, *args, **kwargs):
         if backend == "tensorflow" and tf.distribute.has_strategy():
-            # Replicas run in other threads than the step, which may hold the lock.
+            # Replicas are other threads than that of the step, which may hold it.
             return call(self, *args, **kwargs)
         with weights_lock(self).shared():
             return call(self, *args, **kwargs)
@@ -146,10 +144,10 @@ def opens_training(cls: type[M]) -> type[M]:
 
 
 def _build_under_strategies(cls: type[keras.Model]) -> None:
-    """When a strategy is used, build the model from a batch on the first replica.
+    """Build under a strategy from a batch of the first replica.
 
-    Keras averages batches over all replicas, which fails for masks and for batches with different
-    sizes.
+    Keras takes the mean of a batch over the replicas, which fails for masks and for parts of
+    different size.
     """
     symbolic_build = cls._maybe_symbolic_build
 
@@ -172,17 +170,17 @@ def _any_rows(values: tf.Tensor) -> keras.KerasTensor:
 
 
 def _open_on_jax(cls: type[keras.Model]) -> None:
-    """Keep weights in the model during Keras loops, which may run in several threads."""
+    """Leave the weights in the model while Keras's loops run, in one thread or in several."""
 
     def _purge_model_variables(self, *args, **kwargs) -> None:
-        """Keep weights in the model, because other threads read them."""
+        """Leave the weights in the model, unlike Keras on JAX: other threads read them."""
 
     def is_synced(self) -> bool:
-        """Check whether variables are in sync with the step state in this thread."""
+        """Return whether this thread's loop still has to take the state of its steps."""
         return threading.get_ident() not in vars(self).setdefault("_unsynced", set())
 
     def set_synced(self, value: bool) -> None:
-        """Set the flag for this thread only. Keras has one flag for all threads."""
+        """Note for this thread alone what Keras notes for all."""
         unsynced = vars(self).setdefault("_unsynced", set())
         (unsynced.discard if value else unsynced.add)(threading.get_ident())
 
@@ -191,7 +189,7 @@ def _open_on_jax(cls: type[keras.Model]) -> None:
 
 
 def _executing(model: keras.Model, make: Callable) -> Callable:
-    """Create a Keras function that runs as many batches as `_next_execution` returns."""
+    """Return Keras's function of several batches, with as many as `_next_execution` says."""
     functions = {}
 
     def function(*arguments):
@@ -200,7 +198,7 @@ def _executing(model: keras.Model, make: Callable) -> Callable:
         if count not in functions:
             functions[count] = make()
         try:
-            model.steps_per_execution = count  # Keras reads this when tracing and running
+            model.steps_per_execution = count  # Keras reads it when it traces and runs
             return functions[count](*arguments)
         finally:
             model.steps_per_execution = whole
@@ -209,7 +207,7 @@ def _executing(model: keras.Model, make: Callable) -> Callable:
 
 
 def holding(model: keras.Model, changes: bool, function: Callable) -> Callable:
-    """Wrap a function to hold a model's weights lock for changing or reading weights."""
+    """Return a function that holds the lock of a model's weights, to change or to read them."""
     lock = weights_lock(model)
     hold = lock.exclusive if changes else lock.shared
 
@@ -221,11 +219,11 @@ def holding(model: keras.Model, changes: bool, function: Callable) -> Callable:
 
 
 class _Held:
-    """Variables to pass between steps instead of their values.
+    """Variables in the place of their values, as a part of the state that steps hand on.
 
-    With a plain list, Keras would search it for layers after every step. On a GPU, this would take
-    longer than a step on short texts, and the same is true for collecting variables from the model.
-    This object is falsy, so that Keras does not write anything back to the variables.
+    A list of them Keras would look through after every step, for layers; it takes longer than a
+    step of short texts on a GPU, as does looking for the variables in the model. Keras has nothing
+    to put back into the variables: a part of the state counts as empty.
     """
 
     def __init__(self, variables: list[keras.Variable]):
@@ -236,7 +234,7 @@ class _Held:
 
 
 def _held_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held, ...]:
-    """Return variables for these state parts."""
+    """Return the variables of the parts of a state."""
     found = (
         model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
         for name in parts
@@ -245,19 +243,19 @@ def _held_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held, 
 
 
 def _is_held(given: tuple) -> bool:
-    """Check whether a step returned this state. In the first step, Keras passes values."""
+    """Return whether a state is what a step returned; at first Keras gives the values."""
     return isinstance(given[0], _Held)
 
 
 def _values_of(held: tuple[_Held, ...]) -> tuple[list, ...]:
-    """Return the state to pass to JAX functions."""
+    """Return the state that JAX's functions take."""
     read, _ = _access()
     return tuple(list(map(read, part.variables)) for part in held)
 
 
 @functools.cache
 def _access() -> tuple[Callable, Callable]:
-    """Return functions for reading and writing variable values outside any scope."""
+    """Return the functions that read and write the value of a variable, outside of all scopes."""
     if "_value" in vars(keras.Variable(0.0)):
         return operator.attrgetter("_value"), lambda variable, value: setattr(
             variable, "_value", value
@@ -266,15 +264,15 @@ def _access() -> tuple[Callable, Callable]:
 
 
 def joins_processes(model: keras.Model) -> bool:
-    """Check whether Keras trains a single model in all `torch.distributed` processes.
+    """Return whether Keras trains one model in all processes of `torch.distributed`.
 
-    If so, the trainer has an attribute for this shared model, `ddp_model`.
+    Its trainer has then an attribute for the model that they share, `ddp_model`.
     """
     return hasattr(model, "ddp_model") and torch_processes() > 1
 
 
 def torch_processes() -> int:
-    """Return the number of `torch.distributed` processes. On other backends, return 1.
+    """Return the number of processes of `torch.distributed`, 1 on other backends.
 
     Example:
         >>> torch_processes()
@@ -288,21 +286,21 @@ def torch_processes() -> int:
 
 
 def torch_process() -> int:
-    """Return this process's index in `torch.distributed`. Without several processes, return 0."""
+    """Return the number of this process among those of `torch.distributed`, from 0 on."""
     return sys.modules["torch"].distributed.get_rank() if torch_processes() > 1 else 0
 
 
 def gather_from_processes(value: object) -> list:
-    """Gather a value from all `torch.distributed` processes. Each process must call this."""
+    """Return the values of all processes of `torch.distributed`, each of which must call this."""
     found = [None] * torch_processes()
     sys.modules["torch"].distributed.all_gather_object(found, value)
     return found
 
 
 def _predict_function_on_torch(model: keras.Model) -> Callable:
-    """Create a `predict` function for one of several processes. Each process has all weights.
+    """Return the function of `predict` in one of several processes, each of which has all weights.
 
-    The Keras function would synchronize all processes and wait until they predict, too.
+    Keras's own would join the processes, and wait until all others predict, too.
     """
     torch = sys.modules["torch"]
 
@@ -320,14 +318,14 @@ def _predict_function_on_torch(model: keras.Model) -> Callable:
 
 
 def _function_on_jax(model: keras.Model, step: Callable, parts: tuple) -> Callable:
-    """Create a function for `fit` or `evaluate` on JAX that takes a state and an iterator.
+    """Return the function of `fit` or `evaluate` on JAX, of Keras's state and an iterator.
 
-    It reads the state from variables and writes the new state to them.
+    It takes the state from the variables, and puts the new one into them.
 
     Args:
-        model: Compiled model.
-        step: `train_step` or `test_step`, a function to call with a state and a batch.
-        parts: Tuple of strings. Names for the state parts.
+        model: compiled.
+        step: `train_step` or `test_step`, of a state and a batch.
+        parts: names of the parts of the state.
     """
     compiled = step
     if model.jit_compile and not model.run_eagerly:
@@ -341,7 +339,7 @@ def _function_on_jax(model: keras.Model, step: Callable, parts: tuple) -> Callab
     def function(given, iterator):
         data = next(iterator)
         held = given if _is_held(given) else _held_variables(model, parts)
-        with weights_lock(model).exclusive(trains):  # reuses the state's memory
+        with weights_lock(model).exclusive(trains):  # the memory of the state is used again
             logs, state = compiled(_values_of(held), data)
             for part, values in zip(held, state, strict=True):
                 for variable, value in zip(part.variables, values, strict=True):
@@ -352,7 +350,7 @@ def _function_on_jax(model: keras.Model, step: Callable, parts: tuple) -> Callab
 
 
 def _predict_function_on_jax(model: keras.Model) -> Callable:
-    """Create a `predict` function for JAX that does not reuse weight memory as Keras does."""
+    """Return the function of `predict` on JAX; Keras's own reuses the memory of the weights."""
     step = model.predict_step
     if model.jit_compile and not model.run_eagerly:
         step = jax.jit(step)

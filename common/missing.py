@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -15,11 +16,22 @@ def is_missing(value: object) -> bool:
         >>> [is_missing(value) for value in (None, float("nan"), np.datetime64("NaT"), "", 0.0)]
         [True, True, True, False, False]
     """
-    if value is None or value is np.ma.masked:
+    if value is None:
         return True
     if isinstance(value, float | np.floating | Decimal | np.datetime64 | np.timedelta64):
         return bool(value != value)
-    return type(value).__name__ in ("NAType", "NaTType", "NullScalar")
+    return type(value).__name__ in ("NAType", "NaTType", "NullScalar", "MaskedConstant")
+
+
+def is_masked_array(values: object) -> bool:
+    """Return whether values are an array of `numpy.ma`, which is not imported for this.
+
+    Example:
+        >>> is_masked_array(np.ma.array([1, 2], mask=[0, 1])), is_masked_array(np.array([1, 2]))
+        (True, False)
+    """
+    ma = sys.modules.get("numpy.ma")
+    return ma is not None and isinstance(values, ma.MaskedArray)
 
 
 def is_blank(value: object) -> bool:
@@ -43,14 +55,14 @@ def shown(value: object) -> str:
 
 
 def missing_rows(values: Sequence, name: str) -> str:
-    """Describe how many texts are missing and how to keep their rows, for an error message.
+    """Describe the number of missing texts and how to keep their rows, for an error message.
 
     Args:
-        values: Sequence with values for all rows.
+        values: Sequence with the values of all rows.
         name: String. The name of the argument that contains the values.
 
     Returns:
-        String that starts with a space, or "" if all values are present.
+        String that starts with a space, or "" if no value is missing.
 
     Example:
         >>> missing_rows(["good", None, float("nan")], "x")[:65]

@@ -8,7 +8,9 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.validation import Rule, check_argument
@@ -27,8 +29,8 @@ class Limit(NamedTuple):
     memory: int
 
 
-# A configuration with 100,000 class names takes 6 MB. The largest vocabularies have 900,000 tokens
-# and 60 MB.
+# A configuration with the names of 100,000 classes has 6 MB. The largest vocabularies have 900,000
+# tokens and 60 MB.
 SETTINGS = Limit(32 * 2**20, 160 * 10**6)
 VOCABULARY = Limit(128 * 2**20, 600 * 10**6)
 DEPTH = 100
@@ -47,17 +49,17 @@ TEXT = Rule(lambda v: isinstance(v, str), "a text")
 def read_field(
     settings: Mapping, name: str, rule: Rule, path: object, default: object = None
 ) -> object:
-    """Read a field from a JSON object.
+    """Return the value of a field in a JSON object.
 
     Args:
         settings: Dictionary from a JSON file.
         name: String. Name of the field.
         rule: `Rule` of its value.
         path: Path of the file for error messages.
-        default: Value to use when the field is missing or null. Defaults to None.
+        default: Value of a field that is missing or null. Defaults to None.
 
     Raises:
-        ValueError: If the value breaks the rule.
+        ValueError: If the value does not satisfy the rule.
 
     Example:
         >>> read_field({"bias": 1}, "bias", FLAG, "config.json")
@@ -70,13 +72,19 @@ def read_field(
     return value
 
 
-def as_json_value(value: object) -> object:
-    """Convert a setting to JSON. Infinite numbers become strings, which JSON supports.
+def as_json_value(value: Any) -> Any:
+    """Convert a setting to JSON. Infinite numbers become strings, arrays and tuples become lists.
 
     Example:
-        >>> [as_json_value(value) for value in (float("inf"), 0.5, None)]
-        ['inf', 0.5, None]
+        >>> as_json_value({"dim": np.int64(8), "limits": (float("inf"), 0.5, None)})
+        {'dim': 8, 'limits': ['inf', 0.5, None]}
     """
+    if isinstance(value, Mapping):
+        return {str(name): as_json_value(part) for name, part in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return as_json_value(value.tolist())
+    if isinstance(value, list | tuple | range):
+        return [as_json_value(part) for part in value]
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
@@ -124,15 +132,15 @@ def parse_object(
     """Parse a JSON object.
 
     Args:
-        content: Bytes of UTF-8 text. Callers must check its length against `limit.content` first.
+        content: Bytes of UTF-8 text. The caller checks that it is not longer than `limit.content`.
         name: The file name for error messages.
         limit: `Limit` of the parsed data. Defaults to `SETTINGS`.
         unique_names: Boolean. Whether to reject a duplicate name even if its values are equal.
             Defaults to False.
 
     Raises:
-        ValueError: If `content` is not a JSON object, needs too much memory, or contains code such
-            as a Lambda layer.
+        ValueError: If the content is not a JSON object, would need too much memory, or contains
+            code, for example a Lambda layer.
 
     Example:
         >>> parse_object(b'{"a": 1, "a": 2}', "config.json")
@@ -187,7 +195,7 @@ def estimate_memory(content: bytes) -> int:
         >>> estimate_memory(b'{"a": [1, 2]}')
         601
     """
-    # In Python, the widest character determines how much memory all characters in a string take.
+    # In Python, the widest character of a string determines the size of all its characters.
     width = (
         4 if re.search(b"[\xf0-\xff]", content) else 2 if re.search(b"[\xc4-\xff]", content) else 1
     )
@@ -216,11 +224,7 @@ def _refuse(name: str) -> None:
 
 
 def _find_code(value: object, depth: int) -> tuple[str, str] | None:
-    """Find classes that run code, or JSON that is nested too deeply.
-
-    Returns:
-        A tuple (field, error), or None.
-    """
+    """Find a class that runs code, or too deep nesting. Returns its field and an error, or None."""
     if depth > DEPTH:
         return "", f": nested too deeply, more than {DEPTH} levels."
     name = value.get("class_name") if isinstance(value, dict) else None

@@ -1,8 +1,9 @@
 """Read and write folders of gliner, which extracts entities of arbitrary types.
 
-Each folder contains `gliner_config.json` (including the encoder configuration), the weights, and a
-tokenizer. All encoder tensors have a prefix. Folders of older versions only contain the name of the
-encoder. In this case, the encoder configuration and tokenizer are downloaded from the hub.
+A folder contains `gliner_config.json`, which includes the configuration of the encoder, the
+weights, and a tokenizer. The tensors of the encoder have a prefix. Folders of older versions only
+contain the name of the encoder. In this case, its configuration and tokenizer are downloaded from
+the hub.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ _OTHERS = {
 
 @dataclasses.dataclass(frozen=True)
 class SpanHeadRecord(Head):
-    """Layers in a gliner folder that follow the encoder.
+    """The layers that follow the encoder in a folder of gliner.
 
     Attributes:
         span_mode: String. Method that computes span vectors from word vectors.
@@ -120,7 +121,7 @@ def read_config(files: FolderFiles) -> dict:
     """Read and check `gliner_config.json`. Missing fields have the defaults of gliner.
 
     Raises:
-        ValueError: If a field value is not valid or not implemented.
+        ValueError: If a field has a wrong value or a value that is not implemented.
     """
     config, path = files.read_json(GLINER), files.path / GLINER
     for field, what in _OTHERS.items():
@@ -147,16 +148,17 @@ def read_config(files: FolderFiles) -> dict:
 
 
 def encoder_address(files: FolderFiles) -> str | None:
-    """Return an address to download the encoder from if files are missing, else None.
+    """Return the address of the encoder if the folder does not contain all its files, else None.
 
-    Versions before 0.2.7 store neither the encoder's configuration nor its tokenizer.
+    Folders of versions before 0.2.7 have neither the configuration nor the tokenizer of the
+    encoder.
 
     Args:
-        files: `FolderFiles` for the folder.
+        files: `FolderFiles`. The files of the folder.
 
     Raises:
-        ValueError: If the encoder's configuration or tokenizer is missing, and no repository is
-            named.
+        ValueError: If the configuration or tokenizer of the encoder is missing, and the folder does
+            not name a repository.
     """
     config = read_config(files)
     if config["encoder_config"] is not None and any(n in files for n in tokenizer_file_names()):
@@ -177,11 +179,12 @@ def read_encoder(
     """Read the configuration and the tokenizer of an encoder.
 
     Args:
-        files: `FolderFiles` for a gliner folder.
-        encoder: `FolderFiles` or None. Encoder files on the hub, when the folder is not complete.
+        files: `FolderFiles`. The files of a folder of gliner.
+        encoder: `FolderFiles` or None. The files of the encoder on the hub, if the folder is
+            incomplete.
 
     Returns:
-        A tuple (config.json content, tokenizer).
+        A tuple of the content of config.json and the tokenizer.
     """
     config = read_config(files)
     own = config["encoder_config"]
@@ -196,17 +199,17 @@ def read_encoder(
 
 
 class GlinerCheckpoint(HuggingFaceCheckpoint):
-    """A gliner folder with an encoder and the layers that follow it.
+    """A folder of gliner with the encoder and the layers that follow it.
 
-    Layer names are the same as in gliner.
+    The layers keep the names that they have in gliner.
 
     Args:
-        files: `FolderFiles` for the folder.
-        settings: Dict. Content from `encoder_zoo.json`.
+        files: `FolderFiles`. The files of the folder.
+        settings: Dict. The content of `encoder_zoo.json`.
         encoder: `FolderFiles` or None. See `read_encoder`. Defaults to None.
 
     Attributes:
-        gliner: Dict. Content from `gliner_config.json`, with gliner defaults.
+        gliner: Dict. The content of `gliner_config.json` with the defaults of gliner.
     """
 
     is_of_one_task = True
@@ -225,7 +228,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
 
 
 class GlinerFolder(FolderFormat):
-    """The folder of gliner for `EntityExtractor`. Other folders do not need further arguments."""
+    """The folder of gliner for `EntityExtractor`. Other folders have no further arguments."""
 
     opened_by = "GLiNER"
     settings = ("max_words", "label_marker", "separator")

@@ -6,9 +6,8 @@ Comment letters: B batch, K further texts of a row, L sequence, D width, N and M
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -26,9 +25,10 @@ from encoder_zoo.common.wording import ForeignName, invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS
+from encoder_zoo.tasks.embedding.searchable import IndexKind, Searchable
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
-from encoder_zoo.tasks.retrieval.documents import DocumentColumns, Documents
+from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.evaluation import (
     checked_cutoffs,
     checked_scores,
@@ -37,22 +37,19 @@ from encoder_zoo.tasks.retrieval.evaluation import (
     search_metrics,
     spearman,
 )
-from encoder_zoo.tasks.retrieval.hybrid_index import OpenOptions, load_index
-from encoder_zoo.tasks.retrieval.index import Index
-from encoder_zoo.tasks.retrieval.index_kinds import BuildOptions
 from encoder_zoo.tasks.retrieval.mining import hard_negatives
-from encoder_zoo.tasks.retrieval.ranking import RankedText, checked_texts, ranked_texts
+from encoder_zoo.tasks.retrieval.options import DocumentColumns
+from encoder_zoo.tasks.retrieval.ranking import checked_texts
 from encoder_zoo.tasks.retrieval.similarity import (
     check_finite,
     max_sim,
     pair_scores,
     queries_for,
-    similarity_matrix,
     unit_rows,
 )
 from encoder_zoo.tasks.retrieval.terms import Postings, normalized_for
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
-from encoder_zoo.tasks.retrieval.vectors import Float32Vectors, Precision
+from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
@@ -66,7 +63,6 @@ NO_NEGATIVES = """gradient_accumulation_steps adds no negatives: texts are compa
 batch. For more of them, use a larger batch_size with compile(chunk_size=...)."""
 # The possible forms of the data that `fit` receives.
 PAIRS, SCORES, VECTORS = "pairs", "scores", "vectors"
-IndexKind = TypeVar("IndexKind", bound=Index)
 
 
 class EmbedOptions(TypedDict, total=False):
@@ -76,21 +72,13 @@ class EmbedOptions(TypedDict, total=False):
     max_terms: int | None
 
 
-class IndexOptions(BuildOptions, DocumentColumns, total=False):
-    """Keyword arguments of `build` of the indexes. Each kind of index accepts some of them."""
-
-    precision: Precision
-    batch_size: int | None
-    keep_texts: bool
-
-
 class EmbedderCompileOptions(CompileOptions, total=False):
     """Keyword arguments of `Embedder.compile` after `metrics`."""
 
     chunk_size: int | None
 
 
-class Embedder(Task, Generic[IndexKind]):
+class Embedder(Task, Searchable[IndexKind]):
     """Base class of `TextEmbedder`, `LateInteraction` and `SparseEncoder`.
 
     A subclass implements `embed`. It returns one vector per text, one sparse vector per text, or
@@ -99,19 +87,10 @@ class Embedder(Task, Generic[IndexKind]):
     Attributes:
         default_losses: Dict that maps each supported form of the data to a function that creates
             its loss. Other forms raise an error.
-        embedding_dim: Integer. Size of each vector.
-        similarity_function: String. Name of the function that compares vectors.
-        similarity_prompts: Tuple of two prompts, for the first and the second argument of
-            `similarity`.
-        index_class: Class of the indexes that `index` builds.
         vector_mask: String. Name of the input that marks the tokens to pool.
     """
 
     default_losses: Mapping[str, Callable[[], keras.losses.Loss]]
-    embedding_dim: int
-    similarity_function: str
-    similarity_prompts: tuple[str | None, str | None] = (None, None)
-    index_class: type[IndexKind]
     vector_mask = "pooling_mask"
     chunk_size: int | None = None
     compile_settings = ("chunk_size",)
@@ -240,91 +219,7 @@ class Embedder(Task, Generic[IndexKind]):
             if self.compiled:
                 self.compile(**self.recipe.arguments, **self.recipe.options)
 
-    # -- vectors compared ----------------------------------------------------------------------
-
-    def similarity(self, a: object, b: object) -> np.ndarray:
-        """Compute the similarity between all texts in `a` and all texts in `b`.
-
-        Args:
-            a: Texts, or vectors returned by `embed`. `LateInteraction` expects queries.
-            b: Texts, or vectors returned by `embed`. `LateInteraction` expects documents.
-
-        Returns:
-            Float32 array of shape (N, M), computed with the model's `similarity_function`. Higher
-            scores mean more similar texts. A single text or vector has no axis in the result.
-
-        Example:
-            >>> from encoder_zoo import TextEmbedder
-            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
-            >>> embedder.similarity("A cat.", ["A cat.", "A dog."]).shape
-            (2,)
-        """
-        (a, one_a), (b, one_b) = (
-            self._vectors_of(x, prompt, name)
-            for x, prompt, name in zip((a, b), self.similarity_prompts, "ab", strict=True)
-        )
-        found = similarities(a, b, self.similarity_function)
-        return found[tuple(0 if one else slice(None) for one in (one_a, one_b))]
-
-    def _vectors_of(self, x: Any, prompt: str | None, name: str) -> tuple[Any, bool]:
-        """Return the vectors of `x`, and whether `x` is a single text or vector."""
-        if isinstance(x, str | bytes):
-            return self.embed([x], prompt), True
-        given = self._answers.given_vectors(x, name)
-        return (self.embed(x, prompt), False) if given is None else given
-
-    @validate_arguments
-    def rank(
-        self,
-        query: str,
-        texts: object,
-        top_k: PositiveInt | None = None,
-        batch_size: PositiveInt | None = None,
-    ) -> list[RankedText]:
-        """Rank texts by their relevance to a query, from the highest score to the lowest.
-
-        Args:
-            query: String.
-            texts: List, array or column of one or more texts.
-            top_k: Integer. Number of texts to return. Defaults to None, which returns all texts.
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
-
-        Returns:
-            List of `{"index", "score", "text"}`, where "index" is the position in `texts`. Texts
-            with equal scores keep their order.
-
-        Raises:
-            ValueError: If `query` is not a single text, or if `texts` is empty or contains an
-                empty text.
-        """
-        return ranked_texts(self, query, texts, top_k, batch_size)
-
-    def _scores_of_texts(self, query, texts, batch_size):
-        documents = self.embed(texts, "document", batch_size=batch_size)
-        return self.similarity(self.embed([query], "query", batch_size=batch_size), documents)[0]
-
     # -- search --------------------------------------------------------------------------------
-
-    def index(self, documents: object, **options: Unpack[IndexOptions]) -> IndexKind:
-        """Build an index for semantic search.
-
-        Args:
-            documents: List, array or column of texts. A table or a list of dicts needs a column
-                "text" (or `text_column=`). Its column "id" contains the ids, and the other
-                columns are fields for the argument `where` of `search`. Also accepts the format
-                of BEIR: {id: text} or {id: {"title", "text"}}.
-            **options: `ids` and `metadata`, a list each, if `documents` contains only texts. Also
-                the options of `build` of `VectorIndex`, `MultiVectorIndex` or `SparseIndex`, such
-                as `precision="int8"`.
-
-        Example:
-            >>> from encoder_zoo import TextEmbedder
-            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
-            >>> [hit] = embedder.index(["A cat.", "A dog."]).search("A dog.", top_k=1)
-            >>> hit["index"], hit["text"]
-            (1, 'A dog.')
-        """
-        return self.index_class.build(self, documents, **options)
 
     @validate_arguments
     def chunks(
@@ -384,17 +279,6 @@ class Embedder(Task, Generic[IndexKind]):
             check_pooled_by_mean(self)
         given = Documents.of(documents, **columns)
         return given.chunked(self.preprocessor.tokenizer, length, overlap, late)
-
-    def load_index(
-        self, folder: str | os.PathLike[str], **options: Unpack[OpenOptions]
-    ) -> IndexKind:
-        """Load an index that was saved for this embedder. See also `encoder_zoo.load_index`.
-
-        Args:
-            folder: Path to the folder of the index.
-            **options: Options of `encoder_zoo.load_index`, such as `verify=False`.
-        """
-        return load_index(folder, self, **options)
 
     # -- evaluation ----------------------------------------------------------------------------
 
@@ -650,16 +534,6 @@ def store_of(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | Pos
 def take(vectors: Any, indices: Sequence[int]) -> Any:
     """Select vectors by their indices."""
     return [vectors[i] for i in indices] if isinstance(vectors, list) else vectors[indices]
-
-
-def similarities(a: Any, b: Any, function: str) -> np.ndarray:
-    """Compute the similarity between all rows of `a` and all rows of `b`, (N, M) float32."""
-    if isinstance(a, list):
-        return max_sim(queries_for(a, function), b)
-    if isinstance(a, np.ndarray):
-        return similarity_matrix(a, b, function)
-    a, b = (normalized_for(x, function) for x in (a, b))
-    return (a @ b.T).toarray()
 
 
 def scores_of_pairs(a: Any, b: Any, function: str) -> np.ndarray:

@@ -1,16 +1,31 @@
-"""Vectors of texts, of any kind, and what decides how they are compared."""
+"""Vectors of texts, of any kind, and the settings that compare them."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt
 from encoder_zoo.tasks.base.answers import Answers
-from encoder_zoo.tasks.retrieval.index import Index
+from encoder_zoo.tasks.embedding.searchable import Searchable
 from encoder_zoo.tasks.retrieval.similarity import check_finite
+from encoder_zoo.tasks.serving.opened_export import OpenedExport
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.retrieval.index import Index
+
+
+class OpenedEmbedder(OpenedExport, Searchable):
+    """An embedder that runs in an engine, with the search methods of its task."""
+
+    @property
+    def index_class(self) -> type[Index]:
+        """Class of the indexes that `index` builds."""
+        from encoder_zoo.tasks.retrieval.hybrid_index import INDEXES
+
+        return INDEXES[self._answers.index_kind]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,12 +35,13 @@ class EmbeddingAnswers(Answers):
     A subclass has `embed` and `similarity_function`.
 
     Attributes:
-        index_class: Class of the index of such vectors.
+        index_kind: Name of the indexes of such vectors, see `INDEXES`.
         similarity_prompts: Prompts of the first and the second texts of `similarity`.
         embedding_dim: Positive integer. Number of dimensions that the model computes.
     """
 
-    index_class: ClassVar[type[Index]]
+    opened_class = OpenedEmbedder
+    index_kind: ClassVar[str]
     similarity_prompts: ClassVar[tuple[str | None, str | None]] = (None, None)
     embedding_dim: PositiveInt
 

@@ -132,7 +132,6 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         folder=LateInteractionFolder(),
         predicts_lists=True,
     )
-    similarity_prompts = QUERY, DOCUMENT
     index_class = MultiVectorIndex
     vector_mask = "scored_mask"
 

@@ -15,7 +15,6 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolder
 from encoder_zoo.tasks.embedding.pair_columns import SeparateTexts
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import DOCUMENT_NAMES, checked_prompts
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
@@ -23,6 +22,8 @@ from encoder_zoo.tasks.preprocessing.packing import pack, truncated
 from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
 
 if TYPE_CHECKING:
+    from encoder_zoo.presets.formats.preset_task import FolderFormat
+
     pass
 
 QUERY, DOCUMENT = "query", "document"
@@ -82,7 +83,6 @@ class LateInteractionPreprocessor(SeparateTexts):
     """
 
     task_name = "late_interaction"
-    folder = LateInteractionFolder()
     # The number of tokens of a query without expansion.
     values_per_text = ("text_length",)
     truncation_advice = (
@@ -126,6 +126,13 @@ class LateInteractionPreprocessor(SeparateTexts):
         }
         for role in self.prompts:
             _check_role(role, "prompts")
+
+    @staticmethod
+    def folder_format() -> FolderFormat:
+        """Return the files of its presets."""
+        from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolder
+
+        return LateInteractionFolder()
 
     def _marker_id(self, name: str, known: Mapping[str, int]) -> int | None:
         marker = getattr(self, name)

@@ -161,7 +161,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         SparseEncoderPreprocessor,
         head="ForMaskedLM",
         text_method="embed",
-        folder=SparseEncoderPreprocessor.folder,
+        folder=SparseEncoderPreprocessor.folder_format(),
     )
     index_class = SparseIndex
     query_learning_rate: float | None = None

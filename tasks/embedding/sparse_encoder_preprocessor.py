@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
-from encoder_zoo.presets.formats.sparse_folder import SparseFolder
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.family import Family
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.files.folder_files import FolderFiles
+    from encoder_zoo.presets.formats.preset_task import FolderFormat
     from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder
     from encoder_zoo.tasks.embedding.term_table import TermTable
 
@@ -45,9 +45,15 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
     """
 
     task_name = "sparse_encoder"
-    folder = SparseFolder(_load_table_class, _read_tokenizer)
     truncation_advice = Preprocessor.truncation_advice
     _of_queries: TermTable | SparseEncoder | None = None
+
+    @staticmethod
+    def folder_format() -> FolderFormat:
+        """Return the files of its presets."""
+        from encoder_zoo.presets.formats.sparse_folder import SparseFolder
+
+        return SparseFolder(_load_table_class, _read_tokenizer)
 
     def attach(self, task: SparseEncoder) -> None:
         super().attach(task)

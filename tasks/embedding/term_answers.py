@@ -18,7 +18,6 @@ from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.sparse_encoder_preprocessor import SparseEncoderPreprocessor
-from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
 from encoder_zoo.tasks.retrieval.terms import as_rows, best_first, sparse
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class TermAnswers(EmbeddingAnswers):
 
     preprocessor_class = SparseEncoderPreprocessor
     methods = ("embed", "top_terms")
-    index_class = SparseIndex
+    index_kind = "sparse_index"
     similarity_function: Literal["dot", "cosine"] = "dot"
     max_terms: PositiveInt | None = None
     query_runner: Runner | None = None

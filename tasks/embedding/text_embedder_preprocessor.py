@@ -17,13 +17,13 @@ from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, texts_in_memory
-from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, SeparateTexts
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
 from encoder_zoo.tasks.preprocessing.windows import make_windows, take
 
 if TYPE_CHECKING:
+    from encoder_zoo.presets.formats.preset_task import FolderFormat
     from encoder_zoo.tasks.retrieval.documents import Contexts
 
 # Equivalent names of the prompt for documents. The first name is the default.
@@ -137,7 +137,6 @@ class TextEmbedderPreprocessor(SeparateTexts):
     """
 
     task_name = "text_embedder"
-    folder = EmbeddingFolder()
     values_per_text = ("pooled_from",)  # number of tokens to skip if `include_prompt` is False
     truncation_advice = 'embed(texts, windows="mean") reads all of a text.'
 
@@ -157,6 +156,13 @@ class TextEmbedderPreprocessor(SeparateTexts):
         self.prompts = checked_prompts(prompts, default_prompt)
         self.default_prompt = default_prompt
         self.include_prompt = include_prompt
+
+    @staticmethod
+    def folder_format() -> FolderFormat:
+        """Return the files of its presets."""
+        from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
+
+        return EmbeddingFolder()
 
     @property
     def document_room(self) -> int:

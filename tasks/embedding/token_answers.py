@@ -21,7 +21,6 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     LateInteractionPreprocessor,
 )
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, only_column
-from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, queries_for
 
 
@@ -35,7 +34,7 @@ class TokenAnswers(EmbeddingAnswers):
 
     preprocessor_class = LateInteractionPreprocessor
     methods = ("embed", "embed_with_spans")
-    index_class = MultiVectorIndex
+    index_kind = "multi_vector_index"
     similarity_prompts = QUERY, DOCUMENT
     similarity_function: TokenSimilarity = "maxsim"
 

@@ -21,7 +21,6 @@ from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
-from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
 from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
 
 ROWS = 1024  # texts at a time whose rows of a table are added
@@ -39,7 +38,7 @@ class VectorAnswers(EmbeddingAnswers):
 
     preprocessor_class = TextEmbedderPreprocessor
     methods = ("embed",)
-    index_class = VectorIndex
+    index_kind = "vector_index"
     similarity_function: Similarity = "cosine"
     normalize: bool = True
     dim: PositiveInt | None = None

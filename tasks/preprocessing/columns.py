@@ -13,7 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.extras import extra
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.missing import is_missing
+from encoder_zoo.common.missing import is_masked_array, is_missing
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -94,6 +94,7 @@ def materialize(values):
 
 
 ROWS = (list, tuple, np.ndarray)  # types of a row in a list of rows
+PLAIN = (str, bytes, list, dict, np.ndarray, type(None))
 
 
 def plain(values):
@@ -115,11 +116,11 @@ def plain(values):
     """
     if isinstance(values, tuple):
         return tuple(map(plain, values))
-    if isinstance(values, np.ma.MaskedArray):
+    if is_masked_array(values):
         return values.tolist()  # masked values become None
     if isinstance(values, list) and are_documents(values):
         return [document.text for document in values]
-    if isinstance(values, str | bytes | list | dict | np.ndarray) or array_ops.is_tensor(values):
+    if isinstance(values, PLAIN) or array_ops.is_tensor(values):
         return values
     values = unformatted(materialize(values))
     if isinstance(values, list | np.ndarray):

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.missing import is_blank, is_missing, shown
+from encoder_zoo.common.missing import is_blank, is_masked_array, is_missing, shown
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import materialize, plain, table_columns
@@ -271,7 +271,7 @@ def _rows(y) -> list | np.ndarray:
         return list(zip(*columns, strict=True)) if same else []
     if isinstance(y, np.ndarray):
         y = y[None] if y.ndim == 0 else y
-        numbers = y.dtype.kind not in "OSUVT" and not isinstance(y, np.ma.MaskedArray)
+        numbers = y.dtype.kind not in "OSUVT" and not is_masked_array(y)
         return y if numbers else y.tolist()  # masked values become None
     return list(y) if isinstance(y, Iterable) else []
 

@@ -18,7 +18,6 @@ from encoder_zoo.common.configuration import ConfigFromSignature, repr_from_sign
 from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.presets.formats.preset_task import TRANSFORMERS_FOLDER, FolderFormat
 from encoder_zoo.presets.origin import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batch_shapes import LENGTHS, Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+    from encoder_zoo.presets.formats.preset_task import FolderFormat
     from encoder_zoo.tasks.preprocessing.given_labels import LabelValues
 
 logger = logging.getLogger("encoder_zoo")
@@ -65,8 +65,6 @@ class Preprocessor(ConfigFromSignature):
 
     # Name of the task that accepts the preprocessor. Other tasks reject it.
     task_name: str | None = None
-    # The layout of presets that store the arguments of the preprocessor.
-    folder: FolderFormat = TRANSFORMERS_FOLDER
     # Whether the tokens of each text or pair form one example in the original order.
     one_example_per_text = False
     # Whether the answer to a text is pooled from the answers to its windows.
@@ -120,6 +118,13 @@ class Preprocessor(ConfigFromSignature):
         from encoder_zoo.presets import loading
 
         return loading.load_preprocessor(cls, source, **arguments)
+
+    @staticmethod
+    def folder_format() -> FolderFormat:
+        """Return the layout of presets that store its arguments, which is imported to read one."""
+        from encoder_zoo.presets.formats.preset_task import TRANSFORMERS_FOLDER
+
+        return TRANSFORMERS_FOLDER
 
     def attach(self, task: HasBackbone) -> None:
         """Set the labels and lengths from the task. The task calls this method when it is built.

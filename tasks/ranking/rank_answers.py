@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.base.classes import sigmoid
@@ -19,8 +19,17 @@ from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.ranking.reranker_preprocessor import RerankerPreprocessor
 from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
+from encoder_zoo.tasks.serving.opened_export import OpenedExport
 
 Activation = Literal["sigmoid", "linear"]
+
+
+class OpenedReranker(OpenedExport):
+    """A reranker that runs in an engine; a search sorts by its logits, as by those of its task."""
+
+    def _scores_of_texts(self, query: str, texts: list[str], batch_size: int | None) -> np.ndarray:
+        with in_numpy():
+            return self._answers.find_logits(query, texts, batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +41,7 @@ class RankAnswers(Answers):
     """
 
     preprocessor_class = RerankerPreprocessor
+    opened_class = OpenedReranker
     methods = ("score", "rank")
     activation: Activation = "sigmoid"
 

@@ -12,7 +12,6 @@ from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     ABSENT,
     Bucketed,
@@ -32,6 +31,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
 )
 
 if TYPE_CHECKING:
+    from encoder_zoo.presets.formats.preset_task import FolderFormat
     from encoder_zoo.tasks.ranking.reranker import Reranker
 
 ExpectedScores = Literal["probabilities", "gains"]
@@ -157,7 +157,6 @@ class RerankerPreprocessor(Preprocessor):
     """
 
     task_name = "reranker"
-    folder = CrossEncoderFolder()
     inputs = Inputs(
         Text("queries", "query", filled=True), TextOrTexts("texts", "text", filled=True)
     )
@@ -179,6 +178,13 @@ class RerankerPreprocessor(Preprocessor):
         super().__init__(tokenizer, sequence_length)
         self.max_length = max_length
         self.max_sequence_length = sequence_length or max_length or self.max_sequence_length
+
+    @staticmethod
+    def folder_format() -> FolderFormat:
+        """Return the files of its presets."""
+        from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
+
+        return CrossEncoderFolder()
 
     def attach(self, task: Reranker) -> None:
         super().attach(task)

@@ -17,7 +17,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -51,14 +51,6 @@ OPERATORS = {
     "$lt": lambda values, wanted: values < wanted[0],
     "$lte": lambda values, wanted: values <= wanted[0],
 }
-
-
-class DocumentColumns(TypedDict, total=False):
-    """Keyword arguments with the columns of documents, or with names of columns."""
-
-    ids: object
-    metadata: object
-    text_column: str | None
 
 
 class Contexts(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from encoder_zoo.tasks.retrieval.similarity import Similarity
 
-Engine = Literal["faiss", "hnsw"]
 
 faiss = LazyModule(
     "faiss",

@@ -8,7 +8,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.documents import Documents
-from encoder_zoo.tasks.retrieval.engines import Engine
 from encoder_zoo.tasks.retrieval.index import Index
 from encoder_zoo.tasks.retrieval.index_files import KIND, checked_manifest, kind_of
 from encoder_zoo.tasks.retrieval.index_kinds import (
@@ -35,6 +34,7 @@ from encoder_zoo.tasks.retrieval.index_kinds import (
     SparseIndex,
     VectorIndex,
 )
+from encoder_zoo.tasks.retrieval.options import OpenOptions
 from encoder_zoo.tasks.retrieval.ranking import Hit
 
 if TYPE_CHECKING:
@@ -380,13 +380,6 @@ def fuse(*rankings: Sequence[Hit], k: int = 60) -> list[Hit]:
 INDEXES = {
     cls.kind: cls for cls in (VectorIndex, MultiVectorIndex, SparseIndex, BM25Index, HybridIndex)
 }
-
-
-class OpenOptions(TypedDict, total=False):
-    """Keyword arguments of `load` of the indexes. Only `VectorIndex` accepts `engine`."""
-
-    engine: Engine | None
-    verify: bool
 
 
 @validate_arguments

@@ -34,7 +34,7 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.retrieval.documents import DocumentColumns, Documents, Where
+from encoder_zoo.tasks.retrieval.documents import Documents, Where
 from encoder_zoo.tasks.retrieval.evaluation import (
     by_position,
     check_by_query,
@@ -44,6 +44,7 @@ from encoder_zoo.tasks.retrieval.evaluation import (
     search_metrics,
 )
 from encoder_zoo.tasks.retrieval.index_files import Types, read_index, write_index
+from encoder_zoo.tasks.retrieval.options import DocumentColumns
 from encoder_zoo.tasks.retrieval.ranking import Hit, checked_texts, order_and_scores, reranked
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, Unpack, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Unpack, get_type_hints
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.engines import (
     GRAPH_TYPES,
-    Engine,
     GraphVectors,
     check_engine,
     faiss,
@@ -48,6 +47,7 @@ from encoder_zoo.tasks.retrieval.index_files import (
     checked_manifest,
     read_documents,
 )
+from encoder_zoo.tasks.retrieval.options import BuildOptions, Engine, Precision, VectorOptions
 from encoder_zoo.tasks.retrieval.similarity import (
     checked_and_normalized,
     checked_vectors,
@@ -61,12 +61,7 @@ from encoder_zoo.tasks.retrieval.token_vectors import (
     hierarchy,
     prepared_tokens,
 )
-from encoder_zoo.tasks.retrieval.vectors import (
-    VECTOR_STORES,
-    Float32Vectors,
-    Precision,
-    check_shape,
-)
+from encoder_zoo.tasks.retrieval.vectors import VECTOR_STORES, Float32Vectors, check_shape
 
 if TYPE_CHECKING:
     from typing import Self
@@ -81,21 +76,6 @@ Embedder = Annotated[
         "an embedder, with its embed and similarity_function",
     ),
 ]
-
-
-class VectorOptions(TypedDict, total=False):
-    """Keyword arguments of `from_vectors`. Each kind of index accepts some of them."""
-
-    prompt: str | None
-    engine: Engine | None
-    pool_factor: PositiveInt
-    max_terms: PositiveInt | None
-
-
-class BuildOptions(VectorOptions, total=False):
-    """Keyword arguments of `build`. Each kind of index accepts some of them."""
-
-    dim: PositiveInt | None
 
 
 RULES = {

@@ -13,7 +13,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.columns import plain, single_column
 from encoder_zoo.tasks.preprocessing.inputs import as_column
@@ -134,8 +134,10 @@ def checked_texts(values, name: str, least: int = 1) -> list[str]:
     Raises:
         ValueError: If there are fewer than `least` texts, or if one is empty or not valid Unicode.
     """
-    values = plain(values)
-    texts = [text.decode("utf-8", "replace") for text in as_column(values, name).numpy().tolist()]
+    with in_numpy():
+        values = plain(values)
+        found = as_column(values, name).numpy().tolist()
+    texts = [text.decode("utf-8", "replace") for text in found]
     if len(texts) < least:
         raise ValueError(f"{name} is empty. Expected one or more texts.")
     for i, text in enumerate(texts):

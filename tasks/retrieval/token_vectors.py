@@ -24,8 +24,9 @@ import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.machine import usable_cores
+from encoder_zoo.tasks.retrieval.options import Precision
 from encoder_zoo.tasks.retrieval.similarity import check_finite, grouped_means
-from encoder_zoo.tasks.retrieval.vectors import BLOCK, BestPairs, Float32Vectors, Precision
+from encoder_zoo.tasks.retrieval.vectors import BLOCK, BestPairs, Float32Vectors
 
 if TYPE_CHECKING:
     from typing import Self

@@ -16,7 +16,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from encoder_zoo.tasks.retrieval.similarity import (
 if TYPE_CHECKING:
     from typing import Self
 
-Precision = Literal["float32", "int8", "binary"]
 
 BLOCK = 2**20  # scores or vector values to compute at a time: 4 MB
 SAMPLE = 4096  # vectors to estimate the minimum score from

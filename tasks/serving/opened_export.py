@@ -10,20 +10,22 @@ import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from encoder_zoo.common.configuration import argument_names, argument_rules
 from encoder_zoo.common.lazy import in_numpy
 from encoder_zoo.common.validation import (
+    FLAG,
     PositiveInt,
     Rule,
     check_argument,
+    one_of,
     rules_of,
     validate_arguments,
 )
-from encoder_zoo.common.wording import invalid, unknown_argument
-from encoder_zoo.encoders.tokenizers import TOKENIZERS
+from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.encoders.tokenizers import ANY_STEPS, TOKENIZERS
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.presets.files.folder_files import FolderFiles
@@ -49,7 +51,7 @@ MODEL_FILES = {
     "litert": ("model.tflite",),
 }
 READERS = {"onnx": ("onnx", "openvino"), "openvino": ("openvino",), "litert": ("litert",)}
-TOKENIZER_CLASSES = {kind.name: kind for kind in TOKENIZERS}
+TOKENIZER_CLASSES = {kind.name: kind for kind in (*TOKENIZERS, ANY_STEPS)}
 # Arguments of tokenizers that their files do not hold, or not for every class.
 TOKENIZER_ARGUMENTS = (
     "special_tokens_in_text",
@@ -254,7 +256,7 @@ def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
             f"{files.path} holds a {manifest['task']}, no export. Open it with from_preset, or "
             "write an export with model.export(folder, format='onnx')."
         )
-    fields = checked_fields(manifest.get(KIND), ExportRecord.__init__, f"{path}: {KIND}")
+    fields = checked_fields(manifest.get(KIND), rules_of(ExportRecord.__init__), f"{path}: {KIND}")
     record = ExportRecord(**fields)
     for name in MODEL_FILES[record.format]:
         if name not in manifest["files"]:
@@ -262,26 +264,41 @@ def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
     return record
 
 
-def checked_fields(fields: object, function: Callable, where: str) -> dict:
-    """Return fields of a file as arguments of a function, checked by the rules of its annotations.
+def checked_fields(
+    fields: object, rules: Mapping[str, Rule | None], where: str, optional: bool = False
+) -> dict:
+    """Return fields of a file, after a check of their names and values.
+
+    Args:
+        fields: Value from a file.
+        rules: Dict from the names of the fields to their rules, or to None for any value.
+        where: String. Place of the fields for error messages.
+        optional: Boolean. Whether fields may be missing. Defaults to False.
 
     Raises:
         ValueError: If a field is missing or unknown, or has a wrong value.
 
     Example:
-        >>> def read(top_k: PositiveInt): ...
-        >>> checked_fields({"top_k": 0}, read, "encoder_zoo.json")
+        >>> from encoder_zoo.common.validation import PositiveInt, rule_of
+        >>> checked_fields({"top_k": 0}, {"top_k": rule_of(PositiveInt)}, "encoder_zoo.json")
         Traceback (most recent call last):
         ValueError: encoder_zoo.json: top_k is 0. Expected an integer of 1 or more.
     """
-    rules = rules_of(function)
     if not isinstance(fields, dict):
         raise invalid(where, fields, "an object")
-    if fields.keys() != rules.keys():
-        raise invalid(f"The fields of {where}", sorted(fields), ", ".join(rules))
-    for name, rule in rules.items():
-        check_argument(f"{where}: {name}", fields[name], rule)
+    given, known = fields.keys(), rules.keys()
+    if wrong := sorted(given - known if optional else given ^ known):
+        problem = "has the unknown field" if wrong[0] in given else "lacks the field"
+        raise ValueError(f"{where} {problem} {shown(wrong[0])}. Expected {', '.join(rules)}.")
+    for name, value in fields.items():
+        if (rule := rules[name]) is not None:
+            check_argument(f"{where}: {name}", value, rule)
     return fields
+
+
+def _argument_rules(cls: type, names: Iterable[str]) -> dict[str, Rule | None]:
+    """Return the rules of a class for some of its arguments."""
+    return {name: argument_rules(cls).get(name) for name in names}
 
 
 def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
@@ -293,12 +310,13 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
     where = f"{files.path / MANIFEST}: {KIND}"
     cls = answers_class(record.answers)
     settings = {name: from_setting(value) for name, value in record.settings.items()}
-    settings = checked_fields(settings, cls.__init__, f"{where}.settings")
+    settings = checked_fields(settings, rules_of(cls.__init__), f"{where}.settings")
     tokenizer = read_tokenizer(files, record.tokenizer, f"{where}.tokenizer")
     preprocessor = _make_preprocessor(
         cls.preprocessor_class, tokenizer, record.preprocessor, f"{where}.preprocessor"
     )
-    fields = checked_fields(record.backbone, ExportedBackbone.__init__, f"{where}.backbone")
+    rules = rules_of(ExportedBackbone.__init__)
+    fields = checked_fields(record.backbone, rules, f"{where}.backbone")
     with in_numpy():
         preprocessor.attach(ExportedTask(ExportedBackbone(**fields), settings))
     return cls(preprocessor=preprocessor, runner=None, **settings)
@@ -326,16 +344,12 @@ class ExportedTask:
 
 def _make_preprocessor(cls: type[Preprocessor], tokenizer, settings: dict, where: str):
     """Make a preprocessor of the arguments in a file, checked by its class."""
-    known = [name for name in argument_names(cls) if name != "tokenizer"]
-    for name in settings:
-        if name not in known:
-            raise ValueError(f"{where}: {unknown_argument(cls.__name__, name, known)}")
-    rules = argument_rules(cls)
-    for name in settings.keys() & rules.keys():
-        check_argument(f"{where}: {name}", settings[name], rules[name])
+    rules = _argument_rules(cls, argument_names(cls))
+    del rules["tokenizer"]
+    arguments = checked_fields(settings, rules, where, optional=True)
     try:
         with in_numpy():
-            return cls(tokenizer, **settings)
+            return cls(tokenizer, **arguments)
     except (TypeError, AttributeError) as error:  # of a setting without a rule
         raise ValueError(f"{where}: {error}") from error
 
@@ -345,34 +359,24 @@ def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer 
 
     Args:
         files: Files of the folder.
-        settings: Dict of "class", the name of a class in `TOKENIZERS` or "FileTokenizer", and
-            "arguments".
+        settings: Dict of "class", the name of a class in `TOKENIZER_CLASSES` or "FileTokenizer",
+            and "arguments".
         where: String. Place of the settings for error messages.
 
     Raises:
         ValueError: If a setting or a file is wrong.
     """
-    name, arguments = settings.get("class"), settings.get("arguments")
-    if not isinstance(arguments, dict):
-        raise invalid(f"{where}.arguments", arguments, "an object")
+    names = *TOKENIZER_CLASSES, FileTokenizer.__name__
+    checked_fields(settings, {"class": one_of(*names), "arguments": None}, where)
+    name, arguments, where = settings["class"], settings["arguments"], f"{where}.arguments"
     if name == FileTokenizer.__name__:
-        arguments = checked_fields(arguments, _file_tokenizer_arguments, f"{where}.arguments")
+        arguments = checked_fields(arguments, {"keeps_unknown": FLAG}, where)
         return FileTokenizer(files.read_text(TOKENIZER_JSON[0]), **arguments)
-    if name not in TOKENIZER_CLASSES:
-        raise invalid(f"{where}.class", name, f"one of {', '.join(TOKENIZER_CLASSES)}")
     kind = TOKENIZER_CLASSES[name]
     cls = kind.load()
-    rules = argument_rules(cls)
-    for argument, value in arguments.items():
-        if argument not in TOKENIZER_ARGUMENTS:
-            raise ValueError(f"{where}: {unknown_argument(name, argument, TOKENIZER_ARGUMENTS)}")
-        if argument in rules:
-            check_argument(f"{where}.arguments: {argument}", value, rules[argument])
+    rules = _argument_rules(cls, TOKENIZER_ARGUMENTS)
+    arguments = checked_fields(arguments, rules, where, optional=True)
     return cls.from_files(read_tokenizer_files(files, kind), **arguments)
-
-
-def _file_tokenizer_arguments(keeps_unknown: bool) -> None:
-    """Name the arguments of a `FileTokenizer` beside its file."""
 
 
 def from_setting(value: object) -> object:

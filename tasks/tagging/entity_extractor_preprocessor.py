@@ -43,6 +43,7 @@ from encoder_zoo.tasks.tagging.token_labels import (
 )
 
 if TYPE_CHECKING:
+    from encoder_zoo.presets.formats.preset_task import FolderFormat
     from encoder_zoo.tasks.tagging.entity_extractor import EntityExtractor
 
 logger = logging.getLogger("encoder_zoo")
@@ -156,7 +157,6 @@ class EntityExtractorPreprocessor(Preprocessor):
     """
 
     task_name = "entity_extractor"
-    folder = gliner.GlinerFolder()
     inputs = Inputs(Text("texts", "text"), Texts("labels", optional=True))
     label_values = Labels("for every text a list of spans, {'start', 'end', 'label'}")
     max_width, subtoken_pooling, embed_label_marker = 12, "first", True  # arguments of the task
@@ -182,6 +182,11 @@ class EntityExtractorPreprocessor(Preprocessor):
         if self.label_marker not in known:
             expected = "a token of the vocabulary; from_preset(added_tokens=[...]) adds one"
             raise invalid("label_marker", self.label_marker, expected)
+
+    @staticmethod
+    def folder_format() -> FolderFormat:
+        """Return the files of its presets."""
+        return gliner.GlinerFolder()
 
     def attach(self, task: EntityExtractor) -> None:
         super().attach(task)

@@ -152,6 +152,8 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
         >>> token["id"], token["normalized"]
         (1, True)
     """
+    if not tokens:
+        return []
     last = max(ids.values(), default=-1)
     taken = {i: token for token, i in ids.items() if token not in ("", f"[unused id {i}]")}
     found = []

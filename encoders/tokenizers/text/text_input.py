@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, in_tensorflow, refuse_in_fork, tf
-from encoder_zoo.common.missing import missing_rows
+from encoder_zoo.common.missing import is_masked_array, missing_rows
 from encoder_zoo.common.wording import invalid
 
 BYTES_PER_WORD = 8  # most texts have shorter words
@@ -48,7 +48,7 @@ def as_text_tensor(texts: object, name: str = "texts") -> array_ops.Tensor:
         raise invalid(
             name, texts, "a string, or a list, NumPy array, pandas column or tensor of strings"
         )
-    if isinstance(texts, np.ma.MaskedArray):
+    if is_masked_array(texts):
         texts = texts.tolist()  # None in the place of what is masked
     rows = texts if isinstance(texts, list) else np.asarray(texts, dtype=object).tolist()
     if isinstance(rows, str | bytes):  # an array of rank 0

@@ -182,13 +182,32 @@ def test_int8_and_texts_that_do_not_fit(classifier, tmp_path):
             classifier.export(tmp_path / "served", format=format, **options)
 
 
-def test_an_index_opens_with_it(nano, tmp_path):
-    documents = ["A cat sleeps on the mat.", "Stocks fell sharply.", "It rains."]
-    nano.index(documents).save(tmp_path / "index")
-    nano.export(tmp_path / "served", format="onnx")
-    index = ez.load_index(tmp_path / "index", embedder=ez.open_export(tmp_path / "served"))
-    [hit] = index.search("the stock market", top_k=1)
-    assert_same(hit, nano.load_index(tmp_path / "index").search("the stock market", top_k=1)[0])
+@pytest.mark.parametrize("name", ["TextEmbedder", "SparseEncoder", "LateInteraction"])
+def test_search_is_as_with_the_task_on_both_sides(name, tmp_path):
+    task = tiny_task(name)
+    task.export(tmp_path / "served", format="onnx")
+    opened = ez.open_export(tmp_path / "served")
+    documents, query = ["a b c", "d e", "c d e a b", "p"], "a b"
+    assert_same(opened.similarity(query, documents), task.similarity(query, documents))
+    vectors = task.embed(documents)
+    assert_same(opened.similarity(vectors, vectors), task.similarity(vectors, vectors))
+    assert_same(opened.rank(query, documents, top_k=2), task.rank(query, documents, top_k=2))
+    expected = task.index(documents).search(query, top_k=3)
+    assert_same(opened.index(documents).search(query, top_k=3), expected)
+    for writer, reader in ((task, opened), (opened, task)):
+        folder = tmp_path / f"index of {type(writer).__name__}"
+        writer.index(documents).save(folder)
+        assert_same(reader.load_index(folder).search(query, top_k=3), expected)
+        assert_same(ez.load_index(folder, embedder=reader).search(query, top_k=3), expected)
+
+
+def test_a_search_is_reranked_as_with_the_task(nano, tmp_path):
+    reranker = tiny_task("Reranker")
+    reranker.export(tmp_path / "served", format="onnx")
+    opened = ez.open_export(tmp_path / "served")
+    index = nano.index(["a b c", "d e", "c d e a b", "p"])
+    found = (index.search("a b", top_k=2, reranker=model) for model in (opened, reranker))
+    assert_same(*found)
 
 
 def test_a_method_of_other_tasks_is_named(served):
@@ -198,25 +217,47 @@ def test_a_method_of_other_tasks_is_named(served):
     assert "classify" in dir(opened) and "sequence_classifier" in repr(opened)
 
 
+FRAMEWORKS = "keras tensorflow jax torch onnx scipy pandas".split()
+# Parts that answers do not need: the indexes, evaluation, readers of presets, and writing.
+UNUSED = """
+numpy.ma ml_dtypes safetensors importlib.abc
+encoder_zoo.presets.files.atomic encoder_zoo.presets.files.safetensors_file
+encoder_zoo.presets.formats.embedding_folder encoder_zoo.tasks.retrieval.evaluation
+encoder_zoo.tasks.retrieval.index encoder_zoo.tasks.retrieval.vectors
+""".split()
 SCRIPT = """
 import sys
 import encoder_zoo as ez
 opened = ez.open_export(sys.argv[1])
-print(opened.classify("a b")["label"])
-print(*sys.modules.keys() & {"keras", "tensorflow", "jax", "torch", "onnx", "scipy", "pandas"})
+getattr(opened, sys.argv[2])("a b")
+print(*sorted(sys.modules.keys() & set(sys.argv[3].split())))
+if hasattr(opened, "index"):
+    [hit] = opened.index(["a b", "c"]).search("c", top_k=1)
+    print(hit["text"], *sorted(sys.modules.keys() & set(sys.argv[4].split())))
 """
 
 
-def test_opening_imports_no_framework(served, classifier):
-    command = [sys.executable, "-c", SCRIPT, str(served)]
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("TextEmbedder", "embed"), ("SequenceClassifier", "classify")],
+)
+def test_the_first_answer_imports_only_what_it_needs(name, method, tmp_path):
+    tiny_task(name).export(tmp_path / "served", format="onnx")
+    folder, frameworks = str(tmp_path / "served"), " ".join(FRAMEWORKS)
+    command = [sys.executable, "-c", SCRIPT, folder, method]
+    command += [f"{frameworks} {' '.join(UNUSED)}", frameworks]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [classifier.classify("a b")["label"], ""]
+    imported, *searched = done.stdout.splitlines()
+    assert imported == ""
+    assert searched == (["c"] if name == "TextEmbedder" else [])
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json", "vocab.txt", "encoder_zoo.json"])
+@pytest.mark.parametrize(
+    "name", ["model.onnx", "tokenizer.json", "tokenizer_config.json", "encoder_zoo.json"]
+)
 def test_a_changed_file_is_named(copied, name):
     content = (copied / name).read_bytes()
-    (copied / name).write_bytes(content.replace(b"b", b"c", 1))
+    (copied / name).write_bytes(content.replace(b"e", b"f", 1))
     with pytest.raises(ValueError, match=name.replace(".", r"\.")):
         ez.open_export(copied)
     (copied / name).write_bytes(content[:-9])
@@ -237,8 +278,8 @@ def test_a_changed_file_is_named(copied, name):
         ({"settings__temperature": -1}, "temperature is -1"),
         ({"settings__thresholds": {"yes": "much"}}, "thresholds is "),
         ({"settings__class_names": []}, "class_names is "),
-        ({"settings__runner": "x"}, "fields of .*settings"),
-        ({"settings": {}}, "fields of .*settings"),
+        ({"settings__runner": "x"}, "settings has .*runner"),
+        ({"settings": {}}, "settings lacks .*class_names"),
         ({"preprocessor__window_length": "6"}, "window_length is '6'"),
         ({"preprocessor__window_length": 10**6}, "window_length is 1000000"),
         ({"preprocessor__code": "x"}, "code"),

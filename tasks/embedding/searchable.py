@@ -1,0 +1,146 @@
+"""Similarity, ranking and search with vectors of texts, of any kind, without Keras.
+
+Comment letters: N and M texts.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+
+import numpy as np
+
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.retrieval.options import IndexOptions, OpenOptions
+from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
+from encoder_zoo.tasks.retrieval.similarity import max_sim, queries_for, similarity_matrix
+from encoder_zoo.tasks.retrieval.terms import normalized_for
+
+if TYPE_CHECKING:  # the indexes are imported when they are used
+    from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
+    from encoder_zoo.tasks.retrieval.index import Index
+
+IndexKind = TypeVar("IndexKind", bound="Index")
+
+
+class Searchable(Generic[IndexKind]):
+    """Mixin of `Embedder` and of opened exports of embedders, which have `embed`.
+
+    Attributes:
+        embedding_dim: Integer. Size of each vector.
+        similarity_function: String. Name of the function that compares vectors.
+        index_class: Class of the indexes that `index` builds.
+    """
+
+    embedding_dim: int
+    similarity_function: str
+    index_class: type[IndexKind]
+    _answers: EmbeddingAnswers
+    if TYPE_CHECKING:
+
+        def embed(self, texts: object, prompt: str | None = None, **options: Any) -> Any: ...
+
+    def similarity(self, a: object, b: object) -> np.ndarray:
+        """Compute the similarity between all texts in `a` and all texts in `b`.
+
+        Args:
+            a: Texts, or vectors returned by `embed`. `LateInteraction` expects queries.
+            b: Texts, or vectors returned by `embed`. `LateInteraction` expects documents.
+
+        Returns:
+            Float32 array of shape (N, M), computed with the model's `similarity_function`. Higher
+            scores mean more similar texts. A single text or vector has no axis in the result.
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> embedder.similarity("A cat.", ["A cat.", "A dog."]).shape
+            (2,)
+        """
+        (a, one_a), (b, one_b) = (
+            self._vectors_of(x, prompt, name)
+            for x, prompt, name in zip((a, b), self._answers.similarity_prompts, "ab", strict=True)
+        )
+        found = similarities(a, b, self.similarity_function)
+        return found[tuple(0 if one else slice(None) for one in (one_a, one_b))]
+
+    def _vectors_of(self, x: Any, prompt: str | None, name: str) -> tuple[Any, bool]:
+        """Return the vectors of `x`, and whether `x` is a single text or vector."""
+        if isinstance(x, str | bytes):
+            return self.embed([x], prompt), True
+        given = self._answers.given_vectors(x, name)
+        return (self.embed(x, prompt), False) if given is None else given
+
+    @validate_arguments
+    def rank(
+        self,
+        query: str,
+        texts: object,
+        top_k: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> list[RankedText]:
+        """Rank texts by their relevance to a query, from the highest score to the lowest.
+
+        Args:
+            query: String.
+            texts: List, array or column of one or more texts.
+            top_k: Integer. Number of texts to return. Defaults to None, which returns all texts.
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
+
+        Returns:
+            List of `{"index", "score", "text"}`, where "index" is the position in `texts`. Texts
+            with equal scores keep their order.
+
+        Raises:
+            ValueError: If `query` is not a single text, or if `texts` is empty or contains an
+                empty text.
+        """
+        return ranked_texts(self, query, texts, top_k, batch_size)
+
+    def _scores_of_texts(self, query, texts, batch_size):
+        documents = self.embed(texts, "document", batch_size=batch_size)
+        return self.similarity(self.embed([query], "query", batch_size=batch_size), documents)[0]
+
+    def index(self, documents: object, **options: Unpack[IndexOptions]) -> IndexKind:
+        """Build an index for semantic search.
+
+        Args:
+            documents: List, array or column of texts. A table or a list of dicts needs a column
+                "text" (or `text_column=`). Its column "id" contains the ids, and the other
+                columns are fields for the argument `where` of `search`. Also accepts the format
+                of BEIR: {id: text} or {id: {"title", "text"}}.
+            **options: `ids` and `metadata`, a list each, if `documents` contains only texts. Also
+                the options of `build` of `VectorIndex`, `MultiVectorIndex` or `SparseIndex`, such
+                as `precision="int8"`.
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> [hit] = embedder.index(["A cat.", "A dog."]).search("A dog.", top_k=1)
+            >>> hit["index"], hit["text"]
+            (1, 'A dog.')
+        """
+        return self.index_class.build(self, documents, **options)
+
+    def load_index(
+        self, folder: str | os.PathLike[str], **options: Unpack[OpenOptions]
+    ) -> IndexKind:
+        """Load an index that was saved for this embedder. See also `encoder_zoo.load_index`.
+
+        Args:
+            folder: Path to the folder of the index.
+            **options: Options of `encoder_zoo.load_index`, such as `verify=False`.
+        """
+        from encoder_zoo.tasks.retrieval.hybrid_index import load_index
+
+        return load_index(folder, self, **options)
+
+
+def similarities(a: Any, b: Any, function: str) -> np.ndarray:
+    """Compute the similarity between all rows of `a` and all rows of `b`, (N, M) float32."""
+    if isinstance(a, list):
+        return max_sim(queries_for(a, function), b)
+    if isinstance(a, np.ndarray):
+        return similarity_matrix(a, b, function)
+    a, b = (normalized_for(x, function) for x in (a, b))
+    return (a @ b.T).toarray()
