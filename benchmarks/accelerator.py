@@ -1,23 +1,27 @@
-"""Training and forward passes on an accelerator, on JAX and PyTorch, beside transformers.
+"""Measure training and forward passes on an accelerator for JAX, PyTorch and transformers.
 
     python benchmarks/accelerator.py                       # at most nine minutes; again: the rest
     python benchmarks/accelerator.py --models BERT-base --lengths 512 --json results.json
     python benchmarks/accelerator.py --tiny --json tiny.json     # the kit itself, on any machine
 
-Models have the sizes of BERT-base, ModernBERT-base and DeBERTa-v3-base, random weights and two
-classes; weights are float32, computations bfloat16, without dropout, in batches of 16,384 tokens
-without padding. Training is a whole step: forward, backward, clipping, AdamW. transformers has its
-`sdpa` attention where a model has it, autocast, and `torch.compile`. The share of the peak counts
-the products of the model alone, three times as many in training. JAX counts the memory of all that
-its process has measured so far, lengths in the order given, forward first.
+Model sizes match BERT-base, ModernBERT-base and DeBERTa-v3-base. All models have random weights and
+two classes. Weights are stored in float32 and computations use bfloat16, without dropout. Each
+batch has 16,384 tokens without padding. A training step includes the forward pass, backward pass,
+gradient clipping and AdamW. transformers uses autocast, `torch.compile`, and `sdpa` attention if
+the model supports it. To compute the share of the peak, only matrix products in the model are
+counted. Training counts three times as many products. On JAX, peak memory includes all earlier
+measurements in the same process. Lengths are measured in the given order, and forward passes come
+before training.
 
-Needs, beside this package, `pip install -U "jax[cuda12]"` for the first side, `pip install torch`
-for the second, `pip install torch transformers` for the third. Where pip finds no versions of both
-that go together, make two environments and run each with its `--sides`, into one file. Nothing is
-downloaded, and TensorFlow is not imported. Compiling takes most of the time: JAX and PyTorch keep
-programs on disk, and results in the file are not measured again, so that a second run measures what
-the first had no time for, and what ended in an error. Results of another device or of other options
-stay in the file and are not shown. Remove the file to measure everything again.
+In addition to this package, use `pip install -U "jax[cuda12]"` to measure JAX, `pip install torch`
+to measure PyTorch, and `pip install torch transformers` to measure transformers. If pip cannot find
+compatible versions, create two environments and run each with its `--sides`, using the same file.
+This script does not download anything and does not import TensorFlow.
+
+Most of the time is spent on compilation. JAX and PyTorch keep compiled programs on disk, and
+results that are already in the file will not be measured again. A second run only measures what is
+missing and what failed. Results for other devices or options are kept in the file but not shown. To
+measure everything again, remove the file.
 """
 
 import argparse
@@ -31,16 +35,16 @@ import time
 
 HERE = pathlib.Path(__file__).parent
 SIDES = {"encoder_zoo on JAX": "jax", "encoder_zoo on torch": "torch", "transformers": "torch"}
-MODELS = {  # layers, width, inner width and vocabulary; heads are of 64
+MODELS = {  # layers, width, inner width and vocabulary size (each head has 64 dimensions)
     "BERT-base": (12, 768, 3072, 30522),
     "ModernBERT-base": (22, 768, 1152, 50368),
     "DeBERTa-v3-base": (12, 768, 3072, 128100),
 }
-LONGEST = {"BERT-base": 512}  # tokens, where there is a limit
+LONGEST = {"BERT-base": 512}  # maximum number of tokens, if limited
 LENGTHS = (512, 128, 8192)
 BATCH_TOKENS = 16384
 MINUTES = 9
-# Dense products in bfloat16, 10^12 a second, of the makers' data sheets; by words of the name.
+# Dense bfloat16 products per second (10^12) from vendor data sheets, by words in the device name.
 PEAKS = {
     "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "GH200": 989, "B200": 2250,
     "A100": 312, "L40S": 362, "L40": 181, "L4": 121,
@@ -49,27 +53,27 @@ PEAKS = {
 
 
 def operations(model: str, length: int, tiny: bool) -> float:
-    """Operations of a forward pass for each token: the model's own products, twice as many."""
+    """Return forward operations per token, which is twice the number of products in the model."""
     layers, width, inner, _ = sizes(model, tiny)
     gated = model == "ModernBERT-base"
     dense = 4 * width**2 + (3 if gated else 2) * width * inner
     reached = length
-    if gated:  # but for every third layer, from the first, they look at a window of 128 tokens
+    if gated:  # all layers except every third one only attend to a window of 128 tokens
         everywhere = -(-layers // 3) / layers
         reached = everywhere * length + (1 - everywhere) * min(length, 129)
-    pairs = 2 * width * reached  # scores, and the mean of values
-    if model == "DeBERTa-v3-base":  # two more kinds of scores, of 512 distances
+    pairs = 2 * width * reached  # attention scores, and weighted means of values
+    if model == "DeBERTa-v3-base":  # two more kinds of scores, for 512 distances
         pairs += 2 * width * min(2 * length, 512)
     return 2.0 * layers * (dense + pairs)
 
 
 def sizes(model: str, tiny: bool) -> tuple[int, int, int, int]:
-    """Layers, width, inner width, vocabulary."""
+    """Return layers, width, inner width and vocabulary size."""
     return (2, 64, 96, 300) if tiny else MODELS[model]
 
 
 def measure(side: str, model: str, lengths: list[int], options, seconds: float) -> list[dict]:
-    """The rows of one side for one model, from a process of its own, also those without results."""
+    """Measure a model on one side in a separate process. Return all rows, including errors."""
     work = {"side": side, "model": model, "sizes": sizes(model, options.tiny), "lengths": lengths}
     work |= {"tokens": options.tokens, "seconds": options.seconds}
     try:
@@ -88,14 +92,14 @@ def measure(side: str, model: str, lengths: list[int], options, seconds: float) 
 
 
 def run_side(work: dict, backend: str, seconds: float) -> subprocess.CompletedProcess:
-    """A process of `accelerator_sides.py` that has ended."""
+    """Run `accelerator_sides.py` in a separate process and wait until it ends."""
     environment = {**os.environ, "KERAS_BACKEND": backend}
     command = [sys.executable, str(HERE / "accelerator_sides.py"), json.dumps(work)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
 
 
 def devices_of(sides: list[str]) -> dict[str, str]:
-    """{side: name of the device that it computes on here}, of those that can tell."""
+    """Return a dict {side: device name}. Sides that fail to start are left out."""
     found = {}
     for backend in sorted({SIDES[side] for side in sides}):
         try:
@@ -108,7 +112,7 @@ def devices_of(sides: list[str]) -> dict[str, str]:
 
 
 def rows_of(side: str, model: str, lengths: list[int]) -> list[dict]:
-    """The rows of the table, still without results."""
+    """Create table rows without results."""
     return [
         {"side": side, "model": model, "length": length, "work": kind}
         for length in lengths
@@ -117,7 +121,7 @@ def rows_of(side: str, model: str, lengths: list[int]) -> list[dict]:
 
 
 def settings(options: argparse.Namespace) -> dict:
-    """The options that change results."""
+    """Return all options that affect results."""
     return {"tokens": options.tokens, "seconds": options.seconds, "tiny": options.tiny}
 
 
@@ -125,12 +129,12 @@ IDENTITY = ("side", "model", "length", "work", "tokens", "seconds", "tiny", "dev
 
 
 def identity(row: dict) -> tuple:
-    """Return the values of a row by which results are found again."""
+    """Return the values that identify a row."""
     return tuple(row.get(name) for name in IDENTITY)
 
 
 def shown(rows: list[dict], options: argparse.Namespace, devices: dict[str, str]) -> list[dict]:
-    """The results in a file that are of these devices and options, without those of errors."""
+    """Select results for these devices and options. Errors are excluded."""
     own = settings(options)
     return [
         row
@@ -144,7 +148,7 @@ def shown(rows: list[dict], options: argparse.Namespace, devices: dict[str, str]
 def unmeasured(
     options: argparse.Namespace, found: set[tuple], devices: dict[str, str]
 ) -> list[tuple]:
-    """Sides, models and lengths that are asked for, and have no results of these devices yet."""
+    """Return all requested sides, models and lengths without results on these devices."""
     works = []
     for model in options.models:
         lengths = [n for n in options.lengths if n <= LONGEST.get(model, n)]
@@ -158,12 +162,12 @@ def unmeasured(
 
 
 def peak_of(device: str) -> float | None:
-    """The peak of a device, 10^12 operations a second, if it is known."""
+    """Return the peak for a device in 10^12 operations per second, or None if it is not known."""
     return next((p for name, p in PEAKS.items() if re.search(rf"\b{name}\b", device)), None)
 
 
 def completed(row: dict, options: argparse.Namespace) -> dict:
-    """A result with its share of the device's peak."""
+    """Add the share of the device's peak to a result."""
     peak = options.peak or peak_of(row.get("device", ""))
     if peak and "tokens_per_second" in row:
         each = operations(row["model"], row["length"], options.tiny)
@@ -173,7 +177,7 @@ def completed(row: dict, options: argparse.Namespace) -> dict:
 
 
 def print_row(row: dict) -> None:
-    """A line of the table."""
+    """Print a table row."""
     cells = [row["model"], row["length"], row["work"], row["side"]]
     if "tokens_per_second" not in row:
         why = row.get("error") or row["missing"]
@@ -185,7 +189,7 @@ def print_row(row: dict) -> None:
 
 
 def parsed() -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse command line options."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
@@ -218,10 +222,10 @@ def main() -> None:
     found = {identity(row): completed(row, options) for row in shown(rows, options, devices)}
     for row in found.values():
         print_row(row)
-    write(options.json, stored | found)  # with the shares of a new --peak
+    write(options.json, stored | found)  # also updates shares when --peak has changed
     works = unmeasured(options, set(found), devices)
     for i, (side, model, lengths) in enumerate(works):
-        share = len(lengths) / sum(len(each) for *_, each in works[i:])  # of the time that is left
+        share = len(lengths) / sum(len(each) for *_, each in works[i:])  # of the remaining time
         seconds = share * (end - time.monotonic())
         for row in measure(side, model, lengths, options, max(seconds, 1.0)):
             if identity(row) in found:

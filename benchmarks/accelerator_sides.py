@@ -1,4 +1,4 @@
-"""One side of `accelerator.py` for one model, in a process of its own: a line of JSON a result."""
+"""Run one side of `accelerator.py` for one model. Each result is printed as a line of JSON."""
 
 import json
 import resource
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 HEAD_WIDTH = 64
-# {model: (family here, its arguments; configuration's class and arguments in transformers)}
+# {model: (family here, its arguments; configuration class and arguments in transformers)}
 KINDS = {
     "BERT-base": ("Bert", {}, "BertConfig", {}),
     "ModernBERT-base": ("ModernBert", {}, "ModernBertConfig", {}),
@@ -31,7 +31,7 @@ KINDS = {
 
 
 class Ours:
-    """A `SequenceClassifier`, trained by `fit` and called by `predict`, on prepared ids."""
+    """Train and run a `SequenceClassifier` with `fit` and `predict` on prepared ids."""
 
     def __init__(self, work: dict):
         import keras
@@ -60,7 +60,7 @@ class Ours:
 
 
 class Theirs:
-    """transformers' classifier, compiled, in loops written by hand."""
+    """Train and run a compiled classifier from transformers in handwritten loops."""
 
     backend = "torch"
 
@@ -80,7 +80,7 @@ class Theirs:
         make = transformers.AutoModelForSequenceClassification.from_config
         try:
             model = make(config, attn_implementation="sdpa")
-        except ValueError:  # a model that has none
+        except ValueError:  # the model does not support sdpa
             model = make(config, attn_implementation="eager")
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.torch, self.model = torch, model.to(self.device)
@@ -114,7 +114,7 @@ class Theirs:
 
 
 def speed(step: Callable, ids: Callable[[int], np.ndarray], batch: int, seconds: float) -> dict:
-    """Tokens a second, when everything is compiled, and the seconds of the first step."""
+    """Measure tokens per second after compilation, and how many seconds the first step takes."""
     start = time.perf_counter()
     step(ids(batch), batch)
     first = time.perf_counter() - start
@@ -129,7 +129,7 @@ def speed(step: Callable, ids: Callable[[int], np.ndarray], batch: int, seconds:
 
 
 def forget_peak(backend: str) -> None:
-    """Reset the record of the largest memory; JAX cannot."""
+    """Reset the peak memory. This is not possible on JAX."""
     if backend == "torch":
         import torch
 
@@ -138,7 +138,7 @@ def forget_peak(backend: str) -> None:
 
 
 def device(backend: str) -> dict:
-    """The device's name, and the largest memory that was in use."""
+    """Return the device name and the peak memory."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if backend == "jax":
         import jax
@@ -172,7 +172,7 @@ def main() -> None:
             forget_peak(side.backend)
             try:
                 row |= speed(getattr(side, kind), ids, batch, work["seconds"])
-            except Exception as error:  # out of memory, mostly: the others are measured still
+            except Exception as error:  # usually out of memory, so continue with the next one
                 row["error"] = f"{type(error).__name__}: {error}".split("\n")[0][:120]
             print(json.dumps({**row, **device(side.backend)}), flush=True)
     if "tensorflow" in sys.modules:

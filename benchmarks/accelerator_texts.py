@@ -1,18 +1,20 @@
-"""From raw texts on an accelerator: `fit` and `embed` on JAX and PyTorch, beside their peers.
+"""Measure `fit` and `embed` from raw texts on an accelerator, for JAX, PyTorch and their peers.
 
     python benchmarks/accelerator_texts.py sst2.tsv
     python benchmarks/accelerator_texts.py sst2.tsv --count 2000 --json texts.json
 
-The file has a line of names, then in each line a label of 0 or 1, a tab, and a text.
-Tokenizing, padding and moving to the device are part of the time, as they are of a user's. The
-model has the size of BERT-base, random weights and the bundled vocabulary.
+The first line in the file contains column names. Each other line contains a label (0 or 1), a tab,
+and a text. To measure what users will see, the time includes tokenization, padding and transfer to
+the device. The model has the same size as BERT-base, random weights, and the bundled vocabulary.
 
-- fit: sentences a second of the second epoch, batches of 32, AdamW, mixed bfloat16; the peer is a
-  loop over transformers' model under autocast, not compiled, as its Trainer runs;
-- embed: texts a second of the second call, batches of 256, bfloat16; the peer is
-  sentence-transformers on the folder that we saved.
+- fit: sentences per second in the second epoch, using batches of 32, AdamW and mixed bfloat16. The
+  peer is a loop over a transformers model with autocast. Like the default Trainer, this loop does
+  not compile the model.
+- embed: texts per second in the second call, using batches of 256 and bfloat16. The peer is
+  sentence-transformers, which loads the folder saved by this package.
 
-Sides as in `accelerator.py`, with sentence-transformers besides. Each is a process of its own.
+Sides are the same as in `accelerator.py`, in addition to sentence-transformers. Each side runs in a
+separate process.
 """
 
 import argparse
@@ -29,14 +31,14 @@ BATCH, EMBED_BATCH = 32, 256
 
 
 def rows_of(file: str, count: int) -> tuple[list[str], list[int]]:
-    """Texts and labels."""
+    """Read texts and labels."""
     lines = pathlib.Path(file).read_text(encoding="utf-8").split("\n")[1:]
     rows = [line.split("\t") for line in lines if line][:count]
     return [row[1] for row in rows], [int(row[0]) for row in rows]
 
 
 def make_folder(folder: str, tiny: bool) -> None:
-    """Write an embedder of BERT-base's size and random weights, for all sides."""
+    """Save an embedder with random weights and the size of BERT-base, to be used on all sides."""
     import encoder_zoo as ez
 
     preprocessor = ez.TextEmbedder.record.preprocessor_class.from_preset("bert_nano_en_uncased")
@@ -46,7 +48,7 @@ def make_folder(folder: str, tiny: bool) -> None:
 
 
 class Ours:
-    """encoder_zoo on Keras's backend."""
+    """Measure encoder_zoo on the current Keras backend."""
 
     def fit(self, folder: str, texts: list[str], labels: list[int]) -> float:
         import keras
@@ -72,7 +74,7 @@ class Ours:
 
 
 class Peer:
-    """transformers and sentence-transformers."""
+    """Measure transformers and sentence-transformers."""
 
     def fit(self, folder: str, texts: list[str], labels: list[int]) -> float:
         import numpy as np
@@ -112,7 +114,7 @@ class Peer:
 
 
 def measure(options: argparse.Namespace, folder: str, side: str, work: str) -> dict:
-    """Return the row of one side, from a process of its own."""
+    """Measure one side in a separate process and return its row."""
     command = [sys.executable, __file__, options.file, "--count", str(options.count)]
     environment = {**os.environ, "KERAS_BACKEND": SIDES[side]}
     done = subprocess.run(

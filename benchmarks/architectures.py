@@ -1,19 +1,20 @@
-"""Compares BERT, RoBERTa, ModernBERT and DeBERTa: equal parameters, data and steps.
+"""Compare BERT, RoBERTa, ModernBERT and DeBERTa with equal parameters, data and steps.
 
     python benchmarks/architectures.py --families bert roberta modernbert deberta-v2 --seeds 0 1 2
 
-Every architecture is pretrained on masked tokens and then fine-tuned, by this package alone. All
-have four layers of width 128 and one WordPiece vocabulary of 4,096 tokens, so that their losses can
-be compared; ModernBERT's gated layers are narrower, so that it has as many weights. They differ in
-the papers' changes only: positions (a table of them, rotations, or distances), the order of norms,
-gates, and attention that is local in two layers of three.
+This package is used to pretrain each architecture on masked tokens and then to fine-tune it. To
+make losses comparable, all models have four layers with width 128 and share a WordPiece vocabulary
+with 4,096 tokens. Gated layers in ModernBERT are narrower, so that parameter counts are equal. The
+models only differ in what the papers change: position embeddings (tables, rotations or distances),
+layer norm order, gates, and local attention in two out of three layers.
 
-It prints the loss and the accuracy on masked tokens of held-out text, the accuracy on SST-2's dev
-set, and entity F1 on CoNLL-2003's testa: the mean over the seeds, and the lowest and the highest.
+For each model, this prints loss and accuracy on masked tokens in held-out text, accuracy on the
+SST-2 dev set, and entity F1 on CoNLL-2003 testa. Each value is shown as mean, minimum and maximum
+over all seeds.
 
-The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds
-`text/wikipedia_train.txt.gz` and `text/wikipedia_valid.txt` (a paragraph in a line), and what
-benchmarks/sst2.py and benchmarks/token_classification.py read.
+To provide the data, set `ENCODER_ZOO_DATA` to a folder with `text/wikipedia_train.txt.gz` and
+`text/wikipedia_valid.txt` (one paragraph per line), and all files needed by benchmarks/sst2.py and
+benchmarks/token_classification.py.
 """
 
 import argparse
@@ -28,11 +29,11 @@ from sst2 import read as read_sst2
 
 import encoder_zoo as ez
 
-LENGTH = 64  # of a row in pretraining: what is behind in a paragraph is not read
+LENGTH = 64  # number of tokens per row in pretraining (the rest of a paragraph is not used)
 VOCABULARY_SIZE = 4096
-# More than BERT's 0.15: a small model learns more from a step with more to predict.
+# BERT uses 0.15. Small models learn more per step when they have more tokens to predict.
 MASK_RATE = 0.3
-FINE_TUNING_RATE = 5e-4  # a narrow model takes larger steps than a wide one
+FINE_TUNING_RATE = 5e-4  # narrow models can take larger steps than wide models
 SIZE = {
     "num_layers": 4,
     "num_heads": 4,
@@ -42,7 +43,7 @@ SIZE = {
     "dropout": 0.0,
     "attention_dropout": 0.0,
 }
-# Three kernels in a gated layer where the others have two.
+# Gated layers have three kernels, while other layers have two.
 ARCHITECTURES = {
     "bert": (ez.BertBackbone, {}),
     "roberta": (ez.RobertaBackbone, {"pad_token_id": 0}),
@@ -52,7 +53,7 @@ ARCHITECTURES = {
 
 
 def paragraphs(name: str) -> list[str]:
-    """Those of a text file that are longer than a title."""
+    """Read all paragraphs that are longer than a title."""
     path = DATA / "text" / name
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as file:
@@ -60,9 +61,9 @@ def paragraphs(name: str) -> list[str]:
 
 
 def build(family: str, tokenizer: ez.BertTokenizer) -> ez.MaskedLM:
-    """A masked language model with random weights, large enough for so narrow a model.
+    """Build a masked language model with random weights, scaled up for a narrow model.
 
-    Positions begin as waves, where there is a table of them; see guides/pretraining.py.
+    Position tables are initialized with sine waves. See guides/pretraining.py.
     """
     backbone_class, arguments = ARCHITECTURES[family]
     backbone = backbone_class(tokenizer.vocabulary_size, pooler=False, **{**SIZE, **arguments})
@@ -78,19 +79,19 @@ def build(family: str, tokenizer: ez.BertTokenizer) -> ez.MaskedLM:
 
 
 def pretrained(family: str, tokenizer, texts, held_out, seed: int, options) -> tuple:
-    """A backbone, and what its masked language model reached on held-out text."""
+    """Pretrain a backbone and evaluate it as a masked language model on held-out text."""
     keras.utils.set_random_seed(seed)
     model = build(family, tokenizer)
     model.compile(learning_rate=options.learning_rate)
     drawn = random.Random(seed).sample(texts, options.texts)
     model.fit(drawn, batch_size=options.batch_size, epochs=options.epochs, verbose=2)
-    model.preprocessor.mask_rate = 0.15  # as others measure
+    model.preprocessor.mask_rate = 0.15  # same rate as in other evaluations
     measured = model.evaluate(held_out, verbose=0, return_dict=True)
     return model.backbone, {"loss": measured["loss"], "masked accuracy": measured["accuracy"]}
 
 
 def copied(backbone: ez.Backbone, task: str) -> ez.Backbone:
-    """The same encoder, with a new pooler where the head of a task reads one."""
+    """Copy an encoder. If the task head needs a pooler, add a new one."""
     pooled = backbone.family.head(task).pooled
     copy = type(backbone).from_config({**backbone.get_config(), "pooler": pooled})
     known = {weight.path.split("/", 1)[1]: weight for weight in backbone.weights}
@@ -102,7 +103,7 @@ def copied(backbone: ez.Backbone, task: str) -> ez.Backbone:
 
 
 def fine_tuned(backbone: ez.Backbone, tokenizer, options) -> dict[str, float]:
-    """Accuracy on SST-2 and entity F1 on CoNLL-2003 of one pretrained backbone."""
+    """Fine-tune a pretrained backbone and return SST-2 accuracy and CoNLL-2003 entity F1."""
     train = [part[: options.limit] for part in read_sst2("train")]
     classifier = ez.SequenceClassifier(
         copied(backbone, "ForSequenceClassification"),

@@ -1,21 +1,22 @@
-"""Speed and memory of text embeddings, beside sentence-transformers, in turns on one machine.
+"""Compare speed and memory for text embeddings between encoder_zoo and sentence-transformers.
 
     python benchmarks/embedding.py                      # everything
     python benchmarks/embedding.py --work embed --count 64 600 10000 --rounds 5
     python benchmarks/embedding.py --work fit chunks --count 1920
 
-All sides have the all-MiniLM-L6-v2 weights, float32 but where they say otherwise, and the same
-texts, text in. `for_cpu` answers only, so it is left out of training. Every measurement is a
-process of its own; sides take turns, and the ratio is that of the medians. Works:
+All sides load all-MiniLM-L6-v2 weights in float32, unless another dtype is shown, and start from
+the same raw texts. `for_cpu` is not included in training, because it only supports inference. Each
+measurement runs in a separate process. Sides run in turns on the same machine, and ratios are
+computed from medians. The following can be passed to `--work`:
 
-- embed: texts a second in the second call, on SST-2's sentences;
-- latency: milliseconds of embedding one sentence, median and 99th percentile;
-- answer: seconds until a fresh process has embedded its first sentence;
-- fit: pairs a second of training with InfoNCE in batches of 64 pairs of SQuAD, the second epoch;
-- chunks: the same with GradCache, batches of 512 in parts of 64, and the peak of the memory.
+- embed: texts per second in the second call, on SST-2 sentences
+- latency: milliseconds to embed one sentence (median and 99th percentile)
+- answer: seconds until a new process has embedded its first sentence
+- fit: pairs per second in the second epoch, training with InfoNCE on batches of 64 SQuAD pairs
+- chunks: same as fit, using GradCache with batches of 512 and chunks of 64, and peak memory
 
-`ENCODER_ZOO_DATA` names a folder that holds `sst2/train.tsv` and `qa/squad/train.json`. Needs the
-extra `peers`.
+To provide the data, set `ENCODER_ZOO_DATA` to a folder with `sst2/train.tsv` and
+`qa/squad/train.json`. This script requires the extra `peers`.
 """
 
 import argparse
@@ -44,14 +45,14 @@ UNITS = {"embed": "texts/s", "latency": "ms", "answer": "s"}
 
 
 def sentences(count: int) -> list[str]:
-    """Return sentences in random order, the same for both sides."""
+    """Return sentences in random order. The order is the same for all sides."""
     lines = (DATA / "sst2" / "train.tsv").read_text(encoding="utf-8").split("\n")
     rows = [line.split("\t")[1] for line in lines[1:] if line]
     return random.Random(0).sample(rows, count)
 
 
 def pairs(count: int) -> tuple[list[str], list[str]]:
-    """Return questions and their paragraphs."""
+    """Return questions with their paragraphs."""
     articles = json.loads((DATA / "qa" / "squad" / "train.json").read_text("utf-8"))["data"]
     found = [
         (question["question"], paragraph["context"])
@@ -63,9 +64,9 @@ def pairs(count: int) -> tuple[list[str], list[str]]:
 
 
 class Ours:
-    """encoder_zoo on TensorFlow, or `for_cpu` of a dtype and an engine.
+    """Measure encoder_zoo on TensorFlow, or `for_cpu` with a dtype and an engine.
 
-    Ranges for OpenVINO's int8 are taken from 300 sentences.
+    For int8 on OpenVINO, ranges are calibrated on 300 sentences.
     """
 
     def __init__(self, for_cpu: str | None = None, engine: str = "litert"):
@@ -81,7 +82,7 @@ class Ours:
         self.model.embed(texts)
 
     def fit(self, columns: tuple, batch_size: int, chunk_size: int | None) -> float:
-        """Return the seconds of the second epoch."""
+        """Return how many seconds the second epoch takes."""
         import keras
 
         began = []
@@ -97,7 +98,7 @@ class Ours:
 
 
 class SentenceTransformers:
-    """sentence-transformers on PyTorch; its losses in a loop with AdamW, without its Trainer."""
+    """Measure sentence-transformers on PyTorch. Its losses are used in a loop with AdamW."""
 
     def __init__(self):
         from sentence_transformers import SentenceTransformer
@@ -108,7 +109,7 @@ class SentenceTransformers:
         self.model.encode(texts)
 
     def fit(self, columns: tuple, batch_size: int, chunk_size: int | None) -> float:
-        """Return the seconds of the second epoch."""
+        """Return how many seconds the second epoch takes."""
         import torch
         from sentence_transformers.sentence_transformer import losses
 
@@ -146,7 +147,7 @@ TRAINED = ("encoder_zoo", "sentence-transformers")
 
 
 def measured(side: str, work: str, count: int) -> dict[str, float]:
-    """Return the measurement of one side, in this process."""
+    """Measure one side in this process."""
     if work in ("fit", "chunks"):
         columns = pairs(count)
         chunked = work == "chunks"
@@ -163,7 +164,7 @@ def measured(side: str, work: str, count: int) -> dict[str, float]:
 
 
 def in_process(side: str, work: str, count: int) -> dict[str, float]:
-    """Return one measurement, in a fresh process; its seconds, if it measures no other value."""
+    """Measure one side in a new process. By default, the value is how many seconds it takes."""
     command = [sys.executable, __file__, "--measure", side, work, str(count)]
     start = time.perf_counter()
     output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
@@ -172,7 +173,7 @@ def in_process(side: str, work: str, count: int) -> dict[str, float]:
 
 
 def print_table(work: str, rounds: int, count: int) -> None:
-    """Print medians and ranges of all sides, and what each is to the last."""
+    """Print medians and ranges for all sides, and ratios to the last side."""
     sides = TRAINED if work in ("fit", "chunks") else list(SIDES)
     runs = {side: [] for side in sides}
     for _ in range(rounds):

@@ -1,13 +1,16 @@
-"""Figures of ways to train embedders: SimCSE, Matryoshka, and the order of batches.
+"""Evaluate different ways to train embedders: SimCSE, Matryoshka, and batch order.
 
     python benchmarks/embedding_objectives.py simcse  # texts alone, from a bundled encoder
     python benchmarks/embedding_objectives.py squad   # shorter vectors, batches in two orders
 
-`simcse`: Spearman's correlation on STS-B's held-out pairs of `bert_nano_en_uncased` with the mean
-of its tokens, before and after 20,000 sentences of Wikipedia. `squad`: nDCG@10 of SQuAD's held-out
-questions at several widths after one epoch of MiniLM on the others, by InfoNCE with batches of like
-lengths and in random order, and by Matryoshka around it. `ENCODER_ZOO_DATA` names the folder of the
-data.
+`simcse` trains `bert_nano_en_uncased` with mean pooling on 20,000 Wikipedia sentences. It prints
+Spearman correlations on held-out STS-B pairs before and after training.
+
+`squad` trains MiniLM on SQuAD questions for one epoch, using InfoNCE with batches grouped by
+length, InfoNCE with batches in random order, and Matryoshka with InfoNCE. It prints nDCG@10 on
+held-out questions for several embedding dimensions.
+
+Set `ENCODER_ZOO_DATA` to the data folder.
 """
 
 import argparse
@@ -27,7 +30,7 @@ SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 
 
 def sentences(count: int) -> list[str]:
-    """Return sentences of Wikipedia, one of each paragraph."""
+    """Return Wikipedia sentences, using one sentence per paragraph."""
     rng = random.Random(0)
     with gzip.open(DATA / "text" / "wikipedia_train.txt.gz", "rt", encoding="utf-8") as file:
         found = [rng.choice(SENTENCE_ENDS.split(line.strip())) for line in file if len(line) > 60]
@@ -46,7 +49,7 @@ def simcse(seed: int, limit: int | None) -> None:
 
 
 def learned(loss: keras.losses.Loss, limit: int | None, group_lengths: bool) -> dict[int, float]:
-    """Return nDCG@10 at several widths, after training on SQuAD."""
+    """Train on SQuAD and return nDCG@10 for several dimensions."""
     pairs, _, held_out = read_squad(limit)
     embedder = ez.TextEmbedder.from_preset(MINILM)
     embedder.record = dataclasses.replace(embedder.record, group_lengths=group_lengths)

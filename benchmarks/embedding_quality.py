@@ -1,14 +1,16 @@
-"""Embeddings that MiniLM learns, ours and sentence-transformers', with one recipe.
+"""Train MiniLM embeddings with encoder_zoo and sentence-transformers, using the same recipe.
 
     python benchmarks/embedding_quality.py squad --seeds 0 1 2
     python benchmarks/embedding_quality.py stsb
 
-`squad`: InfoNCE on the questions and paragraphs of SQuAD, batches of 64, one epoch; nDCG@10 of the
-held-out questions among their paragraphs. `stsb`: CoSENT on the scores of pairs, batches of 32, two
-epochs; Spearman's correlation on the held-out pairs. Both sides: AdamW, 5e-5 after 10 % warmup,
-linear decay, weight decay 0.01 except for biases and LayerNorm, gradients clipped at norm 1.
-benchmarks/quality.py puts both into its table. `ENCODER_ZOO_DATA` names the folder of the data.
-Needs the extra `peers`.
+`squad` trains with InfoNCE on SQuAD questions and paragraphs for one epoch, using batches of 64. It
+prints nDCG@10 for held-out questions and their paragraphs. `stsb` trains with CoSENT on scored
+pairs for two epochs, using batches of 32. It prints Spearman correlations on held-out pairs.
+
+Both sides use AdamW with learning rate 5e-5, 10 % warmup and linear decay, weight decay 0.01 except
+for biases and LayerNorm, and gradient clipping at norm 1. The results are also used for the table
+in benchmarks/quality.py. Set `ENCODER_ZOO_DATA` to the data folder. This script requires the extra
+`peers`.
 """
 
 import argparse
@@ -23,7 +25,7 @@ RECIPES = {"squad": {"epochs": 1, "batch_size": 64}, "stsb": {"epochs": 2, "batc
 
 
 def read_squad(limit: int | None = None) -> tuple:
-    """Return pairs to learn from; questions, paragraphs and the paragraph of each question."""
+    """Read pairs for training, and held-out questions with their relevant paragraphs."""
     parts = []
     for name in ("train", "dev"):
         examples = ez.read_squad(DATA / "qa" / "squad" / f"{name}.json")
@@ -35,7 +37,7 @@ def read_squad(limit: int | None = None) -> tuple:
 
 
 def read_stsb(limit: int | None = None) -> tuple:
-    """Return pairs and their scores from 0 to 1, to learn from and held out."""
+    """Read pairs with scores from 0 to 1, for training and for evaluation."""
     parts = []
     for name in ("train", "dev"):
         lines = (DATA / "pairs" / "stsb" / f"{name}.tsv").read_text("utf-8").split("\n")[1:]
@@ -50,7 +52,7 @@ READ = {"squad": read_squad, "stsb": read_stsb}
 
 
 def measured(embedder: ez.TextEmbedder, held_out: tuple) -> dict[str, float]:
-    """Return nDCG@10 and recall, or Spearman's correlation."""
+    """Return nDCG@10 and recall, or the Spearman correlation."""
     if len(held_out) == 3:
         found = embedder.evaluate_retrieval(*held_out)
         return {name: found[name] for name in ("ndcg@10", "recall@1", "recall@10")}
@@ -58,7 +60,7 @@ def measured(embedder: ez.TextEmbedder, held_out: tuple) -> dict[str, float]:
 
 
 def ours(pairs: tuple, scores: list | None, held_out: tuple, seed: int, options) -> dict:
-    """Return the measures of one training of ours."""
+    """Train with encoder_zoo and return its results."""
     keras.utils.set_random_seed(seed)
     embedder = ez.TextEmbedder.from_preset(MINILM)
     embedder.compile(learning_rate=5e-5)
@@ -67,7 +69,7 @@ def ours(pairs: tuple, scores: list | None, held_out: tuple, seed: int, options)
 
 
 def theirs(pairs: tuple, scores: list | None, held_out: tuple, seed: int, options) -> dict:
-    """Return the measures of one training of sentence-transformers'."""
+    """Train with sentence-transformers and return its results."""
     import tempfile
 
     import torch

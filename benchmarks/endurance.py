@@ -1,4 +1,4 @@
-"""Measure what long work survives and costs: kills, threads, and memory.
+"""Test long-running work: interrupted training, concurrent threads, and memory growth.
 
     KERAS_BACKEND=jax python benchmarks/endurance.py kills --times 20
     KERAS_BACKEND=jax python benchmarks/endurance.py memory --models 200
@@ -6,12 +6,16 @@
     KERAS_BACKEND=jax python benchmarks/endurance.py stream --rows 5000000 --most 200000
     KERAS_BACKEND=jax python benchmarks/endurance.py threads --only "TextEmbedder (fit|save)"
 
-`kills` trains a small classifier with `BackupAndRestore` in a process that is killed at a random
-moment of its training, lets another go on to the end, and compares the weights with those of a
-training that nobody killed. `memory` opens, trains and asks the bundled model and drops it, again
-and again, and prints the resident memory; `calls` asks small models of all tasks again and again;
-`stream` trains on a dataset that is never whole in memory. `threads` asks small models in threads
-while something is done to them, and counts the answers that are not those of one state.
+`kills` trains a small classifier with `BackupAndRestore` and kills its process at a random time.
+Another process continues to the end. Then the weights are compared to training without
+interruption.
+
+`memory` repeatedly opens the bundled model, trains it, uses it and deletes it, and prints resident
+memory. `calls` repeatedly calls small models for all tasks. `stream` trains on a dataset that is
+never fully loaded into memory.
+
+`threads` calls small models from several threads while they are being changed. It counts outputs
+that do not match any single state of the weights.
 """
 
 import argparse
@@ -32,11 +36,11 @@ import time
 
 TEXTS = ["a good film", "a bad film about a dog", "it was fine", "a dog"] * 16
 LABELS = ["good", "bad", "fine", "dog"] * 16
-MEASURED = (1, 2, 5, 10, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200)  # models before them
+MEASURED = (1, 2, 5, 10, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200)  # number of models
 
 
 def train(folder: pathlib.Path, name: str, steps: multiprocessing.connection.Connection) -> None:
-    """Train with a backup every three steps, send the number of each, and keep the weights."""
+    """Train with a backup every three steps, report each step, and save the final weights."""
     import keras
     import numpy as np
 
@@ -58,17 +62,17 @@ def train(folder: pathlib.Path, name: str, steps: multiprocessing.connection.Con
 
 
 def kills(times: int) -> None:
-    """Print for each kill the step after which it came, and how far apart the weights are."""
+    """For each kill, print the step at which it happened and how much the weights differ."""
     import numpy as np
 
     backend, draw, most = os.environ.get("KERAS_BACKEND", "tensorflow"), random.Random(0), 0.0
-    processes = multiprocessing.get_context("forkserver")  # which has imported what takes seconds
+    processes = multiprocessing.get_context("forkserver")  # imports slow modules only once
     processes.set_forkserver_preload(["encoder_zoo.tasks.classification.sequence_classifier"])
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
 
         def run(name: str, until: int | None = None) -> int:
-            """Train to the end, or kill the process after some steps; return how many it made."""
+            """Train to the end, or kill the process after some steps. Return the step count."""
             steps, of_process = processes.Pipe(duplex=False)
             process = processes.Process(target=train, args=(folder, name, of_process))
             process.start()
@@ -81,7 +85,7 @@ def kills(times: int) -> None:
                     break
                 made += 1
             if until:
-                time.sleep(draw.random() * 0.05)  # in the middle of a step, or of a backup
+                time.sleep(draw.random() * 0.05)  # this can be during a step or a backup
                 process.kill()
             process.join()
             return made
@@ -100,7 +104,7 @@ def kills(times: int) -> None:
 
 
 def memory(models: int) -> None:
-    """Print the resident memory after some models, in MB."""
+    """Print resident memory in MB after several numbers of models."""
     import keras
 
     import encoder_zoo as ez
@@ -114,20 +118,20 @@ def memory(models: int) -> None:
         classifier.classify(TEXTS[:8])
         classifier.predict(TEXTS[:8], verbose=0)
         del classifier
-        gc.collect()  # Keras's models are circles
+        gc.collect()  # Keras models contain reference cycles
         if number in MEASURED or number == models:
             row = {"backend": keras.config.backend(), "models": number, "MB": resident()}
             print(json.dumps(row), flush=True)
 
 
 def resident() -> float:
-    """Return the memory that this process has now, in MB."""
+    """Return the resident memory of this process in MB."""
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
 def calls(calls: int) -> None:
-    """Print the resident memory after a fifth of some calls of each method, and after all."""
+    """For each method, print resident memory after a fifth of all calls and after all calls."""
     import keras
 
     from encoder_zoo.encoders import get_family
@@ -151,10 +155,10 @@ def calls(calls: int) -> None:
 
 
 def asked_of(task) -> dict:
-    """Return functions that call the methods of inference of a small task, by their names."""
+    """Return functions to call each inference method of a small task, by name."""
     questions, x = task.tiny_questions(), task.tiny_data().x
     asked = {task.record.text_method: lambda: getattr(task, task.record.text_method)(*questions)}
-    if type(task).__name__ not in ("MaskedLM", "ReplacedTokenDetection"):  # they mask at random
+    if type(task).__name__ not in ("MaskedLM", "ReplacedTokenDetection"):  # their masks are random
         asked["predict"] = lambda: task.predict(x, verbose=0)
     if hasattr(task, "explain"):
         asked["explain"] = lambda: task.explain(*(values[0] for values in questions))
@@ -162,11 +166,11 @@ def asked_of(task) -> dict:
 
 
 def stream(rows: int, most: int) -> None:
-    """Print the resident memory while a classifier is trained on a dataset that is never whole.
+    """Print resident memory while training a classifier on a streamed dataset.
 
     Args:
-        rows: of the dataset.
-        most: after so many the training ends.
+        rows: Integer. Number of rows in the dataset.
+        most: Integer. Number of rows after which to stop training.
     """
     import keras
     import tensorflow as tf
@@ -210,11 +214,11 @@ QUESTIONS = {
 
 
 class Asked:
-    """A small model with the questions that threads ask it, and the answers of its states.
+    """A small model with methods to call from threads, and expected outputs for all weight states.
 
     Args:
-        cls: of the task.
-        trained: whether the model has been trained before.
+        cls: Task class.
+        trained: Boolean. Whether to train the model first. Defaults to True.
     """
 
     def __init__(self, cls, trained: bool = True):
@@ -244,7 +248,7 @@ class Asked:
     def fit(self, **options):
         return self.task.fit(self.x, self.y, 8, shuffle=False, verbose=0, **options)
 
-    # Questions: each returns numbers.
+    # Methods to call from threads. Each method returns floats.
 
     def one_batch(self):
         return numbers(self.task.predict(self.x[:4], verbose=0))
@@ -277,7 +281,7 @@ class Asked:
         except ValueError as error:
             if "Build the index again" not in str(error):
                 raise
-            return [-1.0] * 16  # the index is of another state, and says so
+            return [-1.0] * 16  # the index reports that it belongs to another state
         return [hit["score"] for hits in found for hit in sorted(hits, key=lambda h: h["index"])]
 
     def entities(self):
@@ -291,7 +295,7 @@ class Asked:
         return np.asarray(getattr(self, name)(), "float64").reshape(-1)
 
     def note(self) -> None:
-        """Keep the answers of the present state of the weights."""
+        """Store all outputs for the current weights."""
         self.states.append({name: self.ask(name) for name in self.questions})
 
 
@@ -302,14 +306,14 @@ def as_array(tensor):
 
 
 def numbers(outputs):
-    """Return the outputs of a task in one vector."""
+    """Concatenate all task outputs to one vector."""
     import numpy as np
 
     return np.concatenate([np.reshape(one, -1) for one in outputs])
 
 
 class Noting:
-    """A callback that keeps the answers after every step."""
+    """A callback to store outputs after every step."""
 
     def __new__(cls, asked: Asked):
         import keras
@@ -322,7 +326,7 @@ class Noting:
 
 
 def two_states(asked: Asked) -> list:
-    """Return the weights of now, and others."""
+    """Return the current weights and changed weights."""
     import numpy as np
 
     rng, now = np.random.default_rng(0), asked.task.get_weights()
@@ -330,7 +334,7 @@ def two_states(asked: Asked) -> list:
 
 
 def alternate(asked: Asked, change) -> None:
-    """Change the weights to others and back, noting both states."""
+    """Change the weights and restore them, storing outputs for both states."""
     now, others = two_states(asked)
     for weights in (others, now):
         change(weights)
@@ -381,7 +385,7 @@ def train_on_batch(asked: Asked, folder: pathlib.Path) -> None:
 
 
 def second_fit(asked: Asked, folder: pathlib.Path) -> None:
-    """Fit in another thread at every step, which is refused."""
+    """Call fit in another thread at every step, which should raise an error."""
     import keras
 
     refused = []
@@ -404,7 +408,7 @@ def second_fit(asked: Asked, folder: pathlib.Path) -> None:
 
 
 def fit_of_shared(asked: Asked, folder: pathlib.Path) -> None:
-    """Train another task that has the same backbone."""
+    """Train another task that uses the same backbone."""
     import encoder_zoo as ez
 
     preprocessor = ez.SequenceClassifierPreprocessor(asked.task.preprocessor.tokenizer)
@@ -415,7 +419,7 @@ def fit_of_shared(asked: Asked, folder: pathlib.Path) -> None:
 
 
 def distilled(asked: Asked, folder: pathlib.Path) -> None:
-    """Train it as a student, while its teacher is trained too."""
+    """Train the model as a student while its teacher is being trained, too."""
     import encoder_zoo as ez
 
     teacher = Asked(type(asked.task))
@@ -455,12 +459,12 @@ def keras_callbacks():
 
 
 def copied(asked: Asked, folder: pathlib.Path, copy) -> None:
-    """Make copies while weights change, such as by saving and loading: each is of one state.
+    """Copy the model while its weights change. Each copy should have a single state.
 
     Args:
-        asked: a model.
-        folder: to write to.
-        copy: function of a task and a folder that returns a copy.
+        asked: `Asked`. Model to copy.
+        folder: Path to write to.
+        copy: Function to call with a task and a folder. It returns a copy.
     """
     import numpy as np
 
@@ -509,7 +513,7 @@ def by_weights(task, folder: pathlib.Path):
 
 
 def by_export(task, folder: pathlib.Path):
-    """Return the answers of an export, as a model that has only these."""
+    """Export a task and return its outputs in an object that only supports `predict`."""
     import types
 
     import tensorflow as tf
@@ -544,7 +548,7 @@ def indexed(asked: Asked, folder: pathlib.Path) -> None:
         asked.task.load_index(folder / "index").search(asked.x[:2])
 
 
-# {operation: (what is done, whether the model has been trained before, the backends that can)}
+# {operation: (function, whether to train the model first, supported backends)}
 ALL, TF = ("tensorflow", "jax", "torch"), ("tensorflow",)
 OPERATIONS = {
     "set_weights": (lambda a, f: alternate(a, a.task.set_weights), True, ALL),
@@ -576,17 +580,17 @@ OPERATIONS = {
 OF_FIT = {name for name in OPERATIONS if "fit" in name or "distil" in name or "train" in name}
 
 
-# After these the model is another one.
+# These operations change the model, so that a new model is needed.
 LASTS = {"quantize int8", "adapters enable, fit, save, load", "first fit"}
 
 
 def threads(seconds: float, only: str, questions: list[str]) -> None:
-    """Print for each task and operation how many answers of threads were of one state.
+    """For each task and operation, print how many outputs match a single state.
 
     Args:
-        seconds: for which an operation is repeated, if it is shorter.
-        only: a regular expression for the tasks and operations that are run.
-        questions: those that are asked; all if there are none.
+        seconds: Float. Minimum duration. Shorter operations are repeated.
+        only: String. Regular expression to select tasks and operations.
+        questions: List of strings. Methods to call. If empty, all methods are called.
     """
     import keras
 
@@ -595,7 +599,7 @@ def threads(seconds: float, only: str, questions: list[str]) -> None:
     logging.getLogger("encoder_zoo").setLevel(logging.ERROR)
     backend = keras.config.backend()
     for cls in (ez.SequenceClassifier, ez.TextEmbedder, ez.TokenClassifier):
-        asked = None  # made anew only where it must be: compilers take longer than the rest
+        asked = None  # only created when needed, because compiling is slow
         for name, (change, trained, backends) in OPERATIONS.items():
             skipped = name.startswith("index") != (cls is ez.TextEmbedder) and name.startswith("i")
             if backend in backends and not skipped and re.search(only, f"{cls.__name__} {name}"):
@@ -606,7 +610,7 @@ def threads(seconds: float, only: str, questions: list[str]) -> None:
                     row = ask_while(asked, name, change, seconds, questions)
                     if name not in LASTS:
                         asked.task.set_weights(first)
-                except Exception as error:  # the model is broken
+                except Exception as error:  # the model can no longer be used
                     row, asked = {"operation": name, "failed": repr(error)[:500]}, None
                 if name in LASTS:
                     asked = None
@@ -614,14 +618,14 @@ def threads(seconds: float, only: str, questions: list[str]) -> None:
 
 
 def ask_while(asked: Asked, name: str, change, seconds: float, questions: list[str]) -> dict:
-    """Ask in threads while something is done; return the counts of answers."""
+    """Call a model from threads during an operation, and count its outputs."""
     import numpy as np
 
     without = set()
     if name in OF_FIT:
-        without = {"evaluate"}  # it waits for the end of `fit`
+        without = {"evaluate"}  # evaluate waits until fit has ended
     elif name.startswith("quantize"):
-        without = {"evaluate", "explain"}  # int8 has no gradients
+        without = {"evaluate", "explain"}  # int8 does not have gradients
     known = [n for n in QUESTIONS[type(asked.task).__name__] if not questions or n in questions]
     asked.questions, asked.states = [n for n in known if n not in without], []
     asked.note()

@@ -1,13 +1,16 @@
-"""Search among many vectors: exact, by our graph, and by the bare libraries that make graphs.
+"""Search large sets of vectors, using exact search, HNSW graphs, and other graph libraries.
 
     python benchmarks/engines.py --vectors 1000000 --folder graphs
 
-Milliseconds are of one query and of 100 at once; recall is the part of the 10 nearest that is
-found, also behind filters that half and a tenth of the vectors meet, and after a tenth were
-removed. The vectors are drawn: 48 dimensions in 1,000 groups, and noise in all 384, as random ones
-have no near neighbours. Bare faiss searches in the graph that it has built for ours. Graphs are
-built in parts, and kept in the folder: killed and started again, the program goes on where it was,
-and later runs search alone. Needs faiss-cpu; usearch, if it is installed, is measured too.
+Times are given in milliseconds for one query and for 100 queries in one call. Recall is the
+fraction of the 10 nearest vectors that are found. It is also measured with filters that match one
+half and one tenth of all vectors, and after removing one tenth of all vectors.
+
+Vectors are random points in 1,000 groups with 48 dimensions, with noise in all 384 dimensions,
+because purely random vectors do not have near neighbors. faiss searches the same graph that it has
+built for this package. Graphs are built in parts and saved to the folder. If this script is killed,
+the next run will continue, and later runs only measure search. This script requires faiss-cpu. If
+usearch is installed, it will also be measured.
 """
 
 import argparse
@@ -25,11 +28,11 @@ from encoder_zoo.tasks.retrieval.engines import GraphVectors
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors, Int8Vectors
 
 WIDTH, TOP_K, QUERIES = 384, 10, 100
-PART = 20_000  # vectors that are added at once to a graph that is kept
+PART = 20_000  # number of vectors to add at once to a saved graph
 
 
 def drawn(count: int, seed: int) -> np.ndarray:
-    """(count, WIDTH) of unit length."""
+    """Create (count, WIDTH) vectors of unit length."""
     shared, draw = np.random.default_rng(0), np.random.default_rng(seed)
     directions = shared.standard_normal((48, WIDTH), dtype="float32")
     groups = shared.standard_normal((1_000, 48), dtype="float32")
@@ -44,7 +47,7 @@ def drawn(count: int, seed: int) -> np.ndarray:
 
 
 def milliseconds(search: Callable, queries: np.ndarray) -> tuple[float, float]:
-    """Of one query, the median of all, and of all at once, for each."""
+    """Return the median time for one query, and the time per query for all queries at once."""
     search(queries[:1])
     times = []
     for i in range(len(queries)):
@@ -85,7 +88,7 @@ def timed(make: Callable):
 def graph_of(
     base: Float32Vectors, folder: pathlib.Path | None, name: str
 ) -> tuple[GraphVectors, float]:
-    """Return the store of vectors and their graph, and the seconds in which it was built."""
+    """Return a vector store with its graph, and how many seconds it took to build."""
     if folder is None:
         return timed(lambda: GraphVectors(base))
     path = folder / f"{name}_{len(base)}.npz"
@@ -98,7 +101,7 @@ def graph_of(
         part = base.taken(slice(len(levels) + PART))
         store, took = timed(functools.partial(GraphVectors, part, links, levels))
         links, levels, seconds = store.links.copy(), store.levels, seconds + took
-        # A run that is killed while it writes leaves the last file.
+        # If this process is killed while writing, the previous file remains.
         np.savez(path.with_suffix(".part.npz"), links=links, levels=levels, seconds=seconds)
         path.with_suffix(".part.npz").replace(path)
     return GraphVectors(base, links, levels), seconds
@@ -129,7 +132,7 @@ def searching(store: Float32Vectors, among: np.ndarray | None = None) -> Callabl
 def measure_graph(
     exact: Float32Vectors, queries: np.ndarray, expected: np.ndarray, folder: pathlib.Path | None
 ) -> GraphVectors:
-    """Print the lines of our graph, of the library in it, and behind filters; return the graph."""
+    """Measure a graph and its library, with and without filters, and return the graph."""
     store, built = graph_of(exact, folder, "float32")
     report('engine="hnsw"', searching(store), queries, expected, store.nbytes, built)
     bare = store._graph
@@ -142,7 +145,7 @@ def measure_graph(
         report(name, searching(store, among), queries, right)
         chosen = np.isin(np.arange(len(exact)), among)
         selector = faiss.IDSelectorBitmap(np.packbits(chosen, bitorder="little"))
-        # As many of the vectors that meet the filter as a search without one comes by.
+        # Visit as many matching vectors as a search without filter visits in total.
         breadth = int(engines.BREADTH / share)
         params = faiss.SearchParametersHNSW(efSearch=breadth, sel=selector)
 
@@ -154,7 +157,7 @@ def measure_graph(
 
 
 def measure_removal(store: GraphVectors, exact: Float32Vectors, queries: np.ndarray) -> None:
-    """Print the line of our graph after a tenth was removed."""
+    """Measure a graph after removing one tenth of its vectors."""
     count = len(exact)
     indices = np.sort(np.random.default_rng(4).permutation(count)[: int(0.9 * count)])
     expected = exact.taken(indices).nearest(queries, TOP_K)[0]
@@ -166,7 +169,7 @@ def measure_removal(store: GraphVectors, exact: Float32Vectors, queries: np.ndar
 def measure_int8(
     exact: Float32Vectors, queries: np.ndarray, expected: np.ndarray, folder: pathlib.Path | None
 ) -> None:
-    """Print the line of our graph in int8, against float32's nearest."""
+    """Measure an int8 graph. Recall is computed from the nearest float32 vectors."""
     coarse = Int8Vectors.of(exact.vectors)
     store, built = graph_of(coarse, folder, "int8")
     name = 'engine="hnsw", int8'

@@ -1,22 +1,23 @@
-"""Fine-tune entities by their names on CoNLL-2003: F1 and speed, ours and of gliner's trainer.
+"""Compare EntityExtractor and gliner on CoNLL-2003: entity F1 and training speed.
 
     python benchmarks/entities.py --seeds 0 1 2
     python benchmarks/entities.py --work speed --limit 1000 --seeds 0 1 2
 
-Both sides begin with the same encoder and random layers behind it, and have one recipe: AdamW after
-10 % warmup, linear decay, weight decay 0.01 except for biases and LayerNorm, gradients clipped at
-norm 1, the focal loss summed over a batch, and all labels with each sentence, in random order. Each
-splits the sentences into words by itself, which is the same rule. Batches are as each side makes
-them: ours of like length. Every run is a process of its own; sides take turns.
+Both sides start with the same encoder and randomly initialized layers. They use AdamW with 10 %
+warmup and linear decay, weight decay 0.01 except for biases and LayerNorm, and gradient clipping at
+norm 1. The focal loss is summed over each batch. Each sentence is combined with all labels in
+random order. Each side uses its own code to split sentences into words, but the rule is the same.
+Each side also creates its own batches. This package groups them by length. Each run uses a separate
+process, and sides run in turns.
 
-- quality: exact-match micro F1 of the entities of testa; and of WNUT-17's test set, asked for its
-  own six labels, of which only person and location were trained;
-- speed: sentences a second in training, whatever `fit` does first included; and the seconds of all
-  cores together, which say more on a machine that others use too.
+- quality: exact-match micro F1 on CoNLL-2003 testa and on the WNUT-17 test set. WNUT-17 has six
+  labels, but only person and location are used in training.
+- speed: training sentences per second, including all preparation in `fit`, and CPU seconds over all
+  cores, which are more reliable on shared machines.
 
-`ENCODER_ZOO_GLINER` names a Python interpreter with gliner, of a virtual environment with
-`pip install gliner torch accelerate`. `ENCODER_ZOO_DATA` names a folder as in
-`token_classification.py`.
+Set `ENCODER_ZOO_GLINER` to a Python interpreter with gliner, for example in a virtual environment
+created with `pip install gliner torch accelerate`. Set `ENCODER_ZOO_DATA` to a folder as described
+in `token_classification.py`.
 """
 
 import argparse
@@ -33,7 +34,7 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 TRAINED = {"PER": "person", "LOC": "location", "ORG": "organization", "MISC": "miscellaneous"}
-ASKED = {"creative-work": "creative work"}  # of WNUT-17, whose other types are words already
+ASKED = {"creative-work": "creative work"}  # for WNUT-17, where all other types are already words
 MARKERS = ["<<ENT>>", "<<SEP>>"]
 
 
@@ -41,7 +42,7 @@ MARKERS = ["<<ENT>>", "<<SEP>>"]
 
 
 def ours(job: dict) -> tuple:
-    """Return seconds of training, and a function that finds entities."""
+    """Train a model. Return the training time in seconds and a function to find entities."""
     import keras
 
     import encoder_zoo as ez
@@ -56,7 +57,7 @@ def ours(job: dict) -> tuple:
 
 
 def gliner(job: dict) -> tuple:
-    """Return the same of gliner's trainer."""
+    """Do the same with gliner."""
     import gliner
     import transformers
     from gliner.config import GLiNERConfig
@@ -99,7 +100,7 @@ def gliner(job: dict) -> tuple:
 
 
 def timed(train) -> dict[str, float]:
-    """Return the seconds that a function takes, and those of all cores together."""
+    """Return how many seconds a function takes, as wall time and as CPU time over all cores."""
     start, cores = time.perf_counter(), sum(os.times()[:4])
     train()
     return {"wall": time.perf_counter() - start, "cpu": sum(os.times()[:4]) - cores}
@@ -109,7 +110,7 @@ SIDES = {"encoder_zoo": ours, "gliner": gliner}
 
 
 def measure(side: str, path: str) -> None:
-    """Do the job of a file, and write its results there."""
+    """Run a job described in a file and write its results to the same file."""
     path = pathlib.Path(path)
     job = json.loads(path.read_text())
     seconds, find = SIDES[side](job)
@@ -124,7 +125,7 @@ def measure(side: str, path: str) -> None:
 
 
 def read(path: pathlib.Path, names: dict[str, str], limit: int | None) -> tuple[list, list]:
-    """Return sentences, their words with spaces between, and their spans (start, end, label)."""
+    """Read sentences, with words joined by spaces, and their spans (start, end, label)."""
     import encoder_zoo as ez
     from encoder_zoo.tasks.tagging.tags import spans_of_tags
 
@@ -146,7 +147,7 @@ def labels_of(spans: list) -> list[str]:
 
 
 def run(side: str, job: dict) -> dict:
-    """Return the results of a job in a process of its own."""
+    """Run a job in a separate process and return its results."""
     python = sys.executable if side == "encoder_zoo" else os.environ["ENCODER_ZOO_GLINER"]
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "job.json"
@@ -156,14 +157,14 @@ def run(side: str, job: dict) -> dict:
 
 
 def f1(found: list, spans: list) -> float:
-    """Return the micro F1 of entities, in percent."""
+    """Compute micro F1 for entities, in percent."""
     pairs = zip(found, spans, strict=True)
     right = sum(len({*map(tuple, row)} & {(e[2], *e[:2]) for e in true}) for row, true in pairs)
     return 200 * right / max(sum(map(len, found)) + sum(map(len, spans)), 1)
 
 
 def shown(values: list[float]) -> str:
-    """Return the mean and the range."""
+    """Format the mean and the range."""
     mean, *bounds = (f"{v:.1f}" for v in (statistics.mean(values), min(values), max(values)))
     return mean if len(values) == 1 else f"{mean} ({' to '.join(bounds)})"
 

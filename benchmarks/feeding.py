@@ -1,13 +1,14 @@
-"""Measure how many cores feed a device: tokens a second from a stream to padded batches.
+"""Measure how many CPU cores are needed to feed a device with padded batches from a stream.
 
     KERAS_BACKEND=torch python benchmarks/feeding.py
     KERAS_BACKEND=torch python benchmarks/feeding.py --device 431000 --count 20000
 
-Paragraphs of Wikipedia, joined to some 128 and some 512 tokens of BERT's vocabulary and padded to
-them, come from a `keras.utils.PyDataset` of batches of 32; the first pass tokenizes them and
-writes a `TokenCache`, the second one reads it. Seconds are of the processor, so that they are those
-of one core; `--device` is how many tokens a second a device trains on (431,000 of BERT-base on a
-H200, see the figures of a GPU). The largest memory shows that passes keep nothing.
+Wikipedia paragraphs are joined to texts with about 128 and about 512 BERT tokens and padded to this
+length. A `keras.utils.PyDataset` returns them in batches of 32. The first pass tokenizes texts and
+writes a `TokenCache`. The second pass reads this cache. Times are CPU seconds, so the results apply
+to a single core. Set `--device` to the number of tokens per second in training on this device
+(431,000 for BERT-base on an H200, see the GPU results). Peak memory shows that no pass keeps data
+in memory.
 """
 
 import argparse
@@ -30,7 +31,7 @@ BATCH, LENGTHS, WORDS = 32, (128, 512), 0.75
 
 
 class Batches(keras.utils.PyDataset):
-    """Batches of texts that are in memory."""
+    """Batches with texts in memory."""
 
     def __init__(self, texts: list[str]):
         super().__init__()
@@ -44,7 +45,7 @@ class Batches(keras.utils.PyDataset):
 
 
 def long_texts(paragraphs: list[str], words: int, count: int) -> list[str]:
-    """Return texts of consecutive words of the paragraphs, over and over."""
+    """Create texts from consecutive words, starting again after the last paragraph."""
     every = " ".join(paragraphs).split(" ")
     starts = (number * words % (len(every) - words) for number in range(count))
     return [" ".join(every[start : start + words]) for start in starts]
@@ -57,7 +58,7 @@ def batches(task, source) -> Iterator:
 
 
 def rate(task, source, length: int, count: int) -> float:
-    """Return tokens of padded batches in a second of the processor."""
+    """Return how many tokens in padded batches are created per CPU second."""
     start, tokens = time.process_time(), 0
     for x, *_ in itertools.islice(batches(task, source), count // BATCH):
         tokens += x["token_ids"].size
@@ -79,7 +80,7 @@ def main() -> None:
         task = ez.SequenceClassifier.from_preset(
             MINILM, labels=["good", "bad"], sequence_length=length
         )
-        # Most words are one token; what is left is padding.
+        # Most words are a single token. The rest is padding.
         source = Batches(long_texts(lines, int(length * WORDS), options.count))
         with tempfile.TemporaryDirectory() as folder:
             cache = ez.TokenCache(source, folder)

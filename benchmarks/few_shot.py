@@ -1,16 +1,18 @@
-"""Figures of classification from few examples, of BANKING77 and CLINC150.
+"""Evaluate classification with few training examples on BANKING77 and CLINC150.
 
     python benchmarks/few_shot.py --examples 8 --intents 20 --seeds 0 1 2
 
-The accuracy on held-out texts, from all-MiniLM-L6-v2, after 8 examples of each of 20 intents:
+This prints the accuracy on held-out texts after training all-MiniLM-L6-v2 on 8 examples for each of
+20 intents:
 
-- `head`: a logistic regression of the vectors, the encoder left as it is
-- `few-shot`: `FewShotClassifier`, whose encoder is trained on pairs of the examples first
+- `head`: logistic regression on vectors, without training the encoder
+- `few-shot`: `FewShotClassifier`, which trains the encoder on pairs of examples first
 - `fine-tuned`: `SequenceClassifier`, fine-tuned on the same examples
 
-`--examples` takes several numbers: of BANKING77 up to 35, as its rarest intent has, of CLINC150 up
-to 50. Intents and examples are drawn anew for each seed. Held out are at most 1,000 texts of these
-intents. `--intents 0` takes all. `ENCODER_ZOO_DATA` names the folder of the data.
+Several values can be passed to `--examples`. For BANKING77 the maximum is 35, because its rarest
+intent has 35 examples. For CLINC150 the maximum is 50. Intents and examples are sampled for each
+seed. Up to 1,000 texts with these intents are held out. Use `--intents 0` to include all intents.
+Set `ENCODER_ZOO_DATA` to the data folder.
 """
 
 import argparse
@@ -26,7 +28,7 @@ from sources import DATA, MINILM, need_data
 import encoder_zoo as ez
 
 MAX_HELD_OUT = 1000
-Rows = list[tuple[str, str]]  # text and intent
+Rows = list[tuple[str, str]]  # (text, intent)
 
 
 def banking77() -> tuple[Rows, Rows]:
@@ -49,7 +51,7 @@ SETS = {"BANKING77": banking77, "CLINC150": clinc150}
 def draw(
     train: Rows, test: Rows, examples: int, intents: int, rng: np.random.Generator
 ) -> tuple[Rows, Rows]:
-    """Return examples of each of some intents, and held-out texts of these."""
+    """Sample intents. Return examples for each intent, and held-out texts."""
     names = sorted({intent for _, intent in train})
     chosen = {*(rng.choice(names, intents, replace=False) if intents else names)}
     few = []

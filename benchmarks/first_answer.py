@@ -1,12 +1,12 @@
-"""From the start of a process to its first vector, then one sentence and 600: MiniLM, side by side.
+"""Measure the time from process start to the first MiniLM vector, and then for 1 and 600 sentences.
 
     python benchmarks/first_answer.py --runs 5
 
-Each way is a process of its own: an export opened by `open_export` in float32 and in int8, a bare
-session of ONNX Runtime with `tokenizers`, this package on TensorFlow and on PyTorch, and
-transformers. Wall time is from the start of the process to the first vector; seconds of the
-processor are of all threads until then; memory is the peak, of Linux, until then and at the end.
-One sentence is the median of 50. Every vector is compared with the first way's. Needs the extra
+Each way runs in a separate process: exports opened with `open_export` in float32 and in int8, ONNX
+Runtime with `tokenizers`, this package on TensorFlow and on PyTorch, and transformers. Wall time
+and CPU time for all threads are measured from process start to the first vector. Peak memory is
+read from Linux after the first vector and at the end. The time for one sentence is a median over 50
+calls. All vectors are compared to vectors from the first way. This script requires the extra
 `peers`.
 """
 
@@ -31,7 +31,7 @@ WAYS = ("open_export float32", "open_export int8", "bare", "tensorflow", "torch"
 
 
 def read_sentences(count: int) -> list[str]:
-    """Review sentences."""
+    """Read review sentences."""
     path = ROOT / "guides" / "data" / "sentiment_sentences.tsv"
     with open(path, encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -39,7 +39,7 @@ def read_sentences(count: int) -> list[str]:
 
 
 def make_embed(way: str, folder: pathlib.Path):
-    """Return a function of sentences that returns their vectors, imports included."""
+    """Import packages and return a function that embeds sentences."""
     if way.startswith("open_export"):
         import encoder_zoo as ez
 
@@ -54,7 +54,7 @@ def make_embed(way: str, folder: pathlib.Path):
 
 
 def make_bare(folder: pathlib.Path):
-    """Return what is possible: a session and a tokenizer, without checks."""
+    """Return a minimal function with an ONNX session and a tokenizer, without any checks."""
     import onnxruntime
     import tokenizers
 
@@ -78,7 +78,7 @@ def make_bare(folder: pathlib.Path):
 
 
 def make_transformers():
-    """Return the mean of the tokens' vectors, of unit length."""
+    """Return a function for mean pooling and normalization with transformers."""
     import torch
     import transformers
 
@@ -102,7 +102,7 @@ def make_transformers():
 
 
 def measure(way: str, folder: pathlib.Path) -> None:
-    """Print the measures of this process as JSON, after the time of the first vector."""
+    """Print when the first vector is ready, followed by the measurements as JSON."""
     embed = make_embed(way, folder)
     first = embed([TEXT])
     print(time.time(), flush=True)
@@ -112,7 +112,7 @@ def measure(way: str, folder: pathlib.Path) -> None:
         start = time.perf_counter()
         embed([sentence])
         seconds.append(time.perf_counter() - start)
-    embed(sentences)  # graphs are traced
+    embed(sentences)  # traces all graphs first
     start = time.perf_counter()
     vectors = embed(sentences)
     found["per_second"] = len(sentences) / (time.perf_counter() - start)
@@ -126,7 +126,7 @@ def peak_memory() -> float:
 
 
 def export(folder: pathlib.Path) -> None:
-    """Write the exports, in a process with Keras."""
+    """Write exports, using a process with Keras."""
     import encoder_zoo as ez
 
     model = ez.TextEmbedder.from_preset(MINILM)
@@ -135,7 +135,7 @@ def export(folder: pathlib.Path) -> None:
 
 
 def run(way: str, folder: pathlib.Path) -> dict[str, float]:
-    """Measure a way in a process of its own."""
+    """Measure one way in a separate process."""
     backend = "torch" if way == "torch" else "tensorflow"
     env = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, __file__, "--way", way, "--folder", str(folder)]
@@ -163,7 +163,7 @@ def main() -> None:
 
 
 def compare(ways: list[str], runs: int) -> None:
-    """Print the table of medians. Runs of the ways alternate."""
+    """Print a table with medians. All ways run in turns."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         command = [sys.executable, __file__, "--way", "export", "--folder", name]

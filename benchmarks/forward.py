@@ -1,17 +1,18 @@
-"""The forward pass beside transformers on torch, in float32 and in bfloat16.
+"""Compare forward passes between encoder_zoo and transformers on torch, in float32 and bfloat16.
 
     python benchmarks/forward.py
     python benchmarks/forward.py --shapes 32x16 8x256 --rounds 20
     python benchmarks/forward.py --parts
 
-Both sides have the all-MiniLM-L6-v2 weights and the same ids, no padding, and as many threads as
-the machine has cores. They take turns, pass by pass, so that a busy machine slows both; figures
-are medians of milliseconds. Ours is a TensorFlow graph of any batch and length. "mixed_bfloat16"
-keeps float32 weights, as in training, and casts them in every pass; "bfloat16" has them in
-bfloat16, as torch's. Needs the extra `peers`.
+Both sides use all-MiniLM-L6-v2 weights, the same ids without padding, and one thread per CPU core.
+They run in turns, so that both are affected when the machine is busy. Results are medians in
+milliseconds. This package runs a TensorFlow graph for any batch size and length. "mixed_bfloat16"
+keeps weights in float32, as in training, and casts them in every pass. "bfloat16" stores weights in
+bfloat16, like torch. This script requires the extra `peers`.
 
-The table also has float32's share of sgemm: the pass's matrix products a second, beside those of a
-product of two square matrices by torch, in the same turns. `--parts` has the parts of one block.
+The table also shows float32 speed as a fraction of sgemm: matrix products per second in a forward
+pass, divided by those in a product of two square matrices with torch. Use `--parts` to measure all
+parts of a block.
 """
 
 import argparse
@@ -34,7 +35,7 @@ import encoder_zoo as ez
 OURS = ("float32", "mixed_bfloat16", "bfloat16")
 TORCH = ("float32", "bfloat16")
 SHAPES = ("32x16", "32x64", "8x256")
-SQUARE = 1536  # rows of the matrices of sgemm
+SQUARE = 1536  # number of rows in matrices for sgemm
 
 
 def ours(dtype: str) -> Callable[[np.ndarray], object]:
@@ -57,7 +58,7 @@ def theirs(dtype: str) -> Callable[[np.ndarray], object]:
 
 
 def parts_of_ours() -> dict[str, Callable[[np.ndarray], object]]:
-    """{part of the first block: its graph}, of (B, L, D) each."""
+    """Return a dict {part of the first block: graph}. Graph inputs have shape (B, L, D)."""
     backbone = ez.Backbone.from_preset(MINILM)
     block = backbone.blocks[0]
     times = block.intermediate_dim // block.hidden_dim
@@ -97,7 +98,7 @@ def parts_of_theirs() -> dict[str, Callable[[np.ndarray], object]]:
 
 
 def print_parts(shapes: list[str], rounds: int) -> None:
-    """Print milliseconds of the parts of one block, of both sides."""
+    """Print milliseconds for all parts of a block on both sides."""
     ours, theirs = parts_of_ours(), parts_of_theirs()
     print("| shape | part of a block | ours | torch | ratio |\n|---|---|---|---|---|")
     for shape in shapes:
@@ -111,7 +112,7 @@ def print_parts(shapes: list[str], rounds: int) -> None:
 
 
 def products(batch: int, length: int) -> float:
-    """Return the floating-point operations of all matrix products of a pass."""
+    """Count floating-point operations for all matrix products in a forward pass."""
     config = transformers.AutoConfig.from_pretrained(MINILM)
     hidden, inner = config.hidden_size, config.intermediate_size
     token = 2 * (4 * hidden**2 + 2 * hidden * inner + 2 * length * hidden)
@@ -124,7 +125,7 @@ def sgemm() -> Callable[[np.ndarray], object]:
 
 
 def medians(sides: dict[str, Callable], ids: np.ndarray, rounds: int) -> dict[str, float]:
-    """{side: median milliseconds of a pass}; the first passes, which warm up, do not count."""
+    """Return a dict {side: median milliseconds per pass}. The first passes are used to warm up."""
     times = collections.defaultdict(list)
     for _ in range(rounds + 2):
         for name, forward in sides.items():
@@ -155,7 +156,7 @@ def main() -> None:
         size = [int(number) for number in shape.split("x")]
         ids = np.random.default_rng(0).integers(1000, 20000, size)
         ms = medians({**sides, "sgemm": sgemm()}, ids, arguments.rounds)
-        rate = 2 * SQUARE**3 / ms.pop("sgemm")  # operations in a millisecond
+        rate = 2 * SQUARE**3 / ms.pop("sgemm")  # operations per millisecond
         ratios = [
             ms["ours float32"] / ms["torch float32"],
             ms["ours mixed_bfloat16"] / ms["torch bfloat16"],

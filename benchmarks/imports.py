@@ -1,12 +1,12 @@
-"""Memory and seconds of a new process until its first answer, step by step.
+"""Measure memory and CPU time from process start to the first prediction, step by step.
 
     KERAS_BACKEND=torch python benchmarks/imports.py
     KERAS_BACKEND=torch python benchmarks/imports.py --first pandas sklearn matplotlib.pyplot jax
     python benchmarks/imports.py --pipeline
 
-Keras imports some packages only because they are installed: those that `--first` names are imported
-before it, so that each shows its own share. Seconds are of the processor, of all threads. With
-`--pipeline` it is transformers' text-classification pipeline, on torch. Memory is read from Linux.
+Keras imports some packages just because they are installed. To show how much each of them adds, use
+`--first` to import them before Keras. Times are CPU seconds over all threads. Memory is read from
+Linux. Use `--pipeline` to measure a text-classification pipeline in transformers on torch.
 """
 
 import argparse
@@ -22,14 +22,14 @@ TEXT = "A good film."
 
 
 def report(step: str) -> None:
-    """A line of the table."""
+    """Print a table row."""
     status = pathlib.Path("/proc/self/status").read_text()
     [memory] = [line.split()[1] for line in status.split("\n") if line.startswith("VmRSS:")]
     print(f"| {step} | {int(memory) / 1024:.0f} MB | {time.process_time():.1f} s |", flush=True)
 
 
 def ours(first: list[str]) -> None:
-    """Imports, and an answer of a classifier with a random head."""
+    """Import this package and run a classifier with a random head."""
     for name in (FRAMEWORKS[os.environ.get("KERAS_BACKEND", "tensorflow")], *first, "keras"):
         importlib.import_module(name)
         report(f"`import {name}`")
@@ -43,7 +43,7 @@ def ours(first: list[str]) -> None:
 
 
 def pipeline() -> None:
-    """The same with transformers."""
+    """Do the same with transformers."""
     import transformers
 
     transformers.pipeline("text-classification", model=str(MINILM))(TEXT)

@@ -1,13 +1,13 @@
-"""Loading a preset's weights from each format: seconds, and the memory at its peak.
+"""Measure time and peak memory for loading preset weights from each format.
 
     python benchmarks/loading.py
     python benchmarks/loading.py --rounds 5 --layers 24 --width 1024
 
-A BERT with random weights (that of BERT-base: 438 MB) is saved as safetensors, and by torch.save in
-its two formats. Each load is a process of its own, which the formats take in turns; transformers,
-on PyTorch, reads the same files. Seconds are of the loading alone, without imports; memory is by
-how much the process's peak grows meanwhile, as Linux tells it. Figures are medians; ratios are to
-safetensors on the same side. Needs the extra `peers`.
+A BERT model with random weights (438 MB for BERT-base) is saved as safetensors and in both
+torch.save formats. Each load runs in a separate process, and formats run in turns. transformers
+loads the same files on PyTorch. Times are given in seconds for loading only, without imports.
+Memory is the increase in peak memory while loading, as reported by Linux. Results are medians, and
+ratios are relative to safetensors on the same side. This script requires the extra `peers`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ IMPORTS = {
     "encoder_zoo": "import encoder_zoo as ez; load = ez.Backbone.from_preset; load(sys.argv[2])",
     "transformers": "import transformers; load = transformers.AutoModel.from_pretrained",
 }
-# Loads a folder and prints the seconds and the growth of the peak in bytes.
+# Loads a folder. Prints how many seconds it takes and by how many bytes peak memory increases.
 PROGRAM = """
 import json, re, sys, time
 {imports}
@@ -41,7 +41,7 @@ print(json.dumps([time.perf_counter() - start, peak() - before]))
 
 
 def write_folders(root: pathlib.Path, layers: int, width: int) -> dict[str, pathlib.Path]:
-    """Writes one model in each format, and a small one beside them; returns {format: folder}."""
+    """Write a model in each format, and a small model for each. Return a dict {format: folder}."""
     import shutil
 
     import torch
@@ -67,7 +67,7 @@ def write_folders(root: pathlib.Path, layers: int, width: int) -> dict[str, path
 
 
 def measure(side: str, folder: pathlib.Path) -> tuple[float, float]:
-    """Loads a folder in a new process; returns the seconds and the growth in bytes."""
+    """Load a folder in a new process. Return seconds and the memory increase in bytes."""
     program = PROGRAM.format(imports=IMPORTS[side])
     command = [sys.executable, "-c", program, str(folder), str(folder.parent / "small")]
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

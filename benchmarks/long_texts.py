@@ -1,19 +1,20 @@
-"""Time and memory of ModernBERT by the length of a text, beside transformers on torch.
+"""Measure time and memory for ModernBERT by text length, compared to transformers on torch.
 
     python benchmarks/long_texts.py
     python benchmarks/long_texts.py --lengths 512 2048 --layers 3 --training
 
-One row, float32, random weights, as many threads as the machine has cores, a process for each
-side. Memory is the most that it held in the passes of a length, beyond what it held before its
-first pass. Times are the best of some passes; ours is a TensorFlow graph of any length. With
-`--training` a pass also takes gradients, both sides with gradient checkpointing. `--global-every`
-as many as there are layers leaves one global layer, so that what is left shows what local attention
-costs. Needs the extra `peers`, and Linux for the memory.
+Models have random weights in float32 and run on one row, with one thread per CPU core. Each side
+uses a separate process. Memory is the peak for all passes at this length, without the memory used
+before the first pass. Times are the fastest out of several passes. This package runs a TensorFlow
+graph for any length. With `--training`, passes include gradients, and both sides use gradient
+checkpointing. To measure only local attention, set `--global-every` to the number of layers, which
+leaves a single global layer. This script requires the extra `peers`. Memory is only measured on
+Linux.
 
-Several texts in one row, as `MaskedLMPreprocessor(pack_texts=True)` has them, spare padding, and
-`fit` and `predict` leave little to spare, as they put texts of like length together: of SST-2's
-67,349 training sentences in batches of 32, 4.6 % of the tokens that `fit` computes are padding and
-0.1 % of those of `predict`; in random order 67 % would be. So classifiers do not pack.
+`MaskedLMPreprocessor(pack_texts=True)` packs several texts into one row to avoid padding. In `fit`
+and `predict`, packing would not save much, because both group texts by length. For the 67,349
+training sentences in SST-2 and batches of 32, padding takes 4.6 % of all tokens in `fit` and 0.1 %
+in `predict`. In random order it would take 67 %. For this reason, classifiers do not pack texts.
 """
 
 import argparse
@@ -86,15 +87,15 @@ def theirs(layers: int, global_every: int, training: bool) -> Callable[[np.ndarr
 
 
 def measure(side: str, arguments: argparse.Namespace) -> list[dict[str, float]]:
-    """Of each length the seconds of the best pass, and MiB that passes needed beyond the model."""
+    """For each length, return the fastest pass in seconds and the additional memory in MiB."""
     make = ours if side == "ours" else theirs
     run = make(arguments.layers, arguments.global_every, arguments.training)
     random, found = np.random.default_rng(0), []
-    run(np.ones((1, 16), "int32"))  # what is traced and loaded counts as the model
+    run(np.ones((1, 16), "int32"))  # traces and loads everything, as part of the model
     before = memory("VmRSS")
     for length in arguments.lengths:
         ids = random.integers(1000, 20000, (1, length)).astype("int32")
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the most begins anew
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         seconds = []
         for _ in range(arguments.rounds):
             start = time.perf_counter()
@@ -105,7 +106,7 @@ def measure(side: str, arguments: argparse.Namespace) -> list[dict[str, float]]:
 
 
 def memory(name: str) -> float:
-    """MiB that the process holds ("VmRSS"), or held at most ("VmHWM")."""
+    """Return the current memory ("VmRSS") or peak memory ("VmHWM") in MiB."""
     lines = pathlib.Path("/proc/self/status").read_text().splitlines()
     [kibibytes] = [line.split()[1] for line in lines if line.startswith(name)]
     return int(kibibytes) / 1024

@@ -1,15 +1,16 @@
-"""Tokens a second of pretraining BERT, ours and transformers' Trainer, in turns on one machine.
+"""Compare tokens per second for pretraining BERT with encoder_zoo and transformers.
 
     python benchmarks/pretraining.py                        # BERT-Mini, batches of 32 rows of 128
     python benchmarks/pretraining.py --layers 6 --hidden 384 --rounds 3 --steps 8
     python benchmarks/pretraining.py --dtype bfloat16
 
-Both sides have the same model with both heads and new weights, the same rows (pairs of segments, of
-which half are random; all filled up to the length), 15 % of the tokens masked anew in every batch,
-AdamW with clipped gradients, dropout 0.1. Ours reads a corpus on disk and plans its rows while it
-trains; the other side is given such rows as ids in memory, and `DataCollatorForLanguageModeling`
-masks them. The seconds are those between the end of a call's third step and the end of its last,
-so without any tracing; tokens are those of the batch's shape. Needs the extra `peers`.
+Both sides train a new model with both heads on the same rows. Each row is a pair of segments that
+fills the whole length, and half of all pairs are random. In every batch, 15 % of all tokens are
+masked. The optimizer is AdamW with gradient clipping, and dropout is 0.1. This package reads a
+corpus from disk and plans rows while training. The Trainer gets these rows as ids in memory, and
+`DataCollatorForLanguageModeling` masks them. Times are measured from the end of the third step to
+the end of the last step, so that they do not include tracing. Token counts are based on the batch
+shape. Sides run in turns on the same machine. This script requires the extra `peers`.
 """
 
 import argparse
@@ -30,12 +31,12 @@ from encoder_zoo.extras.corpora.examples import planner
 from encoder_zoo.extras.corpora.reading import Reader, read_examples
 
 HERE = pathlib.Path(__file__).parent
-WARM = 3  # steps before the clock starts
-SENTENCES = 20  # of a document
+WARM = 3  # number of steps to skip before measuring
+SENTENCES = 20  # number of sentences per document
 
 
 class Clock:
-    """Seconds between the end of the step `WARM` and that of the last."""
+    """Measure seconds from the end of step `WARM` to the end of the last step."""
 
     def __init__(self):
         self.ends = []
@@ -49,7 +50,7 @@ class Clock:
 
 
 def documents() -> list[list[str]]:
-    """The sentences of the guides, some in a document."""
+    """Group sentences from the guides into documents."""
     path = HERE.parent / "guides" / "data" / "sentiment_sentences.tsv"
     header, *lines = path.read_text(encoding="utf-8").strip().split("\n")
     column = header.split("\t").index("sentence")
@@ -58,7 +59,7 @@ def documents() -> list[list[str]]:
 
 
 def our_side(corpus: ez.PretrainingCorpus, tokenizer, options):
-    """A function that trains so many steps and says how many seconds they took."""
+    """Return a function that trains for several steps and returns how many seconds they took."""
     backbone = ez.BertBackbone(
         tokenizer.vocabulary_size,
         num_layers=options.layers,
@@ -90,7 +91,7 @@ def our_side(corpus: ez.PretrainingCorpus, tokenizer, options):
 
 
 def their_side(corpus: ez.PretrainingCorpus, tokenizer, options):
-    """The same with transformers' Trainer."""
+    """Do the same with the transformers Trainer."""
     import transformers
 
     config = transformers.BertConfig(
@@ -137,7 +138,7 @@ def their_side(corpus: ez.PretrainingCorpus, tokenizer, options):
 
 
 def prepared_rows(corpus: ez.PretrainingCorpus, tokenizer, options) -> list[dict]:
-    """The corpus's pairs as transformers takes them, without masks."""
+    """Convert pairs in the corpus to transformers inputs, without masks."""
     preprocessor = ez.PretrainingPreprocessor(tokenizer, options.length, short_share=0.0)
     prepared = []
     for slot in Reader(corpus, planner(preprocessor), seed=0).ordered():

@@ -1,21 +1,21 @@
-"""Scores of a fine-tuned MiniLM, ours and transformers', with one recipe: a table.
+"""Compare results for fine-tuning MiniLM with encoder_zoo and transformers, using the same recipe.
 
     python benchmarks/quality.py                                  # everything, three seeds: hours
     python benchmarks/quality.py --works mrpc rte --seeds 0 1 2
     python benchmarks/quality.py --limit 2000 --results small.jsonl
     python benchmarks/quality.py --seeds                          # the table of what there is
 
-The recipe is the same on both sides: AdamW, 5e-5 after 10 % warmup, linear decay, weight decay
-0.01 except for biases and LayerNorm, gradients clipped at norm 1, batches of like length. Every
-training is a process of its own; its numbers are added to the file of results, the project's own
-`benchmarks/quality.jsonl` unless told otherwise, and what that holds already is not trained again,
-so that a run which was interrupted goes on.
+Both sides use AdamW with learning rate 5e-5, 10 % warmup and linear decay, weight decay 0.01 except
+for biases and LayerNorm, gradient clipping at norm 1, and batches grouped by length. Each training
+run uses a separate process and adds its results to a file, by default `benchmarks/quality.jsonl`.
+Runs with results in this file are skipped, so that an interrupted benchmark can be continued.
 
-The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds `sst2/`, `ner/`
-and `qa/`, see the other benchmarks, and `pairs/{mrpc,rte,stsb}/{train,dev}.tsv` (a header, then a
-label or score, a tab, both texts). Of SQuAD's questions at most 5,000 are trained on, evenly from
-all articles, but for search all. The last two works are of embeddings, see
-benchmarks/embedding_quality.py; their other side is sentence-transformers. Needs the extra `peers`.
+To provide the data, set `ENCODER_ZOO_DATA` to a folder with `sst2/`, `ner/` and `qa/`, as described
+in the other benchmarks, and `pairs/{mrpc,rte,stsb}/{train,dev}.tsv`. The first line in these files
+is a header. Each other line contains a label or score, a tab, and both texts. For SQuAD, at most
+5,000 questions from all articles are used for training. For search, all questions are used. The
+last two entries in the table are embeddings, which are compared to sentence-transformers. See
+benchmarks/embedding_quality.py. This script requires the extra `peers`.
 """
 
 import argparse
@@ -45,17 +45,19 @@ RESULTS = pathlib.Path(__file__).with_name("quality.jsonl")
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Something to learn.
+    """A dataset to train and evaluate on.
 
     Args:
-        title: what the table calls it.
-        read: (limit) to what `train` takes first.
-        train: {side: (data, seed, options) to `{measure: value}`}.
-        measures: those that the table shows.
-        full: what a measure is at most; the table gives percents.
-        epochs: of a training.
-        batch_size: of a training.
-        limit: of examples to train on, unless `--limit` says another.
+        title: String. Name to show in the table.
+        read: Function to call with a limit. It returns the first argument for `train`.
+        train: Dict that maps sides to functions. They are called with (data, seed, options) and
+            return a dict `{measure: value}`.
+        measures: Tuple of strings. Names of the measures to show.
+        full: Integer. Maximum value for all measures, which are shown in percent. Defaults to 1.
+        epochs: Integer. Number of epochs. Defaults to 3.
+        batch_size: Integer. Batch size in training. Defaults to 32.
+        limit: Integer or None. Number of training examples, unless `--limit` is used. Defaults to
+            None.
     """
 
     title: str
@@ -142,7 +144,7 @@ def classified_by_transformers(data: tuple, seed: int, options) -> dict[str, flo
 
 
 def measured(logits: np.ndarray, right: list) -> dict[str, float]:
-    """Spearman's correlation of numbers; accuracy and F1 of the second class."""
+    """Return the Spearman correlation for scores, or accuracy and F1 for the second class."""
     right = np.array(right)
     if logits.shape[1] == 1:
         return {"Spearman": float(scipy.stats.spearmanr(logits[:, 0], right).statistic)}
@@ -156,7 +158,7 @@ def measured(logits: np.ndarray, right: list) -> dict[str, float]:
 
 
 def by_both(benchmark) -> dict[str, Callable]:
-    """The sides of another benchmark."""
+    """Return both sides of another benchmark."""
     return {
         side: lambda data, seed, options, function=function: function(*data, seed, options)
         for side, function in zip(SIDES, (benchmark.ours, benchmark.theirs), strict=True)
@@ -220,7 +222,7 @@ WORKS = {
 
 
 def train(work: str, side: str, seed: int, limit: int | None) -> dict[str, float]:
-    """Return the scores of one training."""
+    """Train a model and return its results."""
     record = WORKS[work]
     recipe = {"epochs": record.epochs, "batch_size": record.batch_size}
     options = argparse.Namespace(preset=MINILM, crf=False, **recipe)
@@ -228,14 +230,13 @@ def train(work: str, side: str, seed: int, limit: int | None) -> dict[str, float
 
 
 def finished(path: pathlib.Path) -> dict[tuple, dict]:
-    """{(work, side, seed, limit): measures} of a file of results."""
+    """Read a dict {(work, side, seed, limit): measures} from a results file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return {tuple(row["what"]): row["measures"] for row in map(json.loads, lines)}
 
 
 def table(results: dict[tuple, dict], limit: int | None) -> list[str]:
-    """A row for every measure: the mean over the seeds that both sides were trained with, the
-    lowest and the highest."""
+    """Create a row for each measure: mean, minimum and maximum over all seeds with both sides."""
     lines = ["| data | measure | ours | transformers | seeds |", "|---|---|---|---|---|"]
     for work, record in WORKS.items():
         one = {w[1:3]: row for w, row in results.items() if w[::3] == (work, limit or record.limit)}

@@ -1,15 +1,15 @@
-"""Fine-tune MiniLM on SQuAD: exact match and F1 beside those of transformers.
+"""Fine-tune MiniLM on SQuAD and compute exact match and F1, with encoder_zoo and transformers.
 
     python benchmarks/question_answering.py --epochs 2 --seeds 0 1 2
     python benchmarks/question_answering.py --transformers
 
-The recipe is the same on both sides: AdamW, 5e-5 after 10 % warmup, linear decay, weight decay
-0.01 except for biases and LayerNorm, gradients clipped at norm 1, rows of 384 tokens of which
-neighbours share 128, batches of 16 rows of like length. `--transformers` trains the other side too
-(extra `peers`).
+Both sides use AdamW with learning rate 5e-5, 10 % warmup and linear decay, weight decay 0.01 except
+for biases and LayerNorm, and gradient clipping at norm 1. Rows have 384 tokens and overlap by 128
+tokens. Each batch has 16 rows of similar length. Use `--transformers` to train both sides, which
+requires the extra `peers`.
 
-The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds
-`qa/squad/{train,dev}.json` in SQuAD's format, or `qa/squad_v2/...` with `--data squad_v2`.
+To provide the data, set `ENCODER_ZOO_DATA` to a folder with `qa/squad/{train,dev}.json` in SQuAD
+format. With `--data squad_v2`, `qa/squad_v2/...` will be used.
 """
 
 import argparse
@@ -28,13 +28,13 @@ SCORES = ("exact_match", "f1", "best_exact_match", "best_f1")
 
 
 def read(name: str, limit: int | None) -> tuple[list[dict], list[dict]]:
-    """Questions to train on, a limited number of them evenly from all articles, and the others."""
+    """Read training questions (limited, but from all articles) and held-out questions."""
     train, dev = (ez.read_squad(DATA / "qa" / name / f"{n}.json") for n in ("train", "dev"))
     return (train[:: -(-len(train) // limit)] if limit else train), dev
 
 
 def ours(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, float]:
-    """Scores of encoder_zoo, and rows a second."""
+    """Train with encoder_zoo. Return its scores and rows per second."""
     keras.utils.set_random_seed(seed)
     model = ez.SpanQA.from_preset(MINILM, window_length=LENGTH, doc_stride=STRIDE)
     rows = len(model.preprocess(train)["example"])
@@ -46,7 +46,7 @@ def ours(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, fl
 
 
 def theirs(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, float]:
-    """The same with transformers on torch."""
+    """Do the same with transformers on torch."""
     import torch
     import transformers
     from torch_training import torch_steps
@@ -68,7 +68,7 @@ def theirs(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, 
 
 
 def encoded(tokenizer, examples: list[dict]):
-    """Rows of questions and parts of their contexts."""
+    """Tokenize questions with their contexts, which are split into several rows."""
     return tokenizer(
         [e["question"].strip() for e in examples],
         [e["context"] for e in examples],
@@ -81,13 +81,13 @@ def encoded(tokenizer, examples: list[dict]):
 
 
 def batch_of(tokenizer, rows, numbers) -> dict:
-    """Inputs of some rows, padded to the longest of them."""
+    """Create inputs for a batch of rows, padded to the longest row."""
     names = ("input_ids", "token_type_ids", "attention_mask")
     return tokenizer.pad({n: [rows[n][i] for i in numbers] for n in names}, return_tensors="pt")
 
 
 def their_scores(model, tokenizer, dev: list[dict]) -> dict[str, float]:
-    """Scores of the best span over all rows of each question."""
+    """Compute scores for the best span in all rows for each question."""
     import torch
 
     rows, best, null = encoded(tokenizer, dev), {}, [np.inf] * len(dev)
@@ -113,7 +113,7 @@ def their_scores(model, tokenizer, dev: list[dict]) -> dict[str, float]:
 
 
 def label(rows, k: int, example: dict) -> list[int]:
-    """Columns of the answer in row k, or (0, 0)."""
+    """Return start and end columns for the answer in row k, or (0, 0)."""
     if not example["answers"]:
         return [0, 0]
     offsets = rows["offset_mapping"][k]
@@ -127,7 +127,7 @@ def label(rows, k: int, example: dict) -> list[int]:
 
 
 def best_span(rows, k: int, starts, ends) -> tuple[float, int, int]:
-    """Score and characters of the best of the 20 best starts and ends."""
+    """Return score and character range for the best span between the 20 best starts and ends."""
     inside = [j for j, segment in enumerate(rows.sequence_ids(k)) if segment == 1]
     spans = [
         (starts[i] + ends[j], i, j)

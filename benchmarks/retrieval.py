@@ -1,13 +1,14 @@
-"""Search by words, vectors, late interaction and SPLADE, alone and reranked, learned by two sides.
+"""Evaluate search with BM25, vectors, late interaction and SPLADE, with and without reranking.
 
     python benchmarks/retrieval.py --seeds 0 1 2 --limit 1280
 
-Each system but BM25 is MiniLM trained on questions and paragraphs of SQuAD (retrieval_sides.py has
-the recipe), here and by sentence-transformers. Prints nDCG@10 of the 1,334 held-out questions of
-SQuAD among their 305 paragraphs, and of XQuAD's 1,190 questions among its 240 paragraphs in each
-of seven languages, of which MiniLM reads English; the same where late interaction of the same side
-and seed reranks the first 50; and the pairs per second of the training. XQuAD is of our side alone.
-`ENCODER_ZOO_DATA` names the folder of the data. Needs the extra `peers`.
+Except for BM25, each system is a MiniLM model trained on SQuAD questions and paragraphs, both with
+this package and with sentence-transformers. The recipe is described in retrieval_sides.py. For each
+system, this prints nDCG@10 for 1,334 held-out SQuAD questions and 305 paragraphs, nDCG@10 after
+reranking the first 50 results with late interaction (trained on the same side with the same seed),
+and training pairs per second. For this package, it also prints nDCG@10 on XQuAD, which has 1,190
+questions and 240 paragraphs in each of seven languages. MiniLM was only trained on English. Set
+`ENCODER_ZOO_DATA` to the data folder. This script requires the extra `peers`.
 """
 
 import argparse
@@ -30,7 +31,7 @@ LANGUAGES = ("en", "de", "es", "ru", "el", "ar", "zh")
 
 
 class StoredVectors:
-    """A reranker by late interaction that embeds each question and each document once."""
+    """A late interaction reranker that embeds each question and each document only once."""
 
     def __init__(self, model: ez.LateInteraction, questions: list[str], documents: list[str]):
         self.model = model
@@ -46,7 +47,7 @@ class StoredVectors:
 
 
 def read_xquad(language: str) -> tuple[list[str], list[str], list[int]]:
-    """Return questions, paragraphs and the paragraph of each question."""
+    """Read questions, paragraphs and the paragraph index for each question."""
     examples = ez.read_squad(DATA / "qa" / "xquad" / f"{language}.json")
     paragraphs = list(dict.fromkeys(e["context"] for e in examples))
     relevant = [paragraphs.index(e["context"]) for e in examples]
@@ -54,7 +55,7 @@ def read_xquad(language: str) -> tuple[list[str], list[str], list[int]]:
 
 
 def train(systems: Sequence[str], side: str, pairs: tuple, seed: int) -> dict[str, keras.Model]:
-    """Return the trained models, and print how fast each was trained."""
+    """Train all systems and print how fast each was trained."""
     models = {}
     for system in systems:
         if side not in SYSTEMS[system]:
@@ -65,7 +66,7 @@ def train(systems: Sequence[str], side: str, pairs: tuple, seed: int) -> dict[st
 
 
 def evaluate(models: dict[str, keras.Model], data: tuple) -> Iterator[tuple[str, dict]]:
-    """Yield the name of each system and its nDCG@10, alone and reranked by late interaction."""
+    """Yield each system's name and its nDCG@10, with and without late interaction reranking."""
     questions, paragraphs, relevant = data
     indexes = {"BM25": ez.BM25Index(paragraphs)}
     indexes |= {system: model.index(paragraphs) for system, model in models.items()}

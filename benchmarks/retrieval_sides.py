@@ -1,18 +1,21 @@
-"""MiniLM trained for retrieval: vectors, late interaction and SPLADE, here and by the other side.
+"""Train MiniLM for retrieval with encoder_zoo and sentence-transformers.
 
-`SYSTEMS[system][side](pairs, seed)` returns a trained model and the pairs per second of its
-training, after one step that is not counted. One recipe: InfoNCE of the other texts of the batch,
-batches of 32, one epoch, AdamW, 5e-5 after 10 % warmup, linear decay, weight decay 0.01 except for
-biases and LayerNorm, gradients clipped at norm 1; batches are of pairs with like numbers of tokens.
-sentence-transformers' models are saved and opened here, so that one program measures all.
+`SYSTEMS[system][side](pairs, seed)` returns a trained model and how many pairs per second it was
+trained on, without the first step. Both sides train for one epoch with InfoNCE on in-batch
+negatives, batches of 32 pairs with similar token counts, AdamW with learning rate 5e-5, 10 % warmup
+and linear decay, weight decay 0.01 except for biases and LayerNorm, and gradient clipping at norm
+1. Models from sentence-transformers are saved and opened with this package, so that all models can
+be evaluated in the same way.
 
-- vectors: mean of the tokens, at most 256; cosines, scale 20.
-- late interaction: a new projection to 128 numbers, markers, queries of 32 tokens with expansion,
-  documents of 180; MaxSim, scale 1.
-- SPLADE without a model for queries: a table of the terms' IDF, frozen or learned on, and of
-  `bert_nano_en_uncased`, which has a head, the documents' weights; 256 tokens, 1e-3. Ours alone.
-- SPLADE: 128 tokens, and a new head of a masked language model over MiniLM's own token embedding,
-  as MiniLM has none; FLOPS, whose weights rise with the square of the steps for a third of them.
+- vectors: mean pooling over up to 256 tokens, cosine similarity, scale 20.
+- late interaction: a new projection to 128 dimensions, markers, queries expanded to 32 tokens,
+  documents with 180 tokens, MaxSim, scale 1.
+- SPLADE without a query model: query weights are an IDF table, which can be frozen or trained.
+  Document weights are computed by `bert_nano_en_uncased`, which already has a head, with 256 tokens
+  and learning rate 1e-3. This is only trained with encoder_zoo.
+- SPLADE: 128 tokens, with a new masked language model head that uses MiniLM's token embeddings,
+  because MiniLM has no such head. FLOPS weights increase quadratically in the first third of all
+  steps.
 """
 
 import argparse
@@ -37,13 +40,13 @@ FLOPS = {"query_weight": 5e-5, "document_weight": 1e-3}
 
 
 class Rate:
-    """Pairs per second between the ends of the first and the last step."""
+    """Measure pairs per second from the end of the first step to the end of the last step."""
 
     def __init__(self, pairs: tuple):
         self.count, self.marks = len(pairs[0]), []
 
     def mark(self) -> None:
-        """Note the end of a step."""
+        """Store when a step ends."""
         self.marks.append(time.perf_counter())
 
     def __float__(self) -> float:
@@ -54,7 +57,7 @@ class Rate:
 
 
 def fitted(model: keras.Model, pairs: tuple) -> tuple[keras.Model, float]:
-    """Return a compiled model of ours after the recipe, and its rate."""
+    """Train a compiled model with the recipe and return its speed."""
     rate = Rate(pairs)
     timer = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: rate.mark())
     size = RECIPE.batch_size
@@ -63,14 +66,14 @@ def fitted(model: keras.Model, pairs: tuple) -> tuple[keras.Model, float]:
 
 
 def opened(model, task: type) -> keras.Model:
-    """Return a model of sentence-transformers as the task of ours."""
+    """Convert a model from sentence-transformers to a task in this package."""
     with tempfile.TemporaryDirectory() as folder:
         model.eval().save(folder)
         return task.from_preset(pathlib.Path(folder))
 
 
 def their_steps(model, pairs: tuple, seed: int, length: int | None = None) -> Iterable:
-    """Yield (columns of texts of a batch, function that takes a step); see `torch_steps`."""
+    """Yield tuples (text columns in a batch, function to run a step). See `torch_steps`."""
     from torch_training import torch_steps
 
     counts = [[len(ids) for ids in model.tokenizer(list(c))["input_ids"]] for c in pairs]
@@ -135,7 +138,7 @@ def their_late_interaction(pairs: tuple, seed: int) -> tuple[keras.Model, float]
 
 
 def their_new_model():
-    """Return a new MultiVectorEncoder with the markers as tokens of their own."""
+    """Create a new MultiVectorEncoder in which each marker is a token."""
     import torch
     from sentence_transformers import MultiVectorEncoder
     from sentence_transformers.base.modules import Dense, Normalize, Transformer
@@ -148,7 +151,7 @@ def their_new_model():
     encoder.model.resize_token_embeddings(len(encoder.tokenizer))
     options = {"activation_function": torch.nn.Identity(), "module_input_name": "token_embeddings"}
     dense = Dense(encoder.get_embedding_dimension(), WIDTH, bias=False, **options)
-    torch.nn.init.trunc_normal_(dense.linear.weight, std=0.02)  # as ours
+    torch.nn.init.trunc_normal_(dense.linear.weight, std=0.02)  # same as in this package
     mask = MultiVectorMask(list(string.punctuation))
     modules = [encoder, dense, mask, Normalize(module_input_name="token_embeddings")]
     prompts = {"query": "[Q] ", "document": "[D] "}
@@ -159,9 +162,9 @@ def their_new_model():
 
 
 def new_sparse_encoder(seed: int) -> ez.SparseEncoder:
-    """Return the encoder with a new head, the same for both sides."""
+    """Create an encoder with a new head, which both sides start from."""
     keras.utils.set_random_seed(seed)
-    logging.getLogger("encoder_zoo").setLevel("ERROR")  # that the head is new
+    logging.getLogger("encoder_zoo").setLevel("ERROR")  # hides the warning about a new head
     return ez.SparseEncoder.from_preset(MINILM, max_length=SPARSE_LENGTH)
 
 

@@ -1,12 +1,13 @@
-"""Search among 100,000 vectors beside faiss's exact index: time, memory, and how much is found.
+"""Compare search among 100,000 vectors with an exact faiss index: time, memory and recall.
 
     python benchmarks/search.py
 
-The vectors are random, as the time does not depend on them; the sides take turns, so that a busy
-machine slows all of them. Recall is of vectors of all-MiniLM-L6-v2 (which comes as a package):
-questions of SQuAD (`qa/squad/dev.json`) and its paragraphs among those of Wikipedia
-(`text/wikipedia_train.txt.gz`); it is the part of float32's 10 nearest that is found. Needs the
-extra `peers`, and faiss-cpu.
+To measure time, random vectors are used, because time does not depend on their values. Sides run in
+turns, so that all are affected when the machine is busy. To measure recall, SQuAD questions
+(`qa/squad/dev.json`) and paragraphs are embedded together with Wikipedia paragraphs
+(`text/wikipedia_train.txt.gz`), using all-MiniLM-L6-v2 from a Python package. Recall is the
+fraction of the 10 nearest float32 vectors that are found. This script requires the extra `peers`
+and faiss-cpu.
 """
 
 import argparse
@@ -31,13 +32,13 @@ FAISS = "faiss IndexFlatIP"
 
 
 def random_vectors(count: int, seed: int) -> np.ndarray:
-    """(count, WIDTH) of unit length."""
+    """Create (count, WIDTH) vectors of unit length."""
     vectors = np.random.default_rng(seed).standard_normal((count, WIDTH), dtype="float32")
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def contestants(vectors: np.ndarray) -> dict[str, Callable]:
-    """Functions from queries (Q, WIDTH) to the indices (Q, TOP_K) of the nearest vectors."""
+    """Return functions that map queries (Q, WIDTH) to nearest vector indices (Q, TOP_K)."""
     theirs = faiss.IndexFlatIP(WIDTH)
     theirs.add(vectors)
     searches = {FAISS: lambda queries: theirs.search(queries, TOP_K)[1]}
@@ -51,13 +52,13 @@ def contestants(vectors: np.ndarray) -> dict[str, Callable]:
 
 
 def measure_speed(count: int, batches: list[int], rounds: int) -> None:
-    """Prints medians of milliseconds, and of their ratios to faiss's in the same round."""
+    """Print median times in milliseconds, and median ratios to faiss in the same round."""
     searches = contestants(random_vectors(count, 0))
     print(f"\n| queries | search among {count:,} | ms | of faiss |\n" + 4 * "|---" + "|")
     for batch in batches:
         queries = random_vectors(batch, 1)
         times: dict[str, list[float]] = {name: [] for name in searches}
-        for name in list(searches) * (rounds + 1):  # the first round warms up
+        for name in list(searches) * (rounds + 1):  # the first round is used to warm up
             start = time.perf_counter()
             searches[name](queries)
             times[name].append(1000 * (time.perf_counter() - start))
@@ -69,7 +70,7 @@ def measure_speed(count: int, batches: list[int], rounds: int) -> None:
 
 
 def real_texts(count: int) -> tuple[list[str], list[str]]:
-    """`count` paragraphs, and 500 questions."""
+    """Read `count` paragraphs and 500 questions."""
     articles = json.loads((DATA / "qa" / "squad" / "dev.json").read_text("utf-8"))["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     texts = [paragraph["context"] for paragraph in paragraphs]
@@ -80,14 +81,14 @@ def real_texts(count: int) -> tuple[list[str], list[str]]:
 
 
 def real_vectors(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of `count` paragraphs and of 500 questions."""
+    """Embed `count` paragraphs and 500 questions."""
     texts, questions = real_texts(count)
     embed = ez.TextEmbedder.from_preset(MINILM).embed
     return embed([text[:300] for text in texts]), embed(questions)
 
 
 def measure_recall(count: int) -> None:
-    """Prints recall@10 of the coarse precisions, and of faiss beside ours in float32."""
+    """Print recall@10 for lower precisions, and for faiss and this package in float32."""
     vectors, queries = real_vectors(count)
     searches = contestants(vectors)
     exact = searches["float32"](queries)

@@ -1,23 +1,22 @@
-"""Exported models at work: how fast they answer, beside others, and whether they hold under load.
+"""Measure exported models: speed compared to other libraries, behavior under load, and CPU copies.
 
     python benchmarks/serving.py speed
     python benchmarks/serving.py load
     python benchmarks/serving.py cpu --works sst2 conll2003 squad --seeds 0 1 2
 
-`speed` asks one checkpoint (all-MiniLM-L6-v2, which comes as a package, with a head of random
-weights) in three ways, from text to label: our SavedModel, transformers' text-classification
-pipeline on torch, and transformers' tokenizer with our ONNX file on onnxruntime. They take turns,
-sentence by sentence and batch by batch, so that a busy machine slows all of them. Needs the extra
-`peers`, and onnxruntime, onnx and tf2onnx.
+`speed` loads one checkpoint (all-MiniLM-L6-v2 from a Python package, with a random head) in three
+ways: as a SavedModel exported by this package, in a text-classification pipeline in transformers on
+torch, and as an ONNX file exported by this package on onnxruntime, with a transformers tokenizer.
+All of them map texts to labels. They run in turns for each sentence and each batch, so that all are
+affected when the machine is busy. This requires the extra `peers`, onnxruntime, onnx and tf2onnx.
 
-`load` has many threads ask one SavedModel for the entities in texts of 1 to 512 words, compares
-every answer with `extract_entities`, and watches memory and new graphs.
+`load` calls a SavedModel from many threads to find entities in texts with 1 to 512 words. It
+compares all results to `extract_entities`, and monitors memory and new graphs.
 
-`cpu` fine-tunes MiniLM with the recipe of benchmarks/quality.py and compares the answers of
-`for_cpu`, by LiteRT and by OpenVINO, with those of the model itself: scores on the held-out
-examples, and examples in a second of the processor's time, of all cores together. Ranges for
-OpenVINO's int8 are taken from 300 examples of training. The data is not part of the project: see
-there. Needs the extras `litert` and `openvino`.
+`cpu` fine-tunes MiniLM with the recipe from benchmarks/quality.py and compares `for_cpu`, using
+LiteRT and OpenVINO, to the original model: scores on held-out examples, and examples per CPU second
+over all cores. For int8 on OpenVINO, ranges are calibrated on 300 training examples. The data is
+described in benchmarks/quality.py. This requires the extras `litert` and `openvino`.
 """
 
 import argparse
@@ -52,7 +51,7 @@ OURS = "SavedModel"
 
 
 def read_sentences(count: int) -> list[str]:
-    """Review sentences, shuffled."""
+    """Read and shuffle review sentences."""
     path = ROOT / "guides" / "data" / "sentiment_sentences.tsv"
     with open(path, encoding="utf-8", newline="") as file:
         rows = [row["sentence"] for row in csv.DictReader(file, delimiter="\t", quoting=3)]
@@ -61,7 +60,7 @@ def read_sentences(count: int) -> list[str]:
 
 
 def write_models(folder: pathlib.Path) -> None:
-    """One classifier as a checkpoint, a SavedModel and an ONNX file."""
+    """Save a classifier as a checkpoint, a SavedModel and an ONNX file."""
     classifier = ez.SequenceClassifier.from_preset(MINILM, labels=LABELS)
     classifier.save_to_preset(folder / "checkpoint")
     classifier.export(folder / "served" / "1")
@@ -110,7 +109,7 @@ def onnx(folder: pathlib.Path) -> Callable[[list[str]], list[tuple[str, float]]]
 
 
 def disagreement(answers: dict[str, list]) -> float:
-    """The largest difference of scores; raises where labels differ."""
+    """Return the largest difference between scores. Raise an error if labels differ."""
     reference = answers[PIPELINE]
     for name, found in answers.items():
         for i, ((label, score), (right, _)) in enumerate(zip(found, reference, strict=True)):
@@ -121,7 +120,7 @@ def disagreement(answers: dict[str, list]) -> float:
 
 
 def measure_speed(sentences: int, rounds: int) -> None:
-    """Prints latency of single sentences, and throughput of lists of 32 and of all sentences."""
+    """Print latency for single sentences, and throughput for lists of 32 and for all sentences."""
     texts = read_sentences(sentences)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -156,21 +155,21 @@ def seconds(function: Callable, argument: list[str]) -> float:
 
 
 def resident_megabytes() -> float:
-    """Memory of this process, as Linux tells it."""
+    """Return the memory of this process, as reported by Linux."""
     status = pathlib.Path("/proc/self/status").read_text()
     [line] = [line for line in status.split("\n") if line.startswith("VmRSS:")]
     return int(line.split()[1]) / 1024
 
 
 def texts_of_all_lengths(longest: int) -> list[str]:
-    """A text of every number of words from 1 up."""
+    """Create one text for each number of words."""
     draw = random.Random(0)
     words = "the cat sat on a mat naïve 中国 dog's 🙂 Straße film good bad , . and not".split(" ")
     return [" ".join(draw.choices(words, k=length)) for length in range(1, longest + 1)]
 
 
 def is_right(found: dict, entities: list[dict]) -> bool:
-    """Whether the tensors of one text say what `extract_entities` says."""
+    """Check whether tensors for one text match the result from `extract_entities`."""
     values = {name: tensor.numpy()[0] for name, tensor in found.items()}
     if values.pop("count") != len(entities):
         return False
@@ -186,7 +185,7 @@ def is_right(found: dict, entities: list[dict]) -> bool:
 
 
 def measure_load(requests: int, threads: int, longest: int) -> None:
-    """Prints wrong answers, growth of memory and new graphs, over many requests at once."""
+    """Print wrong results, memory growth and new graphs for many concurrent requests."""
     checkpoint = ROOT / "tests" / "golden" / "checkpoints" / "Bert_ForTokenClassification"
     classifier = ez.TokenClassifier.from_preset(str(checkpoint))
     texts = texts_of_all_lengths(longest)
@@ -228,8 +227,7 @@ NANO = "bert_nano_en_uncased"
 
 
 def learn_sst2(limit: int) -> tuple:
-    """Return a model, inputs to calibrate it with, the number of held-out examples, and the
-    function that scores a model."""
+    """Train a model. Return it with calibration inputs, a test set size and a score function."""
     texts, labels = sst2.read("train")
     held_out, right = sst2.read("dev")
     model = ez.SequenceClassifier.from_preset(MINILM, num_classes=2)
@@ -255,7 +253,7 @@ def learn_squad(limit: int) -> tuple:
     sizes = {"window_length": question_answering.LENGTH, "doc_stride": question_answering.STRIDE}
     model = ez.SpanQA.from_preset(MINILM, **sizes)
     model.fit(train, epochs=2, batch_size=16, verbose=2)
-    held_out = held_out[:: -(-len(held_out) // 1000)]  # evenly from all articles
+    held_out = held_out[:: -(-len(held_out) // 1000)]  # from all articles
     typical = train[:: -(-len(train) // 100)]
     return model, typical, len(held_out), lambda m: m.evaluate_answers(held_out)["f1"]
 
@@ -277,7 +275,7 @@ def learn_entities(limit: int) -> tuple:
     )
 
 
-WORKS = {  # how it is learnt, the measure, and how many examples are
+WORKS = {  # function to train it, measure, and number of examples
     "sst2": (learn_sst2, "SST-2, accuracy", 20_000),
     "conll2003": (learn_conll2003, "CoNLL-2003 testa, F1", 7_000),
     "entities": (learn_entities, "CoNLL-2003 testa by names, F1", 3_000),
@@ -286,7 +284,7 @@ WORKS = {  # how it is learnt, the measure, and how many examples are
 
 
 def measure_cpu(works: list[str], seeds: list[int], limit: int | None) -> None:
-    """Prints scores and speed of a model, and of its copies for CPUs."""
+    """Print scores and speed for a model and its CPU copies."""
     print("| held out | seed | model | score | examples in a CPU second |")
     print("|---" * 5 + "|")
     for work in works:
@@ -301,7 +299,7 @@ def measure_cpu(works: list[str], seeds: list[int], limit: int | None) -> None:
                 fast = model.for_cpu(kind, engine="openvino", texts=texts)
                 models[f'for_cpu("{kind}", engine="openvino")'] = fast
             for name, each in models.items():
-                value = score(each)  # the first time graphs are made
+                value = score(each)  # creates graphs on first use
                 start = time.process_time()
                 score(each)
                 speed = count / (time.process_time() - start)

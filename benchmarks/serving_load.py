@@ -1,13 +1,14 @@
-"""The HTTP service under load: one client beside many, answers compared, memory watched.
+"""Measure the HTTP service with one client and with many clients, checking results and memory.
 
     python benchmarks/serving_load.py
     python benchmarks/serving_load.py TextEmbedder=bert_nano_en_uncased_embedder --minutes 60
 
-Starts `python -m encoder_zoo.serving SOURCE` in a process of its own and asks it for embeddings of
-review sentences: first one client, one request after the other, then `--clients` at once. Every
-vector is compared with `embed`, called directly. The source is the same as for the service; the
-default is all-MiniLM-L6-v2, which comes as a package. `--minutes` continues for that time, and
-prints the memory of the service every minute. Needs the extras `serve` and `test`.
+This starts `python -m encoder_zoo.serving SOURCE` in a separate process and requests embeddings for
+review sentences. First, a single client sends one request at a time. Then `--clients` clients send
+requests at the same time. All vectors are compared to calling `embed` directly. The source has the
+same format as for the service. By default, this is all-MiniLM-L6-v2 from a Python package. Use
+`--minutes` to continue for this time and to print the service's memory every minute. This script
+requires the extras `serve` and `test`.
 """
 
 import argparse
@@ -33,7 +34,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 def read_sentences() -> list[str]:
-    """Review sentences, shuffled."""
+    """Read and shuffle review sentences."""
     path = ROOT / "guides" / "data" / "sentiment_sentences.tsv"
     with open(path, encoding="utf-8", newline="") as file:
         rows = [row["sentence"] for row in csv.DictReader(file, delimiter="\t", quoting=3)]
@@ -43,7 +44,7 @@ def read_sentences() -> list[str]:
 
 @contextlib.contextmanager
 def started_service(source: str):
-    """Start the service, and return its address when it is ready."""
+    """Start the service. When it is ready, return its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -61,23 +62,23 @@ def started_service(source: str):
 
 
 def is_ready(url: str) -> bool:
-    """Return whether the service has warmed up."""
+    """Check whether the service has finished warming up."""
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(f"{url}/health").status_code == 200
     return False
 
 
 def resident_megabytes(url: str) -> float:
-    """The memory of the service, as it reports it."""
+    """Return the service's memory, as reported by the service."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
     [line] = [line for line in lines if line.startswith("process_resident_memory_bytes")]
     return float(line.split()[1]) / 2**20
 
 
 async def ask(url: str, texts: list[str], clients: int, expected: np.ndarray) -> list[float]:
-    """Ask for each text, so many at once. Return the seconds of each request.
+    """Send a request for each text from several clients. Return how many seconds each request took.
 
-    The clients are bare sockets: 32 of httpx's need more of the processor than the service.
+    Clients use plain sockets, because 32 httpx clients would need more CPU time than the service.
     """
     seconds, left, answers = [], list(enumerate(texts)), {}
 
@@ -105,7 +106,7 @@ async def ask(url: str, texts: list[str], clients: int, expected: np.ndarray) ->
 
 
 def measure(url: str, texts: list[str], clients: int, expected: np.ndarray) -> float:
-    """Print latencies, and return the requests in a second."""
+    """Print latencies and return requests per second."""
     seconds = asyncio.run(ask(url, texts, clients, expected))
     rate = clients * len(texts) / sum(seconds)
     middle, slowest = (1000 * np.percentile(seconds, p) for p in (50, 99))
@@ -124,7 +125,7 @@ def main() -> None:
     [embedder] = open_folders([given.source])[0].values()
     expected = embedder.embed(texts)
     with started_service(given.source) as url:
-        measure(url, texts[:100], given.clients, expected)  # unmeasured kernels of new shapes
+        measure(url, texts[:100], given.clients, expected)  # creates kernels for new shapes
         few = max(50, given.requests // 5)
         alone = measure(url, texts[:few], 1, expected)
         joined = measure(url, texts, given.clients, expected)

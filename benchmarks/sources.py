@@ -1,5 +1,6 @@
-"""Where the benchmarks find the pretrained BERT that comes as a package, and the data that is not
-part of the project. No framework is imported here: `speed.py` measures processes from their start.
+"""Find the pretrained BERT model in a Python package, and the data for benchmarks.
+
+This module does not import any framework, because `speed.py` measures processes from their start.
 """
 
 import os
@@ -15,7 +16,7 @@ DATA = pathlib.Path(
 
 
 def need_data(*names: str) -> None:
-    """Ends the program where a folder of the data is absent."""
+    """Exit the program if a data folder is missing."""
     missing = [name for name in names if not (DATA / name).is_dir()]
     if missing:
         sys.exit(f"No data: set ENCODER_ZOO_DATA to a folder that holds {', '.join(missing)}")

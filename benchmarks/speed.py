@@ -1,4 +1,4 @@
-"""Speed and memory of training and predicting, ours and the others', in turns on the same machine.
+"""Compare speed and memory for training and prediction with other libraries on the same machine.
 
     python benchmarks/speed.py                      # everything
     python benchmarks/speed.py --work train predict --rounds 3
@@ -6,24 +6,25 @@
     python benchmarks/speed.py --work train --words 45 90 180 360 --count 96  # 64 to 512 tokens
     python benchmarks/speed.py --work train --sides encoder_zoo "KerasHub at its default" --count 64
 
-All sides have the all-MiniLM-L6-v2 weights, float32, batches of 32, the same sentences and the same
-recipe, text in. Every measurement is a process of its own; sides take turns, and the ratio is that
-of the medians, its range that of the rounds. Works:
+All sides use all-MiniLM-L6-v2 weights in float32, batches of 32 and the same recipe, and start from
+the same raw sentences. Each measurement runs in a separate process. Sides run in turns. Ratios are
+computed from medians, and their ranges from single rounds. The following can be passed to `--work`:
 
-- fit: sentences a second of a whole `fit` of one epoch, the first in its process, everything after
-  the import and the loading included; and the seconds of it that are not the epoch's own;
-- refit: the same for the second `fit`, on the same number of other sentences;
-- train: sentences a second in the second epoch, when everything is compiled (and our texts are
-  tokenized, which `fit` does once: a hundredth of an epoch);
-- predict: sentences a second in the second call;
-- job: seconds of a whole 3-epoch fine-tune, from starting Python to the end;
-- mlm: masked-language-model training, as train;
-- latency: milliseconds of classifying one sentence, median and 99th percentile;
-- answer: seconds until a fresh process has classified its first sentence.
+- fit: sentences per second for a complete `fit` with one epoch. This is the first call in its
+  process and includes everything after importing and loading. Seconds outside the epoch are also
+  shown.
+- refit: same as fit, for a second call with the same number of other sentences
+- train: sentences per second in the second epoch, when everything has been compiled. Texts have
+  already been tokenized by `fit`, which takes 1 % of an epoch.
+- predict: sentences per second in the second call
+- job: seconds to fine-tune for 3 epochs, from starting Python to the end
+- mlm: same as train, for a masked language model
+- latency: milliseconds to classify one sentence (median and 99th percentile)
+- answer: seconds until a new process has classified its first sentence
 
-KerasHub pads every batch, by default to 512 tokens: that takes ten times as long and is measured
-on request only. `ENCODER_ZOO_DATA` may name a folder that holds `sst2/train.tsv`; without it, the
-sentences of the guides are taken. Needs the extra `peers`.
+By default, KerasHub pads every batch to 512 tokens. This takes ten times as long, so it is only
+measured when requested. To use SST-2, set `ENCODER_ZOO_DATA` to a folder with `sst2/train.tsv`.
+Otherwise, sentences from the guides are used. This script requires the extra `peers`.
 """
 
 import argparse
@@ -58,7 +59,7 @@ WORKS = ("fit", "refit", "train", "predict", "job", "mlm", "latency", "answer")
 
 
 def sentences(count: int, words: int) -> tuple[list[str], list[int]]:
-    """Texts and labels, in the same random order for all; of so many words each, unless 0."""
+    """Return texts and labels in random order. If `words` is not 0, it is the text length."""
     import numpy as np
 
     path = DATA / "sst2" / "train.tsv"
@@ -77,7 +78,7 @@ def sentences(count: int, words: int) -> tuple[list[str], list[int]]:
 
 
 def measure(side: str, work: str, count: int, words: int) -> dict[str, float]:
-    """One measurement in a fresh process."""
+    """Measure one side in a new process."""
     *function, backend = SIDES[side]
     command = [sys.executable, __file__, "--measure", *function, work, str(count), str(words)]
     start = time.perf_counter()
@@ -93,7 +94,7 @@ def measure(side: str, work: str, count: int, words: int) -> dict[str, float]:
 
 
 def print_table(work: str, sides: list[str], rounds: int, count: int, words: int) -> None:
-    """Medians and ranges of every side, and what they are to the first."""
+    """Print medians and ranges for all sides, and ratios to the first side."""
     runs = {side: [] for side in sides}
     for _ in range(rounds):
         for side in sides:

@@ -1,4 +1,4 @@
-"""The sides of `speed.py` that are written in Keras: ours, and KerasHub."""
+"""Sides of `speed.py` that use Keras: encoder_zoo and KerasHub."""
 
 import functools
 import time
@@ -9,7 +9,7 @@ from speed_measures import BATCH, MASK_RATE, latencies, second_call
 
 
 class EpochTimes(keras.callbacks.Callback):
-    """When each epoch of every `fit` began and ended."""
+    """Store when epochs start and end in all `fit` calls."""
 
     def __init__(self):
         super().__init__()
@@ -23,31 +23,31 @@ class EpochTimes(keras.callbacks.Callback):
 
     @property
     def second(self) -> float:
-        """Seconds of the second one."""
+        """Return how many seconds the second epoch took."""
         return self.ended[1] - self.began[1]
 
 
 def second_epoch(fit) -> float:
-    """Seconds of the second epoch of a Keras `fit`, called with callbacks."""
+    """Run a Keras `fit` with callbacks and return how many seconds its second epoch takes."""
     times = EpochTimes()
     fit(epochs=2, callbacks=[times], verbose=0)
     return times.second
 
 
 def whole_calls(work: str, fit, count: int) -> dict[str, float]:
-    """Of the first or second call of a Keras `fit`, on other sentences each time."""
+    """Measure the first or second call to a Keras `fit`, using other sentences in each call."""
     times, seconds = EpochTimes(), []
     for call in range(2):
         start = time.perf_counter()
         fit(call, epochs=1, callbacks=[times], verbose=0)
         seconds.append(time.perf_counter() - start)
     chosen = seconds[work == "refit"]
-    # In the second call nothing is made for the first time.
+    # In the second call, nothing is created for the first time.
     return {"value": count / chosen, "fixed": chosen - times.second}
 
 
 def ours(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
-    """encoder_zoo, on the backend that KERAS_BACKEND names."""
+    """Measure encoder_zoo on the backend set in KERAS_BACKEND."""
     import encoder_zoo as ez
 
     keras.utils.set_random_seed(0)
@@ -77,7 +77,7 @@ def ours(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
 def keras_hub(
     work: str, texts: list[str], labels: list[int], sequence_length: int = 64
 ) -> dict[str, float]:
-    """KerasHub with its own recipe for TPUs and GPUs; random weights."""
+    """Measure KerasHub with its own recipe for TPUs and GPUs, using random weights."""
     import keras_hub as hub
     import numpy as np
 

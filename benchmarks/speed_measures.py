@@ -1,5 +1,6 @@
-"""Functions that the sides of `speed.py` share. No framework is imported here: `answer` measures
-a process from its start.
+"""Functions that are shared by all sides of `speed.py`.
+
+This module does not import any framework, because `answer` measures processes from their start.
 """
 
 import statistics
@@ -10,7 +11,7 @@ BATCH, MASK_RATE = 32, 0.15
 
 
 def latencies(answer: Callable, texts: list[str]) -> dict[str, float]:
-    """Milliseconds for one text."""
+    """Return milliseconds per text (median and 99th percentile)."""
     for text in texts[:20]:
         answer(text)
     times = []
@@ -22,7 +23,7 @@ def latencies(answer: Callable, texts: list[str]) -> dict[str, float]:
 
 
 def second_call(function: Callable) -> float:
-    """Seconds."""
+    """Return how many seconds the second call takes."""
     function()
     start = time.perf_counter()
     function()

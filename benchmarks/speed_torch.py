@@ -1,4 +1,4 @@
-"""The sides of `speed.py` on torch: transformers."""
+"""Side of `speed.py` that uses transformers on torch."""
 
 import argparse
 import time
@@ -11,20 +11,20 @@ from torch_training import torch_steps
 
 
 def grouped(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
-    """transformers + torch; batches of texts of like length."""
+    """Measure transformers on torch with batches grouped by length."""
     return torch_side(work, texts, labels, group=True)
 
 
 def as_it_comes(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
-    """transformers + torch; batches in random order, padded to their longest text."""
+    """Measure transformers on torch with batches in random order, padded to the longest text."""
     return torch_side(work, texts, labels, group=False)
 
 
 def torch_side(work: str, texts: list[str], labels: list[int], group: bool) -> dict[str, float]:
-    """transformers + torch."""
+    """Measure transformers on torch."""
     side = Transformers(work, texts, labels, group)
     loaded = time.perf_counter()
-    if work in ("fit", "refit"):  # a loop written by hand has no first call
+    if work in ("fit", "refit"):  # a handwritten loop does not have a first call
         half = len(texts) // 2
         side.train(range(half), epochs=1)
         return {"value": half / (time.perf_counter() - loaded), "fixed": 0.0}
@@ -46,13 +46,13 @@ def torch_side(work: str, texts: list[str], labels: list[int], group: bool) -> d
 
 
 class Transformers:
-    """MiniLM with a head, and loops written by hand.
+    """MiniLM with a head, and handwritten loops.
 
     Args:
-        work: "mlm", or one of those that classify.
-        texts: to train on.
-        labels: theirs.
-        group: whether a batch holds texts of like length.
+        work: String. "mlm", or a kind of work that classifies texts.
+        texts: List of strings. Training texts.
+        labels: List of integers. Training labels.
+        group: Boolean. Whether to group texts of similar length into batches.
     """
 
     def __init__(self, work: str, texts: list[str], labels: list[int], group: bool):
@@ -66,13 +66,13 @@ class Transformers:
         )
 
     def lengths(self, texts: list[str]) -> list[int]:
-        """Return the lengths by which texts are grouped into batches."""
+        """Return text lengths to use for grouping texts into batches."""
         if not self.group:
             return [0] * len(texts)
         return [len(ids) for ids in self.tokenizer(texts)["input_ids"]]
 
     def inputs_of(self, batch) -> dict:
-        """Inputs and labels of some of the texts."""
+        """Return inputs and labels for a batch."""
         rows = self.tokenizer(
             [self.texts[i] for i in batch], padding=True, truncation=True, return_tensors="pt"
         )
@@ -82,7 +82,7 @@ class Transformers:
         return rows
 
     def train(self, numbers: range, epochs: int) -> float:
-        """Seconds of the last epoch on the first texts."""
+        """Train on the first texts and return how many seconds the last epoch takes."""
         lengths = self.lengths([self.texts[i] for i in numbers])
         options = argparse.Namespace(batch_size=BATCH, epochs=epochs)
         steps, times = -(-len(lengths) // BATCH), []
@@ -94,7 +94,7 @@ class Transformers:
 
     @torch.inference_mode()
     def predict(self, texts: list[str], order: list[int]) -> None:
-        """Probabilities, in batches as the order says."""
+        """Compute probabilities for batches in a given order."""
         for i in range(0, len(order), BATCH):
             rows = self.tokenizer([texts[j] for j in order[i : i + BATCH]], padding=True)
             self.model(**rows.convert_to_tensors("pt")).logits.softmax(-1).numpy()

@@ -1,11 +1,11 @@
-"""Fine-tune a preset on SST-2: accuracy on the dev set, sentences a second.
+"""Fine-tune a preset on SST-2. Prints dev set accuracy and sentences per second.
 
     python benchmarks/sst2.py --preset minilm
     python benchmarks/sst2.py --preset bert_nano_en_uncased --epochs 2 --learning-rate 2e-4
     python benchmarks/sst2.py --preset bert_nano_en_uncased --random-weights
 
-The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds
-`sst2/train.tsv` and `sst2/dev.tsv` (header, then `label<TAB>sentence`).
+To provide the data, set `ENCODER_ZOO_DATA` to a folder with `sst2/train.tsv` and `sst2/dev.tsv`
+(one header line, then `label<TAB>sentence`).
 """
 
 import argparse
@@ -18,14 +18,14 @@ import encoder_zoo as ez
 
 
 def read(name: str) -> tuple[list[str], list[int]]:
-    """Sentences and labels; the files know no quoting."""
+    """Read sentences and labels. The files do not use quotes."""
     lines = (DATA / "sst2" / f"{name}.tsv").read_text(encoding="utf-8").split("\n")[1:]
     rows = [line.split("\t") for line in lines if line]
     return [sentence for _, sentence in rows], [int(label) for label, _ in rows]
 
 
 def load(preset: str, random_weights: bool) -> ez.SequenceClassifier:
-    """The classifier to train, or the same architecture with weights drawn anew."""
+    """Load the classifier to train. Optionally, initialize it with random weights."""
     folder = MINILM if preset == "minilm" else preset
     classifier = ez.SequenceClassifier.from_preset(folder, labels=["negative", "positive"])
     if not random_weights:

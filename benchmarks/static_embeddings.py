@@ -1,12 +1,13 @@
-"""Sentences a second of a static embedder beside model2vec and sentence-transformers.
+"""Compare static embedders with model2vec and sentence-transformers: speed and quality.
 
     python benchmarks/static_embeddings.py quality --dims 256 128 --seeds 0 1 2
     python benchmarks/static_embeddings.py speed
 
-`speed`: all sides open one folder, and take turns. `quality`: what a table distilled of
-all-MiniLM-L6-v2 (which comes as a package) reaches on STS-B's development set and on the held-out
-questions of SQuAD, as it is and trained on SQuAD's pairs, beside model2vec's own distillation, the
-bundled embedder and the teacher. Needs `model2vec[distill,quantization]` and sentence-transformers.
+`speed` opens the same folder on all sides, which run in turns. `quality` distills a table from
+all-MiniLM-L6-v2 (from a Python package) and evaluates it on the STS-B dev set and on held-out SQuAD
+questions, before and after training on SQuAD pairs. It is compared to a table distilled by
+model2vec, the bundled embedder, and the teacher. This script requires
+`model2vec[distill,quantization]` and sentence-transformers.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from sources import DATA, MINILM, need_data
 import encoder_zoo as ez
 
 BUNDLED, COUNT, ROUNDS = "bert_nano_en_uncased_embedder", 20_000, 5
-RECIPE = {"epochs": 3, "batch_size": 256}  # of 9,252 pairs
+RECIPE = {"epochs": 3, "batch_size": 256}  # for 9,252 pairs
 
 
 def sentences(count: int) -> list[str]:
@@ -33,12 +34,12 @@ def sentences(count: int) -> list[str]:
 
 
 def measure_speed(texts: list[str]) -> None:
-    """Print medians of sentences a second."""
+    """Print median sentences per second."""
     from model2vec import StaticModel
     from sentence_transformers import SentenceTransformer
 
     with tempfile.TemporaryDirectory() as folder:
-        # Its speed does not depend on the teacher, and this one is distilled in seconds.
+        # Speed does not depend on the teacher. Distilling from this one only takes seconds.
         ez.TextEmbedder.from_preset(BUNDLED).distil_static().save_to_preset(folder)
         sides = {
             "encoder_zoo": ez.TextEmbedder.from_preset(folder).embed,
@@ -46,7 +47,7 @@ def measure_speed(texts: list[str]) -> None:
             "sentence-transformers": SentenceTransformer(folder, device="cpu").encode,
         }
     rates: dict[str, list[float]] = {name: [] for name in sides}
-    for name in list(sides) * (ROUNDS + 1):  # the first round warms up
+    for name in list(sides) * (ROUNDS + 1):  # the first round is used to warm up
         start = time.perf_counter()
         sides[name](texts)
         rates[name].append(len(texts) / (time.perf_counter() - start))
@@ -56,7 +57,7 @@ def measure_speed(texts: list[str]) -> None:
 
 
 def report(name: str, embedder: ez.TextEmbedder, size: str = "") -> None:
-    """Print the line of a model."""
+    """Evaluate a model and print its row."""
     *_, (pairs, scores) = read_stsb()
     *_, squad = read_squad()
     spearman = embedder.evaluate_similarity(pairs, scores)["spearman"]
@@ -66,7 +67,7 @@ def report(name: str, embedder: ez.TextEmbedder, size: str = "") -> None:
 
 
 def of_model2vec(dim: int) -> ez.TextEmbedder:
-    """Return model2vec's own distillation."""
+    """Distill an embedder with model2vec."""
     from model2vec.distill import distill
 
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +76,7 @@ def of_model2vec(dim: int) -> ez.TextEmbedder:
 
 
 def megabytes(embedder: ez.TextEmbedder) -> str:
-    """Return the size of the table in half precision."""
+    """Return the table size in half precision."""
     return f"{2 * embedder.backbone.table().size / 1e6:.1f}"
 
 

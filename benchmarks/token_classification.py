@@ -1,17 +1,17 @@
-"""Fine-tune MiniLM or another preset on CoNLL-2003 or WNUT-17: entity F1, ours and transformers'.
+"""Compare entity F1 on CoNLL-2003 or WNUT-17 after fine-tuning with encoder_zoo and transformers.
 
     python benchmarks/token_classification.py --data conll2003 --epochs 3 --seeds 0 1 2
     python benchmarks/token_classification.py --data wnut17 --epochs 5 --transformers
     python benchmarks/token_classification.py --preset bert_nano_en_uncased --epochs 6
 
-The recipe is the same on both sides: AdamW, 5e-5 (ours: as the preset says) after 10 % warmup,
-linear decay, weight decay 0.01 except for biases and LayerNorm, gradients clipped at norm 1,
-batches of 32 of like length; the first piece of a word carries its tag. `--transformers` trains the
-other side too (extra `peers`).
+Both sides use AdamW with learning rate 5e-5 (in this package, the preset's default), 10 % warmup
+and linear decay, weight decay 0.01 except for biases and LayerNorm, gradient clipping at norm 1,
+and batches of 32 sentences grouped by length. The first token in each word has the word's tag. Use
+`--transformers` to train both sides, which requires the extra `peers`.
 
-The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds
-`ner/conll2003/{train,testa}.conll` and `ner/wnut17/{train,dev,test}.conll`, a word, a tab and an
-IOB2 tag on each line, a blank line after each sentence.
+To provide the data, set `ENCODER_ZOO_DATA` to a folder with `ner/conll2003/{train,testa}.conll` and
+`ner/wnut17/{train,dev,test}.conll`. Each line contains a word, a tab and an IOB2 tag. Sentences are
+followed by a blank line.
 """
 
 import argparse
@@ -28,7 +28,7 @@ HELD_OUT = {"conll2003": ["testa"], "wnut17": ["dev", "test"]}
 
 
 def read(name: str, limit: int | None, held_out: int | None = None) -> tuple:
-    """(words, tags) to train on, and {name: (words, tags)} of the sets held out."""
+    """Read (words, tags) for training, and a dict {name: (words, tags)} with held-out sets."""
     folder = DATA / "ner" / name
     train = tuple(rows[:limit] for rows in ez.read_conll(folder / "train.conll"))
     others = {n: ez.read_conll(folder / f"{n}.conll") for n in HELD_OUT[name]}
@@ -36,7 +36,7 @@ def read(name: str, limit: int | None, held_out: int | None = None) -> tuple:
 
 
 def ours(train, held_out: dict, seed: int, options) -> dict[str, float]:
-    """Entity F1 of encoder_zoo on every held-out set, and sentences a second."""
+    """Train with encoder_zoo. Return entity F1 for all held-out sets, and sentences per second."""
     keras.utils.set_random_seed(seed)
     classifier = ez.TokenClassifier.from_preset(options.preset, crf=options.crf)
     start = time.perf_counter()
@@ -47,7 +47,7 @@ def ours(train, held_out: dict, seed: int, options) -> dict[str, float]:
 
 
 def theirs(train, held_out: dict, seed: int, options) -> dict[str, float]:
-    """The same with transformers on torch."""
+    """Do the same with transformers on torch."""
     import torch
     import transformers
     from torch_training import torch_steps
@@ -76,7 +76,7 @@ def theirs(train, held_out: dict, seed: int, options) -> dict[str, float]:
 
 
 def labelled(tokenizer, names: list[str], words: list, tags: list) -> tuple:
-    """Padded inputs, and the number of each word's tag at its first piece, -100 elsewhere."""
+    """Return padded inputs, and labels: tag ids at the first token in each word, else -100."""
     import torch
 
     inputs = tokenizer(
@@ -92,7 +92,7 @@ def labelled(tokenizer, names: list[str], words: list, tags: list) -> tuple:
 
 
 def their_tags(model, tokenizer, names: list[str], words: list, tags: list) -> list[list[str]]:
-    """Return the tag of every word by a model of transformers."""
+    """Predict a tag for every word with a transformers model."""
     import torch
 
     rows = []
@@ -101,12 +101,12 @@ def their_tags(model, tokenizer, names: list[str], words: list, tags: list) -> l
             inputs, labels = labelled(tokenizer, names, words[i : i + 64], tags[i : i + 64])
             best = model(**inputs).logits.argmax(-1)
             rows += [[names[k] for k in b[y != -100]] for b, y in zip(best, labels, strict=True)]
-    # A truncated or empty word has no piece.
+    # Truncated or empty words do not have any tokens.
     return [g + ["O"] * (len(t) - len(g)) for g, t in zip(rows, tags, strict=True)]
 
 
 def report(name: str, results: list[dict]) -> None:
-    """Mean and spread over the seeds."""
+    """Print mean and range over all seeds."""
     values = {key: [r[key] for r in results] for key in results[0]}
     speed = np.mean(values.pop("speed"))
     parts = [f"{k} {np.mean(v):.4f} (from {min(v):.4f} to {max(v):.4f})" for k, v in values.items()]

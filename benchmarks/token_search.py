@@ -1,14 +1,17 @@
-"""Search among 10,000 documents of 180 tokens (MaxSim): time, memory, and how much is found.
+"""Measure MaxSim search among 10,000 documents with 180 tokens: time, memory and recall.
 
     python benchmarks/token_search.py
 
-The vectors of the timing are drawn: a token is one of 30,000 words and some noise. The sides take
-turns, so that a busy machine slows all of them; "CPU" counts all threads of the process. faiss has
-no index of documents: its exact index finds the 1,000 nearest tokens for each token of the query,
-and only products of these are summed. Recall is of token vectors of all-MiniLM-L6-v2 (which comes
-as a package), projected to 128 numbers: questions of SQuAD (`qa/squad/dev.json`) and its paragraphs
-among those of Wikipedia (`text/wikipedia_train.txt.gz`); it is the part of float32's 10 best that
-is found. `--model` names a model that has learned, for which more is found. Needs faiss-cpu.
+To measure time, random token vectors are created by adding noise to one of 30,000 word vectors.
+Sides run in turns, so that all are affected when the machine is busy. "CPU" counts all threads in
+the process. faiss does not support documents with several vectors. For this reason, its exact index
+is used to find the 1,000 nearest tokens for each query token, and only their products are summed.
+
+To measure recall, SQuAD questions (`qa/squad/dev.json`) and paragraphs are embedded together with
+Wikipedia paragraphs (`text/wikipedia_train.txt.gz`), using all-MiniLM-L6-v2 from a Python package
+and a projection to 128 dimensions. Recall is the fraction of the 10 best float32 results that are
+found. It is higher for trained models, which can be passed to `--model`. This script requires
+faiss-cpu.
 """
 
 import argparse
@@ -29,12 +32,12 @@ import encoder_zoo as ez
 from encoder_zoo.tasks.retrieval.token_vectors import TOKEN_STORES, TokenVectors, pooled
 
 TOKENS, WIDTH, QUERY, TOP_K, WORDS = 180, 128, 32, 10, 30_000
-TARGET = 300  # milliseconds for a query among 10,000 documents
-NEAREST = 1_000  # tokens that faiss finds for each of the query's
+TARGET = 300  # milliseconds per query for 10,000 documents
+NEAREST = 1_000  # number of tokens that faiss finds for each query token
 
 
 def drawn(counts: list[int], seed: int) -> list[np.ndarray]:
-    """Texts of so many tokens, each a word's vector and noise, (tokens, WIDTH) of unit length."""
+    """Create one text per token count, (tokens, WIDTH). Tokens are unit vectors with noise."""
     words = np.random.default_rng(0).standard_normal((WORDS, WIDTH), dtype="float32")
     draw = np.random.default_rng(seed)
     return [_unit(words[draw.integers(WORDS, size=n)] + _noise(draw, n)) for n in counts]
@@ -49,7 +52,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def ours(documents: list[np.ndarray]) -> dict[str, Callable]:
-    """Functions from a query (tokens, WIDTH) to the indices of the best documents."""
+    """Return functions that map a query (tokens, WIDTH) to the indices of the best documents."""
     searches = {}
     start = time.process_time()
     halved = [pooled(tokens, 2) for tokens in documents]
@@ -65,7 +68,7 @@ def ours(documents: list[np.ndarray]) -> dict[str, Callable]:
 
 
 def faiss_search(documents: list[np.ndarray]) -> Callable:
-    """The search among tokens with faiss's exact index."""
+    """Return a function that searches tokens with an exact faiss index."""
     index = faiss.IndexFlatIP(WIDTH)
     index.add(np.concatenate(documents))
     owners = np.repeat(np.arange(len(documents)), [len(tokens) for tokens in documents])
@@ -83,12 +86,12 @@ def faiss_search(documents: list[np.ndarray]) -> Callable:
 
 
 def measure_speed(count: int, rounds: int) -> None:
-    """Prints medians of milliseconds and CPU milliseconds for a query."""
+    """Print median wall time and CPU time in milliseconds per query."""
     searches = ours(documents := drawn([TOKENS] * count, 1))
     searches["faiss IndexFlatIP of tokens"] = faiss_search(documents)
     queries = drawn([QUERY] * (rounds + 1), 2)
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in searches}
-    for query in queries:  # the first one warms up
+    for query in queries:  # the first one is used to warm up
         for name, search in searches.items():
             start = time.perf_counter(), time.process_time()
             search(query)
@@ -102,7 +105,7 @@ def measure_speed(count: int, rounds: int) -> None:
 
 
 def measure_recall(count: int, preset: str) -> None:
-    """Prints recall@10 beside float32's, of real tokens."""
+    """Print recall@10 on real tokens, relative to float32."""
     texts, questions = real_texts(count)
     keras.utils.set_random_seed(0)
     model = ez.LateInteraction.from_preset(preset, dim=WIDTH)

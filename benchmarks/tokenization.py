@@ -1,13 +1,14 @@
-"""Texts per second of tokenizers, ours and the others', side by side in one run.
+"""Compare texts per second for tokenizers in encoder_zoo and in other libraries.
 
     python benchmarks/tokenization.py
 
-Every tokenizer is given the same texts; the best of some rounds counts, and the rounds of the
-tokenizers take turns, so that a busy machine slows all of them. A second table goes from texts to
-the padded inputs of a model. Needs the extra `peers`.
+All tokenizers process the same texts. The fastest of several rounds is used. Tokenizers run in
+turns, so that all are affected when the machine is busy. A second table measures how fast texts are
+converted to padded model inputs. This script requires the extra `peers`.
 
-The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds `sst2/train.tsv`,
-`text/wikipedia_train.txt.gz`, `multilingual/lines.txt` and GPT-2's `bpe/{encoder.json,vocab.bpe}`.
+To provide the data, set `ENCODER_ZOO_DATA` to a folder with `sst2/train.tsv`,
+`text/wikipedia_train.txt.gz`, `multilingual/lines.txt` and the GPT-2 files
+`bpe/{encoder.json,vocab.bpe}`.
 """
 
 import argparse
@@ -34,12 +35,12 @@ from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
 )
 
 BATCH = 4096
-LENGTH = 64  # of padded inputs
+LENGTH = 64  # number of tokens in padded inputs
 VOCABULARY = MINILM / "vocab.txt"
 
 
 def corpora(limit: int) -> dict[str, list[str]]:
-    """ASCII sentences, long documents, and lines of many scripts."""
+    """Read ASCII sentences, long documents, and lines in many scripts."""
     sst2 = (DATA / "sst2" / "train.tsv").read_text(encoding="utf-8").split("\n")[1:]
     with gzip.open(DATA / "text" / "wikipedia_train.txt.gz", "rt", encoding="utf-8") as file:
         documents = file.read().split("\n\n")[:2000]
@@ -49,7 +50,7 @@ def corpora(limit: int) -> dict[str, list[str]]:
 
 
 def roberta_files(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """A vocabulary of RoBERTa's shape with GPT-2's tokens, and GPT-2's merges."""
+    """Write a vocabulary in RoBERTa format with GPT-2 tokens, and GPT-2 merges."""
     gpt2 = json.loads((DATA / "bpe" / "encoder.json").read_text(encoding="utf-8"))
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *gpt2, "<mask>"]
     path = folder / "vocab.json"
@@ -60,11 +61,11 @@ def roberta_files(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def in_pipeline(function: Callable, texts: list[str], batch: int) -> Callable[[], None]:
-    """Runs a function over all texts in tf.data, several batches at once."""
+    """Return a function that processes all texts in tf.data, with several batches at once."""
     dataset = tf.data.Dataset.from_tensor_slices(tf.constant(texts)).batch(batch)
     dataset = dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
     options = tf.data.Options()
-    options.threading.max_intra_op_parallelism = 1  # batches in parallel, not parts of batches
+    options.threading.max_intra_op_parallelism = 1  # parallel batches, not parts of batches
     dataset = dataset.with_options(options)
 
     def run() -> None:
@@ -75,7 +76,7 @@ def in_pipeline(function: Callable, texts: list[str], batch: int) -> Callable[[]
 
 
 def keras_hub_tokenizer(family: str, files: tuple) -> object:
-    """KerasHub's tokenizer with the same vocabulary."""
+    """Create a KerasHub tokenizer with the same vocabulary."""
     if family == "wordpiece":
         return keras_hub.tokenizers.BertTokenizer(str(files[0]), lowercase=True)
     return keras_hub.tokenizers.RobertaTokenizer(str(files[0]), str(files[1]))
@@ -84,7 +85,7 @@ def keras_hub_tokenizer(family: str, files: tuple) -> object:
 def tokenizing(
     ours: Tokenizer, theirs: object, hub: object, texts: list[str], batch: int
 ) -> dict[str, Callable[[], None]]:
-    """Return the functions to measure, by name; each call tokenizes all texts."""
+    """Return functions to measure, by name. Each call tokenizes all texts."""
     backend = theirs.backend_tokenizer
     return {
         "encode_batch_fast": lambda: backend.encode_batch_fast(texts, add_special_tokens=False),
@@ -99,7 +100,7 @@ def tokenizing(
 def packing(
     ours: Tokenizer, theirs: object, hub: object, texts: list[str], batch: int
 ) -> dict[str, Callable[[], None]]:
-    """The same from texts to padded inputs of `LENGTH` tokens."""
+    """Do the same for converting texts to padded inputs with `LENGTH` tokens."""
     models = keras_hub.models
     name = "Bert" if isinstance(ours, BertTokenizer) else "Roberta"
     hub_class = getattr(models, f"{name}TextClassifierPreprocessor")
@@ -114,9 +115,9 @@ def packing(
 
 
 def measure(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """Best seconds of each, the runs taking turns."""
+    """Return the fastest time for each function in seconds. They run in turns."""
     best = dict.fromkeys(runs, float("inf"))
-    for i in range(rounds + 1):  # the first round traces graphs
+    for i in range(rounds + 1):  # the first round is used to trace graphs
         for name, run in runs.items():
             start = time.perf_counter()
             run()
@@ -125,7 +126,7 @@ def measure(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float
 
 
 def print_table(kind: str, contestants: Callable, families: dict, options) -> None:
-    """A row for each family, corpus and contestant; the first contestant is what ratios are to."""
+    """Print a row for each family, corpus and tokenizer, and ratios to the first tokenizer."""
     texts_of = corpora(options.limit)
     first = next(iter(contestants(*next(iter(families.values())), ["a"], 1)))
     print(f"\n| family | corpus | {kind} | texts/s | of {first} |\n" + 5 * "|---" + "|")
@@ -139,7 +140,7 @@ def print_table(kind: str, contestants: Callable, families: dict, options) -> No
 
 
 def main() -> None:
-    """Prints two tables."""
+    """Print two tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=100_000, help="SST-2 sentences at most")

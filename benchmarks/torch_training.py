@@ -1,4 +1,4 @@
-"""The recipe of the papers, written for transformers on torch: that of the other side."""
+"""Run the same training recipe for transformers on torch, as described in the papers."""
 
 import numpy as np
 import torch
@@ -6,7 +6,7 @@ import transformers
 
 
 def torch_steps(model, lengths: list[int], seed: int, options):
-    """Yields (numbers of a batch's examples, function that takes a step), epoch by epoch."""
+    """Yield tuples (example indices in a batch, function to run a step), epoch by epoch."""
     rng = np.random.default_rng(seed)
     size, window = options.batch_size, 50 * options.batch_size
     exempt = ("bias", "LayerNorm.weight")
