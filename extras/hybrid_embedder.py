@@ -99,22 +99,22 @@ class HybridEmbedder:
         index = model.index(documents)
         index.search("How do I reset it?")  # by dense + 0.3 * terms + tokens
 
-    The tasks `dense`, `terms` and `tokens` share one backbone. You can use each of them separately.
-    Training one of them changes the vectors of all three.
+    The tasks `dense`, `terms` and `tokens` share one backbone. Each task can also be used
+    separately. Training one task changes the vectors for all three tasks.
 
     Args:
         dense: `TextEmbedder` for text embeddings.
         terms: `SparseEncoder` for term weights, with the backbone of `dense`.
-        tokens: `LateInteraction` for token embeddings, with the backbone of `dense` and without
-            markers, expansion and skiplist.
+        tokens: `LateInteraction` for token embeddings. It uses the same backbone as `dense`,
+            without markers, expansion and skiplist.
         weights: Three floats. Weights of the three scores.
 
     Attributes:
         dense, terms, tokens, weights: The arguments.
 
     Raises:
-        ValueError: If the backbone, the tokenizer or the maximum length of the three models is
-            different, or if `weights` does not have three elements.
+        ValueError: If backbones, tokenizers or maximum lengths differ between the three models, or
+            if `weights` does not have three elements.
 
     Source: Chen et al. 2024, BGE M3-Embedding, section 3.2.
 
@@ -210,20 +210,20 @@ class HybridEmbedder:
         """Compute the three kinds of vectors of texts in one forward pass.
 
         Args:
-            texts: A text, or a list, array, tensor or column of texts.
-            prompt: String. Name of a prompt of the `TextEmbedder`, which is added before all texts.
+            texts: A text, or a list, array, tensor or column with texts.
+            prompt: String. Name of a `TextEmbedder` prompt to add before all texts.
             batch_size: Integer. Defaults to 32.
             missing: "none" or "error". How to handle rows without text (None, NaN or blank). "none"
-                returns NaN, no terms and None. "error" raises an error with the first of these
-                rows. Defaults to "error".
+                returns NaN, no terms and None. "error" raises an error that shows the first such
+                row. Defaults to "error".
 
         Returns:
-            `(dense, terms, tokens)`, as returned by `embed` of the three tasks, in the order of the
-            texts. For a single text, each of them is the result for this text.
+            `(dense, terms, tokens)`, as returned by each task's `embed`, in the same order as the
+            texts. For a single text, each element is the result for this text.
 
         Raises:
             ValueError: If a text is empty or `prompt` is unknown.
-            ImportError: If the package scipy is not installed.
+            ImportError: If scipy is not installed.
         """
         texts = [texts] if isinstance(texts, str | bytes) else texts
         require(sparse)
@@ -254,7 +254,7 @@ class HybridEmbedder:
 
         Returns:
             Float32 array of shape (N, M), where higher values are more similar. For a single text,
-            its axis is removed.
+            its axis will be removed.
         """
         sides, ones = [], []
         for x, prompt in ((queries, "query"), (documents, "document")):
@@ -311,13 +311,13 @@ class HybridEmbedder:
         Documents and queries are encoded only once for the three indexes.
 
         Args:
-            documents: A list, array or column of texts, a table, a list of dicts, or `chunks`.
+            documents: A list, array or column with texts, a table, a list of dicts, or `chunks`.
             precision: String. Precision of text and token embeddings, see `VectorIndex`.
             batch_size: Integer. Batch size of `embed`.
             ids, metadata, text_column: See `VectorIndex.build`.
 
         Raises:
-            ValueError: If `documents` or one of the documents is empty.
+            ValueError: If `documents` or any single document is empty.
         """
         given = Documents.of(documents, ids, metadata, text_column)
         dense, terms, tokens = self.embed(given, "document", batch_size)
@@ -338,7 +338,7 @@ class HybridEmbedder:
         overlap: NonNegativeInt = 0,
         **columns: Unpack[DocumentColumns],
     ) -> Documents:
-        """Split documents into chunks with a maximum number of tokens of this model.
+        """Split documents into chunks with a maximum number of tokens for this model.
 
         Args:
             documents, length, overlap, **columns: See `TextEmbedder.chunks`.
@@ -347,7 +347,7 @@ class HybridEmbedder:
 
     @validate_arguments
     def load_index(self, folder: str | os.PathLike[str], verify: bool = True) -> HybridIndex:
-        """Load an index of this model that was saved by the `save` method of the index.
+        """Load an index for this model that was saved by the index's `save` method.
 
         Args:
             folder: Path. Folder of the index.
@@ -360,7 +360,7 @@ class HybridEmbedder:
         return [_Part(self, name) for name in HybridVectors._fields]
 
     def _vectors(self, name: str, texts: Sequence[str], prompt: str | None, batch_size) -> Any:
-        """Return one kind of vectors, and cache the other kinds for this thread."""
+        """Return one kind of vectors and cache the other kinds for this thread."""
         if isinstance(texts, Documents):
             only_column(texts)  # raises an error for chunks with late chunking
         kept = vars(self._asked).setdefault("kept", {})  # {texts: {kind: vectors}}
@@ -381,13 +381,13 @@ class HybridEmbedder:
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[HybridPresetArguments]
     ) -> Self:
-        """Load a model with three kinds of vectors, such as BGE-M3.
+        """Load a model that creates three kinds of vectors, such as BGE-M3.
 
         Args:
-            source: String. "bge_m3", a folder, or `hf://organisation/name[@revision]`, with the
-                files of a `TextEmbedder`, `sparse_linear.pt` and `colbert_linear.pt`.
-            **arguments: `weights`, `max_terms` of the `SparseEncoder`, and the arguments of
-                `TextEmbedder`. `max_length`, `prompts` and `sequence_length` are used for all three
+            source: String. "bge_m3", a folder, or `hf://organisation/name[@revision]`, with
+                `TextEmbedder` files, `sparse_linear.pt` and `colbert_linear.pt`.
+            **arguments: `weights`, `max_terms` for the `SparseEncoder`, and any `TextEmbedder`
+                arguments. `max_length`, `prompts` and `sequence_length` are used for all three
                 models.
 
         Raises:
@@ -417,19 +417,18 @@ class HybridEmbedder:
         dtype: str | None = None,
         **options: Unpack[SaveOptions],
     ) -> None:
-        """Save the model in the format of BGE-M3, which FlagEmbedding can load.
+        """Save the model in BGE-M3 format, which FlagEmbedding can load.
 
         The folder can also be loaded by `TextEmbedder`, `SparseEncoder` and `LateInteraction`.
 
         Args:
             directory: Path. Folder to write or to replace.
-            dtype: "float32", "float16" or "bfloat16". Defaults to None, which keeps the dtype of
+            dtype: "float32", "float16" or "bfloat16". Defaults to None, which keeps the dtype for
                 each weight.
             **options: Arguments of `Task.save_to_preset`.
 
         Raises:
-            ValueError: If the files of BGE-M3 cannot store a setting, such as another pooling of
-                `terms`.
+            ValueError: If BGE-M3 files cannot store a setting, such as another pooling in `terms`.
             OSError: If a file cannot be written, for example because the disk is full.
         """
         tasks = self.dense, self.terms, self.tokens

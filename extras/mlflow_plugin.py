@@ -1,7 +1,7 @@
 """The plugin that allows MLflow processes to load the models of this package.
 
-MLflow imports the plugin by the entry point "mlflow.run_context_provider" of this package. The
-import of the package registers its classes with Keras. This way, an MLflow process that infers the
+MLflow imports the plugin by the entry point "mlflow.run_context_provider" of this package.
+Importing this package registers its classes with Keras. This way, an MLflow process that infers the
 requirements of a logged model or serves it can load the `.keras` file, and the requirements contain
 this package.
 """
@@ -14,7 +14,7 @@ from encoder_zoo.common.version import __version__
 
 
 class RunContext:
-    """Tags the runs of a process that uses the tasks of this package with its version.
+    """Tags runs with the package version in processes that use any task.
 
     Example:
         >>> RunContext().tags().keys()
@@ -22,7 +22,7 @@ class RunContext:
     """
 
     def in_context(self) -> bool:
-        """Return whether the tasks of the package were imported."""
+        """Check whether this package's tasks were imported."""
         return "encoder_zoo.tasks" in sys.modules
 
     def tags(self) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The estimators of `encoder_zoo.sklearn`.
 
-The fitted attribute `model_` is the `SequenceClassifier` or `TextEmbedder`, with all of its
-methods. Estimators are pickled with their weights.
+The fitted attribute `model_` is a `SequenceClassifier` or `TextEmbedder` with all its methods.
+Estimators are pickled together with their weights.
 
 Comment letters: N texts, C classes, D width of a vector.
 """
@@ -52,10 +52,10 @@ from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
 
 
 class TextEstimator(BaseEstimator):
-    """Base class of the estimators. Parameters are checked by `fit`, and the inputs are texts."""
+    """Base class of the estimators. Parameters are checked by `fit`. Inputs are texts."""
 
     def _check_parameters(self) -> None:
-        """Raise a ValueError if a parameter does not satisfy its rule."""
+        """Raise a ValueError if a parameter breaks its rule."""
         for name, rule in rules_of(type(self).__init__).items():
             check_argument(name, getattr(self, name), rule)
 
@@ -72,7 +72,7 @@ class TextEstimator(BaseEstimator):
 
 
 class FineTunedEstimator(TextEstimator):
-    """Base class of the estimators that fine-tune a `SequenceClassifier`."""
+    """Base class for estimators that fine-tune a `SequenceClassifier`."""
 
     def _fine_tune(self, X, y, sample_weight, **arguments) -> None:
         """Load a new model from the preset, and train it with checked labels.
@@ -81,7 +81,7 @@ class FineTunedEstimator(TextEstimator):
             X: Texts.
             y: Labels for `SequenceClassifier.fit`.
             sample_weight: Array with one value per text, or None.
-            **arguments: Arguments of the model, such as its labels.
+            **arguments: Model arguments, such as its labels.
         """
         with seeded(self.random_state):
             arguments |= self._preset_arguments()
@@ -129,7 +129,7 @@ def one_column(y: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def without_advice() -> Iterator[None]:
-    """Suppress the warning about new layers, because they are trained in the next step."""
+    """Suppress the warning about new layers, because these will be trained in the next step."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return "Fine-tune before use" not in record.getMessage()
@@ -180,17 +180,17 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
 
     Args:
         preset: String. See `SequenceClassifier.from_preset`. The default is small and works
-            offline. Larger presets, such as "all_minilm_l6_en_uncased", have a higher accuracy.
+            offline. Larger presets, such as "all_minilm_l6_en_uncased", are more accurate.
         epochs: Integer. Number of epochs.
         batch_size: Integer. Batch size for training and prediction.
         learning_rate: Float. Peak learning rate, see `SequenceClassifier.compile`. Defaults to
-            None, which uses the learning rate of the preset.
-        sequence_length: Integer. Maximum number of tokens. Defaults to None, which uses the maximum
-            of the model.
+            None, which uses the preset's learning rate.
+        sequence_length: Integer. Maximum number of tokens. Defaults to None, which uses the model's
+            maximum.
         class_weight: Dict {class: weight}, "balanced" or None, like in scikit-learn's classifiers.
         random_state: Integer, `numpy.random.RandomState` or None. Seed for new layers, the order of
             the texts, and dropout.
-        verbose: Verbosity of training, as in Keras.
+        verbose: Training verbosity, as in Keras.
 
     Attributes:
         classes_: Array of shape (C,). The sorted classes.
@@ -234,18 +234,18 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         """Load the preset and fine-tune it.
 
         Args:
-            X: N texts: a list, array or column of a table. For pairs of texts, a table with two
+            X: N texts: a list, array or column of a table. For pairs of texts, use a table with two
                 columns or a list of pairs. Without `y`, rows that contain their labels, see
                 `encoder_zoo.read_annotations`.
-            y: Array of shape (N,) with one class per text, or (N, C) with values 0 and 1 for any
-                number of classes per text.
-            sample_weight: Array of shape (N,) with one value per text, or None.
+            y: Array with shape (N,) and one class per text, or with shape (N, C) and values 0 and 1
+                for any number of classes per text.
+            sample_weight: Array with shape (N,) and one value per text, or None.
 
         Returns:
             The estimator.
 
         Raises:
-            ValueError: If `y` has only one class.
+            ValueError: If `y` only has one class.
         """
         X, y = texts_and_labels(X, y, classes=None, several=False)
         weights = self._check_given(X, y, sample_weight)
@@ -269,7 +269,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each text, (N,), or 0 or 1 for each class, (N, C)."""
+        """Return the most probable class for each text, (N,), or 0 or 1 for each class, (N, C)."""
         probabilities = self.predict_proba(X)
         if self.model_.problem_type == SEVERAL:
             return (probabilities >= 0.5).astype(int)
@@ -331,8 +331,8 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
 
         Args:
             X: N texts, or pairs of texts, see `TextClassifier.fit`.
-            y: Array of shape (N,) with one value per text, or (N, C) with several values.
-            sample_weight: Array of shape (N,) with one value per text, or None.
+            y: Array with shape (N,) and one value per text, or (N, C) and several values.
+            sample_weight: Array with shape (N,) and one value per text, or None.
 
         Returns:
             The estimator.
@@ -403,7 +403,7 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         """Load the preset.
 
         Args:
-            X: Texts, which are checked. They are optional, because the model is not trained.
+            X: Texts, which are checked. They are optional because this does not train the model.
             y: Ignored.
 
         Returns:

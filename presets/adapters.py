@@ -53,9 +53,9 @@ PLAIN = {
     "fan_in_fan_out": False,
 }
 PEFT_ALPHA = 8  # if a file has no lora_alpha
-# Values that only change the initial values of A and B.
+# These values only affect how A and B are initialized.
 INITIALIZERS = (True, False, None, "gaussian", "eva", "orthogonal")
-# {option: reason why it does not change the outputs}
+# {option: why the outputs do not depend on it}
 IRRELEVANT = {
     **dict.fromkeys(("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora"), "read"),
     **dict.fromkeys(("target_modules", "exclude_modules", "modules_to_save"), "read"),
@@ -84,7 +84,7 @@ CLASSIFIERS = ("classifier", "score")
 
 
 def projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
-    """Return the dense layers of a backbone with their names in transformers.
+    """Map transformers module names to the dense layers in a backbone.
 
     Example:
         >>> from encoder_zoo import BertBackbone
@@ -115,7 +115,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
             f"peft cannot store low-rank updates for {', '.join(others[:3])}, because transformers "
             "has no corresponding linear layer. Use save_to_preset."
         )
-    # As in torch, A is (rank, in) and B is (out, rank).
+    # Shapes follow PyTorch: A is (rank, in) and B is (out, rank).
     arrays = {
         f"{PREFIX}{name}.lora_{which}.weight": stored_array(kernel, transposed=True)
         for name, layer in layers.items()
@@ -161,7 +161,7 @@ def _target_modules(chosen: Collection[str], known: Iterable[str]) -> list[str]:
 
 
 def _is_named(name: str, ends: Iterable[str]) -> bool:
-    """Return whether a module name equals or ends with one of the given names, as in peft."""
+    """Check whether a module name equals or ends with one of the given names, as peft does."""
     return any(f".{name}".endswith(f".{end}") for end in ends)
 
 
@@ -173,13 +173,13 @@ def _whole_tensors(
     Args:
         task: The task.
         updates: Layers with low-rank updates.
-        head: Layer that becomes the head of a task without a head. Defaults to None.
+        head: Layer to use as head if the task has no head yet. Defaults to None.
 
     Returns:
-        A dict {name in the file: (weight, whether the file stores its transpose)}.
+        A dict {name in the file: (weight, whether the file stores it transposed)}.
 
     Raises:
-        ValueError: If peft has no adapters for the type of the task.
+        ValueError: If peft does not support this task type.
     """
     if task.record.peft_type is None:
         raise ValueError(
@@ -207,8 +207,8 @@ def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
     peft keeps the original values in addition to the values of each adapter.
 
     Returns:
-        A dict {name in an adapter file: array}. If the task has no low-rank updates, the arrays are
-            its current weights.
+        A dict {name in an adapter file: array}. For tasks without low-rank updates, the current
+            weights are returned.
     """
     if task.record.peft_type is None:
         return {}
@@ -282,11 +282,13 @@ def _chosen_layers(
 ) -> tuple[dict[str, keras.layers.Dense], list[str]]:
     """Select the layers with low-rank updates.
 
-    If `target_modules` is a list, it selects layers as in peft, even if their tensors are missing.
-    Regular expressions are not evaluated. Instead, layers with tensors in the file are selected.
+    A `target_modules` list selects layers in the same way as peft, even when tensors are missing.
+    Regular expressions are not evaluated. Instead, layers are selected by their tensors in the
+    file.
 
     Returns:
-        A dict of layers by name, and a list of missing tensors, which is empty if there are layers.
+        A dict from names to layers, and a list with missing tensors, which is empty when layers
+        were found.
     """
     known, targets = projections(task.backbone), config.get("target_modules")
     stored = {
@@ -305,7 +307,7 @@ def _chosen_layers(
 
 
 def _is_chosen(name: str, config: dict) -> bool:
-    """Return whether the options of peft do not exclude a module."""
+    """Check whether peft options allow this module."""
     excluded, numbers = config.get("exclude_modules"), config.get("layers_to_transform")
     if isinstance(excluded, list) and _is_named(name, excluded):
         return False
@@ -320,7 +322,7 @@ def _is_chosen(name: str, config: dict) -> bool:
 
 
 def _is_in(name: str, modules: Iterable[str]) -> bool:
-    """Return whether a tensor or a layer is inside one of the given modules."""
+    """Check whether a tensor or a layer is inside one of the given modules."""
     return any(f".{module}." in f".{name}." for module in modules)
 
 
@@ -329,13 +331,13 @@ def _layer_of(name: str) -> str:
 
 
 def _is_saved(name: str, config: dict) -> bool:
-    """Return whether the adapter file must contain a tensor of the head or its pooler."""
+    """Check whether adapter files must contain this tensor from the head or its pooler."""
     classifiers = CLASSIFIERS if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS") else ()
     return _is_in(name, (*(config.get("modules_to_save") or ()), *classifiers))
 
 
 def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
-    """Return the rank and alpha of a layer. The scale of its update in peft is alpha / rank."""
+    """Return rank and alpha for a layer. peft scales updates by alpha / rank."""
 
     def value_of(option: str, default: float) -> float:
         patterns = config.get(option) or {}
@@ -353,7 +355,7 @@ def _literal(pattern: str) -> str:
 
 
 def _missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer | None:
-    """Build a head with the number of classes in the file, if the task has no classes yet."""
+    """Build a head that matches the class count in the file, if the task has no classes yet."""
     shape = file.shapes.get(f"{PREFIX}{task.head_record.output}.weight", ())
     if task.head is not None or task.given_head is not None or len(shape) != 2:
         return None
@@ -388,7 +390,7 @@ WORDS = Rule(
 def _patterns(rule: Rule) -> Rule:
     """Create a rule for dicts from module names to values.
 
-    Regular expressions are not allowed, because their evaluation can take very long.
+    Regular expressions are not allowed because evaluating them can take very long.
     """
     return Rule(
         lambda v: (
@@ -418,7 +420,7 @@ RULES = {
 
 
 def _check_config(config: dict, folder: pathlib.Path) -> None:
-    """Raise a ValueError if the adapters are not plain LoRA of whole layers."""
+    """Raise a ValueError for adapters other than plain LoRA on complete layers."""
     for name, value in config.items():
         if name in IRRELEVANT or not value:
             continue

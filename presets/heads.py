@@ -1,8 +1,8 @@
-"""Find the head of a checkpoint that belongs to a task, and load its weights.
+"""Find a checkpoint head that matches a task, and load its weights.
 
-The weights decide whether a head exists and how many outputs it has. The names of the outputs are
-read from config.json. `architectures` in config.json is only used to distinguish tasks whose heads
-have the same tensor names, because it often names the model that training started from.
+Weights determine whether a head exists and how many outputs it has. Output names are read from
+config.json. `architectures` in config.json often names the model from which training started. For
+this reason, it is only used to choose between tasks that use the same tensor names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger("encoder_zoo")
 # Heads for a text or a text pair. With a single output, they compute the same function.
 _OF_TEXTS = {"ForSequenceClassification", "ForMultipleChoice"}
 _OUTPUTS = {"ForMultipleChoice": 1, "ForQuestionAnswering": 2}
-# Heads from pretraining. Replacing them by a new head does not need a warning.
+# Heads from pretraining. No warning is needed when replacing them with a new head.
 _PRETRAINED = ("ForMaskedLM", "ForPreTraining")
 _MAX_SHOWN = 8  # tensor names in a log line
 # Suffixes of files that may contain a separate head.
@@ -49,19 +49,18 @@ _OTHER_FILES = (
 
 
 def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -> str | None:
-    """Set `architectures` and `id2label` of a checkpoint to match its weights and a task.
+    """Set `architectures` and `id2label` to match a checkpoint's weights and a task.
 
     Args:
         checkpoint: `Checkpoint`. Its `config` is replaced.
-        cls: Class of the task.
-        given: Dict of task arguments from the caller.
+        cls: Task class.
+        given: Dict with task arguments from the caller.
 
     Returns:
-        The name of a class of transformers if the head belongs to another task. Otherwise None.
+        A transformers class name when this head belongs to another task. Otherwise None.
 
     Raises:
-        ValueError: If the number of labels differs from the number of outputs, or if two classes
-            have the same name.
+        ValueError: If label and output counts differ, or if two classes have the same name.
     """
     family, suffix = checkpoint.family, cls.record.head
     head, config = cls.head_of(family), dict(checkpoint.config)
@@ -107,7 +106,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
 
 
 def _names_of_classes(config: Mapping) -> list[str] | None:
-    """Return the class names in config.json, or LABEL_0, ... if it only has their number."""
+    """Return class names from config.json, or LABEL_0, ... if it only has a class count."""
     if names := config.get("id2label"):
         return [names[key] for key in sorted(names, key=int)]
     if numbers := config.get("label2id"):
@@ -128,7 +127,7 @@ def _check_named_by_caller(checkpoint: Checkpoint, names: Sequence[str], given: 
 
 
 def _holds(checkpoint: Checkpoint, head: Head) -> bool:
-    """Return whether the checkpoint has tensors for all layers of a head."""
+    """Check whether the checkpoint has tensors for all layers in a head."""
     layers = set(head.tensors.values())
     if head.tied_bias_may_be_absent:
         layers.discard(head.tied_bias)
@@ -137,7 +136,7 @@ def _holds(checkpoint: Checkpoint, head: Head) -> bool:
 
 
 def _rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
-    """Return the other heads of the family that could own the same tensors."""
+    """Return other heads in this family that could own the same tensors."""
     if head.tied_bias:  # other pretraining heads have separate tensors
         return {}
     outputs = checkpoint.shapes.get(f"{head.output}.weight", (0,))[0]
@@ -154,9 +153,9 @@ def _rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Hea
 def _owner_by_tensors(
     checkpoint: Checkpoint, suffix: str, head: Head, rivals: Mapping[str, Head]
 ) -> str | None:
-    """Infer the task of a head from its hidden layers and the pooler, or return None if unclear."""
+    """Infer a head's task from its hidden layers and pooler. Return None when this is not clear."""
     family = checkpoint.family
-    # A checkpoint may contain encoder layers that are not used, such as a pooler.
+    # Checkpoints may contain encoder layers that are not used, such as a pooler.
     own = {
         name: {layer for layer in other.tensors.values() if not layer.startswith(family.prefix)}
         for name, other in {suffix: head, **rivals}.items()
@@ -169,7 +168,7 @@ def _owner_by_tensors(
 
 
 def _head_in(name: str, family: Family) -> str | None:
-    """Return the head of the family that a class name in `architectures` stands for."""
+    """Return the family head for a class name in `architectures`."""
     exact = [head for head in family.heads if family.class_name(head) == name]
     return next(iter([*exact, *(head for head in family.heads if name.endswith(head))]), None)
 
@@ -210,13 +209,13 @@ def restore_head(
     new_pooler: bool,
     other_class: str | None,
 ) -> set[str]:
-    """Load the head of a task, or log a warning that explains why the head is new.
+    """Load a task's head, or log a warning that explains why it is new.
 
     Args:
         checkpoint: `Checkpoint` after `settle_head`.
         task: Task whose head is loaded.
-        arguments: Dict of task arguments from the caller.
-        safeguards: `Safeguards`. Options of the checks.
+        arguments: Dict with task arguments from the caller.
+        safeguards: `Safeguards` to apply.
         new_pooler: Boolean. Whether the checkpoint has no pooler.
         other_class: String or None. The result of `settle_head`.
 
@@ -224,8 +223,8 @@ def restore_head(
         The set of the names of loaded tensors.
 
     Raises:
-        ValueError: If the checkpoint was saved by this task, but some of its tensors are missing or
-            have other shapes.
+        ValueError: If this task saved the checkpoint, but some tensors are missing or have other
+            shapes.
     """
     head = task.head_of(checkpoint.family)
     checkpoint = _with_labels_of(task, checkpoint, head)
@@ -292,7 +291,7 @@ def _absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[str]:
 
 
 def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequence[str]) -> None:
-    """Log the missing biases of a trained head and the layers that are not part of any head."""
+    """Log missing biases for a trained head, and all layers that are not part of any head."""
     folder, name = checkpoint.folder.name, type(task).__name__
     if absent:
         message = "%s has no %s. The head of %s uses 0 instead."
@@ -309,10 +308,9 @@ def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequen
 def _keep_hidden(
     checkpoint: Checkpoint, task: PresetTask, matched: Mapping, safeguards: Safeguards
 ) -> set[str]:
-    """Load the hidden layers of a head if the checkpoint has them, as transformers does.
+    """Load hidden head layers from the checkpoint if possible, as transformers does.
 
-    If the head is built later from the labels of `fit`, the weights are stored in `kept_weights`
-    until then.
+    If `fit` will build this head from its labels, weights are stored in `kept_weights` until then.
     """
     record = task.head_record
     if task.head:
@@ -328,12 +326,12 @@ def _keep_hidden(
 
 
 def _layers_of(heads: Iterable[Head]) -> set[str]:
-    """Return the names that the layers of heads have in a checkpoint."""
+    """Return layer names that these heads have in a checkpoint."""
     return {name for head in heads for name in (*head.tensors.values(), head.output) if name}
 
 
 def _unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterable[str]) -> str:
-    """List the tensors that belong neither to the encoder nor to the given layers."""
+    """List tensors that belong neither to the encoder nor to any given layer."""
     family = checkpoint.family
     known = {name.split(".")[0] for name in (*family.tensors.values(), family.pooler or "")}
     known |= layers
@@ -343,9 +341,9 @@ def _unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterable[str
 
 
 def _unread_files(checkpoint: Checkpoint) -> str:
-    """List the files in the folder or repository that are not read but may contain a head.
+    """List files in the folder or repository that may contain a head but are not read.
 
-    Training states and weights of the same model for other frameworks are excluded.
+    This does not include training states or weights for other frameworks.
     """
     return _listed(
         name
@@ -364,7 +362,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _with_labels_of(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Checkpoint:
-    """Select the rows of the checkpoint that belong to the labels of the task, if any."""
+    """Select checkpoint rows that belong to the task's labels, if any."""
     rows = task.kept_classes(checkpoint.config) if task.head else None
     if rows is None:
         return checkpoint
@@ -404,7 +402,7 @@ class RelabelledCheckpoint(Checkpoint):
     """A checkpoint whose output layer is rearranged for new labels.
 
     Args:
-        checkpoint: `Checkpoint` with the rows of its own labels.
+        checkpoint: `Checkpoint` with rows for its own labels.
         output: String. Name of the output layer.
         rows: List of integers or None. For each new label, the index of its row in the checkpoint.
             None stands for an unknown label, whose weights are set to 0.

@@ -36,37 +36,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
-# The bot that converts weights to safetensors, and the title of its pull requests.
+# Bot that converts weights to safetensors, and the title it uses for pull requests.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
 _SETTINGS = {CONFIG, GLINER, MANIFEST, *MODULE_SETTINGS, *tokenizer_file_names()}
 # Files that are downloaded together with weights. Adapters are used by `load_adapters`.
 _WITH_WEIGHTS = {CARD, *LINEAR, adapters.CONFIG, adapters.WEIGHTS}
 _MODULE_FOLDER = re.compile(r"(?:\w+_)?\d+_\w+")
 _FIRST = re.compile(r"(?:\w+_)?0_")  # the folder of an encoder
-# {folder of a commit in the cache: names of all files of the commit on the hub}
+# {folder in the cache for a commit: names for all files on the hub}
 _LISTED: dict[pathlib.Path, list[str]] = {}
 
 
 def from_hugging_face(
     address: str, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
-    """Download missing files of a repository and return its folder in the cache.
+    """Download all missing files from a repository and return its folder in the cache.
 
     All files belong to the same commit. Without a connection, the cached copy is used. The
     environment variables of huggingface_hub apply: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
     `HF_HUB_OFFLINE`, `HF_HUB_DISABLE_PROGRESS_BARS`. The size of the download is logged. If logging
-    is disabled, it is printed. Failed downloads are retried. Large files are resumed, also by
+    is disabled, it is printed. Failed downloads are retried. Large files can be resumed, also by
     another process.
 
     Args:
         address: String. `hf://organisation/name`, optionally with `@` and a branch, tag or commit.
         verify: Boolean. Whether to verify the checksum of every file. Defaults to True.
         max_bytes: Integer. Maximum total size of the files. Defaults to 2**63.
-        weights: Boolean. Whether to download the weights. If False, only the files of the tokenizer
-            are downloaded. Defaults to True.
+        weights: Boolean. Whether to download the weights. If False, only tokenizer files will be
+            downloaded. Defaults to True.
 
     Returns:
-        The path of the folder.
+        Path to the folder.
 
     Raises:
         ValueError: If the address is malformed, or if the repository does not exist or has no
@@ -100,11 +100,11 @@ def from_hugging_face(
 
 
 def not_downloaded(folder: pathlib.Path) -> list[str]:
-    """Return the names of files in a repository that are missing in its cached folder.
+    """List files in a repository that are missing from its cached folder.
 
     Args:
-        folder: Path. A folder from `from_hugging_face`. The list is empty for other folders, and
-            for folders whose files this process has not listed on the hub.
+        folder: Path. A folder from `from_hugging_face`. For other folders, and for folders that
+            this process has not listed on the hub, the result is empty.
     """
     names = [name for name in _LISTED.get(folder, ()) if "/" not in name]
     return [name for name in names if not (folder / name).exists()]
@@ -126,16 +126,15 @@ def parse_address(address: str) -> tuple[str, str | None]:
 def list_files(
     address: str, max_bytes: int = 2**63, weights: bool = True
 ) -> tuple[dict[str, HubFile], str, list[str]]:
-    """List the files of a repository.
+    """List files in a repository.
 
     Returns:
-        A tuple of a dict {name: file} to download, the commit, and a list of the names of all
-            files.
+        A tuple (dict {name: file} to download, commit, names for all files).
 
     Raises:
-        ValueError: If the hub denies the request or sends an invalid listing, if the repository has
-            no weights, or if the files exceed `max_bytes`.
-        Unreachable: If the hub does not answer.
+        ValueError: If the hub denies the request or sends a listing that is not valid, if the
+            repository has no weights, or if files exceed `max_bytes`.
+        Unreachable: If the hub does not respond.
     """
     from huggingface_hub import HfApi
 
@@ -171,7 +170,7 @@ def list_files(
 
 
 def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
-    """Check the names, sizes and checksums of a listing, because paths are built from them."""
+    """Check names, sizes and checksums in a listing, because paths are built from them."""
     if not isinstance(info.sha, str) or not hub_cache.SHA1.fullmatch(info.sha):
         raise ValueError(f"its commit is {shown(info.sha)}")
     files = {}
@@ -241,8 +240,8 @@ def _find_cached(address: str, weights: bool, why: str) -> pathlib.Path:
 def _has_weights(folder: pathlib.Path) -> bool:
     """Return whether a cached folder contains weights.
 
-    Without weights, only the tokenizer was downloaded. An index counts as weights even if shards
-    are missing, because a later error names the missing shard.
+    Without weights, only tokenizer files were downloaded. An index counts as weights even when
+    shards are missing, because a later error will name the missing shard.
     """
     kinds = {name for f in WEIGHT_FORMATS for name in (f.file, f.index)}
     kinds |= {format.WEIGHTS for format in formats()}
@@ -254,13 +253,13 @@ def _has_weights(folder: pathlib.Path) -> bool:
 
 
 def select_files(address: str, names: list[str], weights: bool = True) -> list[str]:
-    """Select the files of a preset in a repository, with weights in a single format.
+    """Select preset files in a repository. Weights are selected in a single format.
 
     Args:
         address: String. Address of the repository for error messages.
         names: List of strings. Names of all files.
-        weights: Boolean. Whether to include the weights. If False, only the files of the tokenizer
-            are selected. Defaults to True.
+        weights: Boolean. Whether to include the weights. If False, only tokenizer files will be
+            selected. Defaults to True.
 
     Returns:
         A list of file names.
@@ -275,7 +274,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
     if weights and (other := next((f for f in formats() if f.WEIGHTS in names), None)):
         wanted = {*other.files(), CARD}
         return [name for name in names if name in wanted]
-    folders: dict[str, list[str]] = {"": []}  # the folders of the encoder and of modules
+    folders: dict[str, list[str]] = {"": []}  # encoder and module folders
     for name in names:
         folder, slash, file = name.rpartition("/")
         if not slash or (MODULES in names and _MODULE_FOLDER.fullmatch(folder)):
@@ -292,7 +291,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
 
 
 def _weights_among(names: Collection[str]) -> list[str]:
-    """Return the weight files in the preferred format, or an empty list if there are no weights."""
+    """Return weight files in the preferred format. Without weights, the list is empty."""
     for weights_format in WEIGHT_FORMATS:
         if weights_format.file in names:
             return [weights_format.file]
@@ -302,13 +301,13 @@ def _weights_among(names: Collection[str]) -> list[str]:
 
 
 def from_kaggle(address: str) -> pathlib.Path:
-    """Download a KerasHub preset if it is missing, and return its folder in the cache of kagglehub.
+    """Download a KerasHub preset if needed, and return its folder in the kagglehub cache.
 
     Args:
         address: String. `kaggle://organisation/model/keras/variant[/version]`, as in KerasHub.
 
     Returns:
-        The path of the folder.
+        Path to the folder.
 
     Raises:
         ValueError: If the address is malformed or the model cannot be downloaded.

@@ -1,9 +1,8 @@
 """Download files to the cache of huggingface_hub. The server cannot choose their paths.
 
-`snapshot_download` of huggingface_hub 2.4 uses paths from the headers of a response. With an ETag
-of "../../../x", a file is written outside of the cache. In this module, all paths are built from
-the listing, which `presets/hub.py` checks. An interrupted download can be resumed by another
-process.
+`snapshot_download` in huggingface_hub 2.4 builds paths from response headers. An ETag such as
+"../../../x" makes it write outside its cache. This module only builds paths from the listing, which
+`presets/hub.py` checks. An interrupted download can be resumed by another process.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ CHECKSUM = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 
 class HubFile(NamedTuple):
-    """A file in the listing of a repository.
+    """A file listed in a repository.
 
     Attributes:
         size: Integer. Number of bytes.
-        checksum: String or None. SHA-256 of a large file, or the SHA-1 of git for other files. None
-            if the hub does not send a checksum. It is the name of the file in the cache.
+        checksum: String or None. SHA-256 for large files, or git SHA-1 for other files. None when
+            the hub does not send any checksum. It is used as the file name in the cache.
     """
 
     size: int
@@ -60,7 +59,7 @@ class HubFile(NamedTuple):
 
 
 def cache_folder(repository: str) -> pathlib.Path:
-    """Return the folder of a repository in the cache of huggingface_hub."""
+    """Return a repository's folder in the huggingface_hub cache."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -71,12 +70,12 @@ def cache_folder(repository: str) -> pathlib.Path:
 def missing_files(
     folder: pathlib.Path, files: Mapping[str, HubFile], verify: bool
 ) -> dict[str, HubFile]:
-    """Return the files that are missing in a folder. If `verify`, this includes damaged files."""
+    """Return all files that are missing from a folder. If `verify`, this includes damaged files."""
     return {name: file for name, file in files.items() if not file.is_at(folder / name, verify)}
 
 
 def linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
-    """Return the files of a cached commit that are links to files named by their checksum."""
+    """Return all files in a cached commit that are links to files named by checksum."""
     links = (path for path in folder.rglob("*") if path.is_symlink() and path.exists())
     targets = ((path, pathlib.PurePath(os.readlink(path)).name) for path in links)
     return {
@@ -99,7 +98,8 @@ def download_files(
         verify: Boolean. Whether to replace existing files with other contents.
 
     Raises:
-        Unreachable: If a download fails, or if its content repeatedly does not match the checksum.
+        Unreachable: If a download fails, or if its content does not match the checksum after
+            several attempts.
         ValueError: If a path in the cache is a link or not a regular file.
     """
     from huggingface_hub import hf_hub_url
@@ -124,14 +124,14 @@ def download_files(
 
 
 def write_reference(folder: pathlib.Path, revision: str, commit: str) -> None:
-    """Write the commit of a branch or tag, so that it can be found without a connection."""
+    """Write the commit for a branch or tag, so that it can be found without a connection."""
     path = folder / "refs" / revision
     if not path.is_file() or path.read_text("utf-8") != commit:
         _replace(path, lambda new: new.write_text(commit, encoding="utf-8"))
 
 
 def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
-    """Write a temporary file and move it to a path in one step."""
+    """Write a temporary file and move it to a path in a single step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{secrets.token_hex(8)}")
     write(new)
@@ -162,11 +162,11 @@ class _Part(io.FileIO):
 
 
 def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
-    """Download a file, or the rest of a partial download, to its path in the cache."""
+    """Download a file, or complete a partial download, to its path in the cache."""
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
-    blob.parent.mkdir(parents=True, exist_ok=True)  # any folder, if the file has no checksum
+    blob.parent.mkdir(parents=True, exist_ok=True)  # any folder, for files without checksum
     part = blob.with_name(f"{blob.name}.part")
     if part.is_symlink() or (part.exists() and not part.is_file()):
         raise ValueError(f"{part} is not a regular file. Delete it and load again.")

@@ -32,22 +32,22 @@ T = TypeVar("T")
 
 
 class Unreachable(Exception):
-    """Raised if the hub does not answer or is busy. The caller can use cached files instead."""
+    """Raised when the hub is busy or does not respond. The caller can use cached files instead."""
 
 
 def within(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -> T:
-    """Return the result of a request. The request must make progress within a minute.
+    """Return a request's result. The request must make progress within a minute.
 
     Without this function, the client waits as long as a server demands, or as long as a server
     sends a byte from time to time.
 
     Args:
-        function: Function that sends the request. It runs in a thread, which is abandoned after a
-            timeout.
+        function: Function to call for sending the request. It runs in a thread, which will be
+            abandoned after a timeout.
         received: Function that returns the number of received bytes. Defaults to a constant.
 
     Raises:
-        Unreachable: If there is no answer in time.
+        Unreachable: If no response arrives in time.
     """
     done: queue.SimpleQueue = queue.SimpleQueue()
 
@@ -76,24 +76,24 @@ def retried(
     any_error: bool = False,
     refusals: Mapping[int, str] = REFUSALS,
 ) -> T:
-    """Return the result of a request. It is repeated if the hub is busy.
+    """Return a request's result. Requests are repeated while the hub is busy.
 
     Args:
         address: String. Address for error messages.
-        function: Function that sends the request.
+        function: Function to call for sending the request.
         any_error: Boolean. Whether to repeat the request after all errors. Defaults to False.
         refusals: Dict {HTTP status: error message}. Defaults to `REFUSALS`.
 
     Raises:
         ValueError: If the hub denies the request.
-        Unreachable: If the hub does not answer. The message contains the last error.
+        Unreachable: If the hub does not respond. The message contains the last error.
     """
     for pause in _PAUSES:
         try:
             return function()
         except Unreachable:  # the client has waited long enough
             raise
-        except Exception as error:  # an error of the client, the connection or the system
+        except Exception as error:  # client, connection or system error
             status = getattr(getattr(error, "response", None), "status_code", None)
             if status in refusals:
                 raise ValueError(f"{address}: {_refusal(error, refusals[status])}.") from error
@@ -106,16 +106,16 @@ def retried(
 
 
 def _refusal(error: Exception, words: str) -> str:
-    """Return the error message for a permanent error, depending on its class or its status."""
+    """Return a message for a permanent error, based on its class or status."""
     names = (kind.__name__ for kind in type(error).__mro__)
     return next((_KINDS[name] for name in names if name in _KINDS), words)
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error message, or the type of the error if it is empty."""
+    """Return the first line in an error message, or the error type when the message is empty."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
 def endpoint() -> str | None:
-    """Return HF_ENDPOINT, even if it was set after the import of huggingface_hub."""
+    """Return HF_ENDPOINT, even when it was set after importing huggingface_hub."""
     return os.environ.get("HF_ENDPOINT")

@@ -94,11 +94,11 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
 
 
 def tokenizer_of_files(files: FolderFiles, family: Family) -> Tokenizer:
-    """Load the tokenizer from a folder that contains no model.
+    """Load a tokenizer from a folder without a model.
 
     Args:
-        files: `FolderFiles`. The files of the folder.
-        family: `Family` of the model that uses the tokenizer.
+        files: `FolderFiles` for the folder.
+        family: `Family` for the model that uses this tokenizer.
 
     Returns:
         The tokenizer.
@@ -142,9 +142,9 @@ def load_tasks(
     """Load several tasks from one preset. The tasks share the backbone and have separate heads.
 
     Args:
-        classes: List of tuples (task class, dict of arguments of its `from_preset`). Only the first
-            task can set arguments of the backbone.
-        source: String or path. The preset, as in `from_preset`.
+        classes: List of tuples (task class, dict with arguments for `from_preset`). Only the first
+            task can set backbone arguments.
+        source: String or path. Preset to load, as in `from_preset`.
         **safeguards: Keyword arguments of `Safeguards`.
 
     Returns:
@@ -161,13 +161,13 @@ def load_tasks(
 
 
 class Request(NamedTuple):
-    """The arguments of a call of `Task.from_preset`, grouped by the object that accepts them.
+    """Arguments passed to `Task.from_preset`, grouped by the object that accepts them.
 
     Attributes:
         added_tokens: List of tokens to add to the tokenizer.
-        preprocessor: Preprocessor from the caller, None for a task with prepared inputs, or
+        preprocessor: Preprocessor from the caller, None for tasks with prepared inputs, or
             `MADE_HERE`.
-        others: Dict of all arguments except `added_tokens` and `preprocessor`.
+        others: Dict with all arguments except `added_tokens` and `preprocessor`.
         backbone: Dict of arguments for the backbone.
         texts: Dict of arguments for the preprocessor.
         task: Dict of arguments for the task.
@@ -182,13 +182,13 @@ class Request(NamedTuple):
 
 
 class RestoredBackbone(NamedTuple):
-    """A backbone with the weights of a checkpoint.
+    """A backbone with checkpoint weights.
 
     Attributes:
         backbone: Backbone.
-        used: Set of strings. The names of the tensors that were loaded.
-        pooler_is_new: Boolean. Whether the pooler is new because the checkpoint has no weights for
-            it.
+        used: Set of strings. Names for all loaded tensors.
+        pooler_is_new: Boolean. Whether the pooler is new because the checkpoint has no pooler
+            weights.
     """
 
     backbone: Backbone
@@ -203,7 +203,7 @@ def _read_task(
     arguments: dict,
     backbone: Backbone | None = None,
 ) -> PresetTask:
-    """Load a task step by step. If no backbone is given, load it from the checkpoint."""
+    """Load a task step by step. Without a given backbone, load it from the checkpoint."""
     request = divide_arguments(cls, checkpoint.family, arguments)
     other_class = settle_head(checkpoint, cls, request.task)
     tokenizer = read_task_tokenizer(cls, checkpoint, request)
@@ -227,11 +227,11 @@ def _read_task(
 
 
 def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> Request:
-    """Group the arguments of `from_preset` by the object that accepts them.
+    """Group `from_preset` arguments by the object that accepts them.
 
     Raises:
-        TypeError: If an argument is unknown, if the arguments contain `backbone`, or if the
-            preprocessor belongs to another task.
+        TypeError: If an argument is unknown, if `backbone` is passed, or if the preprocessor was
+            made for another task.
     """
     arguments = dict(arguments)
     added_tokens = arguments.pop("added_tokens", ())
@@ -245,14 +245,14 @@ def read_task_tokenizer(
     """Load the tokenizer and add all new tokens.
 
     Returns:
-        The tokenizer, or None if there is no tokenizer. In this case a warning is logged.
+        The tokenizer, or None if no tokenizer was found. In this case a warning is logged.
 
     Raises:
-        FileNotFoundError: If the tokenizer files are missing and no preprocessor is given.
+        FileNotFoundError: If tokenizer files are missing and no preprocessor was passed.
     """
     try:
         tokenizer = _read_tokenizer(checkpoint, request.added_tokens)
-    except FileNotFoundError:  # the task was saved without a preprocessor
+    except FileNotFoundError:  # the task was saved without any preprocessor
         if request.preprocessor is MADE_HERE:
             raise
         tokenizer = None
@@ -285,7 +285,7 @@ def make_preprocessor(
 
 
 def with_rows_for(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
-    """Add embeddings to the checkpoint for tokens that it does not have yet."""
+    """Add embeddings for tokens that the checkpoint does not have yet."""
     if tokenizer is None:
         return checkpoint
     rows = checkpoint.config[checkpoint.family.config_keys["vocabulary_size"]]
@@ -300,7 +300,7 @@ def restore_encoder(
     safeguards: Safeguards,
     shared: Backbone | None = None,
 ) -> RestoredBackbone:
-    """Load the backbone with the weights of the checkpoint, or return the shared backbone."""
+    """Load a backbone with checkpoint weights, or return the shared backbone."""
     if shared is not None:
         return RestoredBackbone(shared, set(), False)
     arguments = {"pooler": cls.head_of(checkpoint.family).pooled, **request.backbone}
@@ -323,7 +323,7 @@ def with_further_models(
 
 
 def stored_answers(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, object]:
-    """Return the inference settings that are saved with the preset, such as thresholds."""
+    """Return inference settings saved with the preset, such as thresholds."""
     stored = _stored_settings(cls, checkpoint.settings)
     found = {n: from_json_value(stored[n]) for n in cls.record.answer_settings if n in stored}
     _check_stored(found, cls, checkpoint.folder / MANIFEST)
@@ -331,12 +331,12 @@ def stored_answers(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, o
 
 
 def settings_of_task(cls: type[PresetTask], checkpoint: Checkpoint, given: dict) -> dict:
-    """Collect the constructor arguments of the task from the checkpoint and the caller.
+    """Collect task constructor arguments from the checkpoint and the caller.
 
     Args:
-        cls: Class of the task.
+        cls: Task class.
         checkpoint: Checkpoint after `settle_head`.
-        given: Dict of task arguments from the caller. They override values of the checkpoint.
+        given: Dict with task arguments from the caller. They override values of the checkpoint.
 
     Returns:
         A dict of arguments.
@@ -368,10 +368,10 @@ def _given_preprocessor(cls: type, arguments: dict) -> object:
 
 
 def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> None:
-    """Check that a preprocessor is None or belongs to the task.
+    """Check that a preprocessor is None or was made for this task.
 
     Raises:
-        TypeError: If the preprocessor belongs to another task.
+        TypeError: If the preprocessor was made for another task.
     """
     expected = cls.record.preprocessor_class
     if preprocessor is None or getattr(preprocessor, "task_name", "") == expected.task_name:
@@ -385,11 +385,11 @@ def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> Non
 
 
 def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> None:
-    """Check that a given preprocessor uses the tokens of the preset and needs no other arguments.
+    """Check that a given preprocessor uses the preset's tokens and no other arguments are passed.
 
     Args:
-        cls: Class of the task.
-        given: Preprocessor from the caller, or None.
+        cls: Task class.
+        given: Preprocessor passed by the caller, or None.
         tokenizer: Tokenizer of the preset, including the tokens that the task adds.
         others: Dict of preprocessor arguments from the caller.
 
@@ -414,7 +414,7 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
 def _require_tokenizer(
     preset: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping] = ()
 ) -> Tokenizer:
-    """Load the tokenizer, or raise a ValueError if there is no tokenizer."""
+    """Load the tokenizer. Raise a ValueError if no tokenizer was found."""
     tokenizer = _read_tokenizer(preset, added_tokens)
     if tokenizer is None:
         raise ValueError(
@@ -426,13 +426,13 @@ def _require_tokenizer(
 def _read_tokenizer(
     checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
 ) -> Tokenizer | None:
-    """Load the tokenizer and check that it fits the model. Return None if there is no tokenizer."""
+    """Load a tokenizer and check that it fits the model. Return None if no tokenizer was found."""
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
         return None
     arguments = stored.arguments(family)
     if arguments.get("model_max_length") == _positions(checkpoint):
-        arguments.pop("model_max_length", None)  # the limit of the model, not a setting of the user
+        arguments.pop("model_max_length", None)  # a model limit, not a user setting
     tokenizer = stored.kind.load().from_files(stored.files, **arguments)
     if family and family.config_keys["vocabulary_size"] in checkpoint.config:
         _check_vocabulary(checkpoint, stored.kind, tokenizer)
@@ -445,7 +445,7 @@ def _read_tokenizer(
 
 
 def _positions(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
-    """Return the maximum sequence length of the model, or None if there is no model."""
+    """Return the model's maximum sequence length, or None if no model was found."""
     family = checkpoint.family
     if family is None or family.config_keys["hidden_dim"] not in checkpoint.config:
         return None
@@ -463,13 +463,13 @@ def _with_added(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> 
 def _check_vocabulary(
     checkpoint: Checkpoint | TokenizerPreset, kind: TokenizerClass, tokenizer: Tokenizer
 ) -> None:
-    """Check that the size and the padding token of a vocabulary fit the model.
+    """Check that vocabulary size and padding token fit the model.
 
     Embeddings can have unused rows. For example, mDeBERTa has 898 unused rows out of 251,000,
-    because its number of rows is rounded up.
+    because row counts are rounded up.
 
     Raises:
-        ValueError: If the vocabulary is incomplete or belongs to another model, or if the padding
+        ValueError: If the vocabulary is not complete or belongs to another model, or if padding
             tokens differ.
     """
     file, key = checkpoint.config_file.name, checkpoint.family.config_keys["vocabulary_size"]
@@ -484,8 +484,8 @@ def _check_vocabulary(
             f"tokens, but {key} in {file} is {rows}. {cause} from the same model."
         )
     padding = checkpoint.config.get("pad_token_id")
-    # If positions do not depend on padding, the model does not use the padding id. In this case
-    # config.json may contain the id of another tokenizer.
+    # The padding id is not used by models in which positions do not depend on padding. For such
+    # models, config.json may contain a padding id from another tokenizer.
     counts = checkpoint.family.positions_skip_padding or kind == checkpoint.family.tokenizer
     if counts and padding is not None and padding != tokenizer.pad_token_id:
         raise ValueError(
@@ -496,7 +496,7 @@ def _check_vocabulary(
 
 
 def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
-    """Return the saved settings of the preprocessor and of inference for the same task, else {}."""
+    """Return saved preprocessor and inference settings for the same task, else {}."""
     record = cls.record
     if settings.get("task") != record.name:
         return {}
@@ -513,7 +513,7 @@ def _check_stored(settings: Mapping, cls: type, path: pathlib.Path) -> None:
 
 
 def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict, dict, dict]:
-    """Assign the arguments of `from_preset` to the backbone, the preprocessor and the task."""
+    """Assign `from_preset` arguments to the backbone, the preprocessor and the task."""
     takers = (family.backbone, cls.record.preprocessor_class, cls)
     routed: tuple[dict, dict, dict] = ({}, {}, {})
     for name, value in arguments.items():

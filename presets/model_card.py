@@ -14,7 +14,7 @@ from encoder_zoo.presets.files.manifest import CARD
 from encoder_zoo.presets.origin import Origin
 from encoder_zoo.presets.registry import REPOSITORY
 
-# This line marks generated cards. A card without it was written by a user and is kept.
+# This line marks generated cards. Cards without it were written by users and will be kept.
 MARK = "<!-- Written by encoder_zoo. Delete this line to keep your own version of this file. -->"
 
 
@@ -23,7 +23,7 @@ class Library(NamedTuple):
 
     Attributes:
         name: String. Name of the library.
-        opens: String. Code that opens the preset, after the import of `cls`.
+        opens: String. Code that opens the preset after importing `cls`.
         imports: String. Code that imports `cls`.
         platform: String. Framework of the library. Defaults to "PyTorch".
     """
@@ -58,9 +58,9 @@ class Usage(NamedTuple):
 
     Attributes:
         pipeline: String. Name of the task on the hub.
-        our_class: String. Name of the class in this package.
+        our_class: String. Class name in this package.
         library: `Library` that also opens the preset.
-        their_class: String. Name of the class in the other library.
+        their_class: String. Class name in the other library.
         example: String. Example call with raw text, or "" if there is none. Defaults to "".
     """
 
@@ -80,7 +80,7 @@ class Description(NamedTuple):
         results: Dict {name of a metric: value}. Results of the last `evaluate`. Defaults to {}.
         repository: String or None. Repository on the hub. None means a local folder. Defaults to
             None.
-        labels: Tuple of strings. Names of the classes. Defaults to ().
+        labels: Tuple of strings. Class names. Defaults to ().
         dtype: String. Dtype of the weights. Defaults to "float32".
     """
 
@@ -93,12 +93,12 @@ class Description(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """Return the origin of the weights, as far as it is known."""
+        """Describe where the weights came from, if this is known."""
         return self.backbone.origin or Origin()
 
 
 def example_call(method: str | None, mask_token: str = "") -> str:
-    """Return an example call of a task with raw text, or "" if the method is unknown.
+    """Create an example that calls a task with raw text. Unknown methods return "".
 
     Example:
         >>> example_call("extract_entities")
@@ -208,7 +208,7 @@ def _about_results(results: Mapping[str, float]) -> str:
 
 
 def _about_usage(name: str, description: Description) -> str:
-    """Create the code that opens the preset with this package and with another library."""
+    """Create code for opening a preset with this package and with another library."""
     usage, repository = description.usage, description.repository
     source, note = (f"hf://{repository}", "") if repository else (name, "  # path of this folder")
     code = f"{usage.library.imports}\n\nmodel = {usage.library.opens}"

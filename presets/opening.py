@@ -56,7 +56,7 @@ class Safeguards:
 
     @classmethod
     def taken_from(cls, arguments: dict) -> Safeguards:
-        """Remove the safeguards from the arguments of a `from_preset` and return them.
+        """Remove safeguards from `from_preset` arguments and return them.
 
         Example:
             >>> arguments = {"verify": False, "dropout": 0.0}
@@ -68,18 +68,17 @@ class Safeguards:
 
 
 def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint:
-    """Open a preset of any format and check it.
+    """Open and check a preset in any format.
 
     Args:
-        source: String or path. The preset, as in `from_preset`.
-        safeguards: `Safeguards`. Options of the checks.
+        source: String or path. Preset to load, as in `from_preset`.
+        safeguards: `Safeguards` to apply.
 
     Returns:
-        A `Checkpoint`, which is a context manager that closes its files. The weights are not read
-            yet.
+        A `Checkpoint`. Use it as a context manager to close its files. Weights are not read yet.
 
     Raises:
-        ValueError: If a file is missing, damaged, or has wrong values.
+        ValueError: If a file is missing or damaged, or if its values are not valid.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
     others = [name for format in formats() for name in format.files()]
@@ -98,17 +97,17 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
 
 
 def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
-    """Open the checkpoint in a folder and check it.
+    """Open and check the checkpoint in a folder.
 
     Args:
-        files: `FolderFiles` of a local or remote folder. They are closed if there is an error.
-        safeguards: `Safeguards`. Options of the checks.
+        files: `FolderFiles` of a local or remote folder. They are closed on errors.
+        safeguards: `Safeguards` to apply.
 
     Returns:
         A `Checkpoint`. See `open_preset`.
 
     Raises:
-        ValueError: If a file is missing, damaged, or has wrong values.
+        ValueError: If a file is missing or damaged, or if its values are not valid.
     """
     try:
         checkpoint = _open(files, safeguards.verify)
@@ -126,11 +125,11 @@ class TokenizerPreset:
     """The tokenizer of a preset.
 
     Attributes:
-        files: `FolderFiles`. The open files of the preset.
-        config: Dict. The content of the configuration, or {} if it is missing.
+        files: Open `FolderFiles` for the preset.
+        config: Dict. Content from the configuration file, or {} if this file is missing.
         config_file: Path of the configuration.
-        family: `Family` of the model, or None if unknown.
-        settings: Dict. The content of `encoder_zoo.json`.
+        family: `Family` for this model, or None if not known.
+        settings: Dict. Content from `encoder_zoo.json`.
         stored: `StoredTokenizer` or None. The tokenizer.
         listed_settings: Dict. See `Checkpoint`. Defaults to {}.
     """
@@ -155,17 +154,17 @@ class TokenizerPreset:
 
 @contextlib.contextmanager
 def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterator[TokenizerPreset]:
-    """Open a preset of any format and only read its tokenizer files.
+    """Open a preset in any format to read only its tokenizer files.
 
     Args:
-        source: String or path. The preset, as in `from_preset`. Other files can be missing.
-        safeguards: `Safeguards`. Options of the checks.
+        source: String or path. Preset to load, as in `from_preset`. Other files can be missing.
+        safeguards: `Safeguards` to apply.
 
     Yields:
         A `TokenizerPreset` with open files.
 
     Raises:
-        ValueError: If a file is missing, damaged, or has wrong values.
+        ValueError: If a file is missing or damaged, or if its values are not valid.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
     others = [name for format in formats() for name in format.tokenizer_file_names()]
@@ -196,7 +195,7 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
 
 
 def _open(files: FolderFiles, verify: bool) -> Checkpoint:
-    """Open the checkpoint in a folder with the reader for its format."""
+    """Open the checkpoint in a folder with a reader for its format."""
     settings = read_manifest(files, verify)
     if module := static_module(files):
         _check_files(files, [CONFIG, MANIFEST, SAFETENSORS.file])
@@ -214,7 +213,7 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
 
 @contextlib.contextmanager
 def _named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | None]:
-    """Open the files of the encoder of a gliner folder, or yield None if the folder is complete."""
+    """Open encoder files for a gliner folder. For complete folders, yield None."""
     if (address := encoder_address(files)) is None:
         yield None
         return
@@ -227,7 +226,7 @@ def _named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | N
 
 
 def _check_files(files: FolderFiles, patterns: list[str]) -> None:
-    """Check all files of a preset before they are used."""
+    """Check all files in a preset before using them."""
     for name in files.listed:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             files.read_json(name) if name.endswith(".json") else files.file(name)

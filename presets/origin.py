@@ -1,4 +1,4 @@
-"""Find the origin of a backbone's weights: the model on the hub and the vocabulary."""
+"""Find where a backbone's weights come from: the model on the hub and its vocabulary."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Origin(NamedTuple):
 
 
 def origin_of(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
-    """Find the origin of the weights of a preset in the list of presets or in the model card.
+    """Find where a preset's weights come from in the list of presets or in its model card.
 
     Args:
         source: String or path. The argument of `from_preset`.
-        folder: Path. The folder with the files of the preset.
+        folder: Path. Folder with all preset files.
 
     Example:
         >>> origin_of("bert_base_en_uncased", pathlib.Path("none"))
@@ -69,10 +69,10 @@ def _listed(name: str, entry: dict) -> Origin:
 
 
 def read_card(path: pathlib.Path) -> Origin:
-    """Read the origin from the first lines of a model card. Invalid fields are ignored.
+    """Read the origin from the first lines in a model card. Invalid fields are ignored.
 
     Args:
-        path: Path of a README.md, which does not need to exist.
+        path: Path to a README.md file, which does not need to exist.
     """
     if not path.is_file():
         return Origin()
@@ -99,12 +99,12 @@ def _values(front: str, field: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """The class and the tokens of a tokenizer.
+    """A tokenizer's class and tokens.
 
     Attributes:
         kind: String. Name of the class.
-        size: Integer or None. Number of tokens. None if the tokens were not read.
-        sha256: String or None. Checksum of the tokens. None if the tokens were not read.
+        size: Integer or None. Number of tokens. None when the tokens were not read.
+        sha256: String or None. Checksum of the tokens. None when the tokens were not read.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -122,7 +122,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Vocabulary:
-        """Return the vocabulary of a tokenizer."""
+        """Return a tokenizer's vocabulary."""
         tokens = tokenizer.get_vocabulary()
         return cls(type(tokenizer).__name__, len(tokens), _digest(tokens))
 
@@ -140,7 +140,7 @@ def _digest(tokens: list[str]) -> str:
 
 
 def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer) -> None:
-    """Check that a tokenizer has the vocabulary of the backbone's checkpoint.
+    """Check that a tokenizer uses the vocabulary in the backbone's checkpoint.
 
     Raises:
         ValueError: If the tokens differ.

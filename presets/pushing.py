@@ -56,10 +56,10 @@ def push(
 
 
 def _fetch_card(api: HfApi, repository: str, folder: pathlib.Path) -> list[str]:
-    """Download the model card, because a user may have written it.
+    """Download the model card, because it may have been written by a user.
 
     Returns:
-        A list of the names of all files. It is empty if the repository does not exist yet.
+        A list with all file names. The result is empty if this repository does not exist yet.
     """
     from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -86,7 +86,7 @@ def _commit(
 ) -> str:
     """Create the repository if needed, and replace its preset in a single commit.
 
-    As in `save_to_preset`, other files are kept.
+    As in `save_to_preset`, all other files are kept.
 
     Returns:
         The hash of the commit.
@@ -100,12 +100,12 @@ def _commit(
     operations += [CommitOperationDelete(n) for n in present if n not in files and _is_replaced(n)]
     try:
         return api.create_commit(repository, operations, commit_message=message).oid
-    except RuntimeError as error:  # "Error while uploading ...", with the reason as its cause
+    except RuntimeError as error:  # "Error while uploading ...", caused by the actual reason
         raise error.__cause__ or error from None
 
 
 def _is_replaced(name: str) -> bool:
-    """Return whether saving replaces a file of a repository.
+    """Check whether saving would replace a file in a repository.
 
     Example:
         >>> [_is_replaced(n) for n in ("vocab.txt", "1_Pooling/config.json", "onnx/config.json")]

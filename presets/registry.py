@@ -25,11 +25,11 @@ class PresetInfo(NamedTuple):
 
     Attributes:
         name: String. Name for `from_preset`.
-        family: String. A family in `encoders.FAMILIES`, such as "bert" or "xlm-roberta".
-        parameters: Integer. Number of weights of the encoder and the pooler.
+        family: String. Family in `encoders.FAMILIES`, such as "bert" or "xlm-roberta".
+        parameters: Integer. Number of weights in the encoder and the pooler.
         languages: String. ISO 639 codes, or "multi" and the number of languages.
         licence: String. Licence of the weights according to the publisher.
-        source: String. "bundled" or the address of the repository.
+        source: String. "bundled" or a repository address.
         description: String. Short description of the model.
     """
 
@@ -76,7 +76,7 @@ def format_table(rows: Sequence[Sequence[str]], right: int) -> str:
 
     Args:
         rows: List of lists of strings. The cells.
-        right: Integer. Index of the column that is aligned to the right.
+        right: Integer. Index for the column to align to the right.
 
     Example:
         >>> print(format_table([["name", "size"], ["bert", "9"]], right=1))
@@ -95,7 +95,7 @@ def format_table(rows: Sequence[Sequence[str]], right: int) -> str:
 def list_presets() -> PresetTable:
     """List the presets with names: bundled presets and well-known models on the hub.
 
-    Other checkpoints of the supported families can be loaded by their folder or address.
+    To load other checkpoints for a supported family, use their folder or address.
 
     Returns:
         A sequence of `PresetInfo`, displayed as a table. Bundled presets come first.
@@ -115,20 +115,20 @@ def list_presets() -> PresetTable:
 
 @functools.cache
 def _entries() -> dict[str, dict]:
-    """Return a dict {name: content of its file}. It is cached, so do not change it."""
+    """Return a dict {name: file content}. The result is cached and should not be modified."""
     paths = sorted(KNOWN.glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
-    """Return embedding settings from the list of presets that the repository does not contain.
+    """Return listed embedding settings that are not in the repository.
 
     Args:
-        source: String or path, as in `resolve`. Any revision of a listed repository is accepted.
+        source: String or path to resolve, as in `resolve`. Any revision of a listed repository is
+            accepted.
 
     Returns:
-        A dict with `prompts`, `default_prompt`, `pooling` or `normalize`, as far as they are
-            listed.
+        A dict with listed settings: `prompts`, `default_prompt`, `pooling` and `normalize`.
 
     Example:
         >>> listed_settings("hf://intfloat/e5-base-v2")["prompts"]["query"]
@@ -138,10 +138,10 @@ def listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
 
 
 def listed_entry(name: str) -> dict:
-    """Return the file content of a listed preset, or {} for other presets.
+    """Return file contents for a listed preset. Other presets return {}.
 
     Args:
-        name: String. Name in the list, or the address of the repository with any revision.
+        name: String. Name in the list, or a repository address with any revision.
 
     Example:
         >>> listed_entry("hf://google-bert/bert-base-uncased")["licence"], listed_entry("mine")
@@ -173,10 +173,10 @@ def resolve(
             True.
 
     Returns:
-        The path of the folder.
+        Path to the folder.
 
     Raises:
-        ValueError: If the preset does not exist.
+        ValueError: If this preset does not exist.
     """
     from encoder_zoo.presets import hub
 
@@ -209,7 +209,7 @@ def resolve(
 
 
 def _hint(name: str, presets: Mapping[str, PresetInfo]) -> str:
-    """Suggest presets of the same repository or with similar names."""
+    """Suggest presets from the same repository or with similar names."""
     same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")
     begun = [known for known in presets if known.startswith(own)]

@@ -1,4 +1,4 @@
-"""Restore the weights of a backbone from an open checkpoint, and check that all are used."""
+"""Restore backbone weights from an open checkpoint, and check that all tensors are used."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ logger = logging.getLogger("encoder_zoo")
 # 128 MB in float32. Reading them takes about as long as garbage collection.
 MAX_WEIGHTS = 2**25
 
-# Arguments that may differ from the checkpoint.
+# Arguments that can differ from the checkpoint.
 EXTENDED = {"max_sequence_length", "trained_length"}
 NEW_POOLERS = {"pooler_activation", "summary_activation"}
 GELUS = {"gelu", "gelu_new", "gelu_pytorch_tanh"}  # differ by less than 0.001
-# Explanations of arguments that have another meaning in other libraries.
+# Explanations for arguments that mean something else in other libraries.
 MEANINGS = {
     "activation": (
         ". This is the activation function of the encoder blocks. In KerasHub, it is the "
@@ -51,22 +51,21 @@ def restore_backbone(
     new_pooler_allowed: bool = False,
     kind: type[Backbone] | None = None,
 ) -> tuple[Backbone, set[str], bool]:
-    """Load the backbone of a checkpoint.
+    """Load a backbone from a checkpoint.
 
-    If a subclass of the backbone has additional weights, they keep their initial values, and a
-    warning is logged.
+    If a backbone subclass has additional weights, their initial values are kept and this is logged
+    as a warning.
 
     Args:
         checkpoint: Open `Checkpoint`.
-        overrides: Dict of backbone arguments from the caller.
-        safeguards: `Safeguards`. Options of the checks.
+        overrides: Dict with backbone arguments from the caller.
+        safeguards: `Safeguards` to apply.
         new_pooler_allowed: Boolean. Whether a missing pooler is initialized instead of an error.
             Defaults to False.
-        kind: Class of the backbone. Defaults to None, the class of the family.
+        kind: Class of the backbone. Defaults to None, which means the family's class.
 
     Returns:
-        A tuple of the backbone, a set of the names of its tensors, and a boolean, whether its
-            pooler is new.
+        A tuple (backbone, names for its tensors as a set, whether its pooler is new).
     """
     collect_dropped_models()
     kind = kind or checkpoint.family.backbone
@@ -95,11 +94,10 @@ def restore_backbone(
 def match_backbone(
     checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool, kind: type[Backbone]
 ) -> tuple[Backbone, dict[str, tuple[keras.Variable, bool]], bool]:
-    """Build the backbone and match its weights to the tensors of the checkpoint.
+    """Build a backbone and match its weights to checkpoint tensors.
 
     Returns:
-        A tuple of the backbone, a dict of the matched tensors, and a boolean, whether its pooler is
-            new.
+        A tuple (backbone, dict with matched tensors, whether its pooler is new).
     """
     family = checkpoint.family
     arguments = backbone_arguments(checkpoint.config, family)
@@ -122,7 +120,7 @@ def match_backbone(
 
 
 def _log_own_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoint) -> None:
-    """Log the weights of a user's subclass that checkpoints of the family do not contain."""
+    """Log weights in a user's subclass that checkpoints in this family do not contain."""
     others = {id(weight) for weight in others}
     own = [weight.path for weight in backbone.weights if id(weight) not in others]
     if own:
@@ -141,11 +139,11 @@ def check_overrides(
     """Raise an error for arguments that would change the outputs of pretrained weights.
 
     Args:
-        trained: Dict of backbone arguments in the configuration of the checkpoint.
-        overrides: Dict of backbone arguments from the caller.
+        trained: Dict with backbone arguments from the checkpoint's configuration.
+        overrides: Dict with backbone arguments from the caller.
         checkpoint: Open `Checkpoint`, for the error message.
-        has_pooler: Boolean. Whether the checkpoint has a pooler. If not, the caller can choose the
-            activation of the new pooler.
+        has_pooler: Boolean. Whether the checkpoint has a pooler. If False, callers can choose an
+            activation for the new pooler.
 
     Raises:
         ValueError: If an argument differs from the checkpoint, except for dropout rates, positions
@@ -192,11 +190,11 @@ def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
 
 
 def collect_dropped_models() -> None:
-    """Collect garbage if the models loaded since the last call have more than `MAX_WEIGHTS`.
+    """Collect garbage when models loaded since the last call have more than `MAX_WEIGHTS` weights.
 
     Keras layers contain reference cycles, so an unused model stays in memory until Python collects
-    garbage. The number of objects triggers this collection, not their size. Without this function,
-    a process that loads many models would keep about a dozen of them in memory.
+    garbage. The number of objects triggers this collection, not their size. Otherwise, a process
+    that loads many models would keep about a dozen models in memory.
     """
     if sum(model.count_params() for model in list(_loaded)) > MAX_WEIGHTS:
         gc.collect()

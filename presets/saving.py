@@ -72,7 +72,7 @@ def save_backbone(
     shard_bytes: ByteCount = SHARD_BYTES,
     repository: str | None = None,
 ) -> None:
-    """See `Backbone.save_to_preset`. If a repository is given, the model card names it."""
+    """See `Backbone.save_to_preset`. The model card names the repository, if this is given."""
     settings = {"task": "backbone"}
     usage = Usage("feature-extraction", "Backbone", TRANSFORMERS, "AutoModel")
     about = Description(backbone, usage, repository=repository)
@@ -104,9 +104,9 @@ def save_task(
     repository: str | None = None,
     beside: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
-    """See `Task.save_to_preset`. If a repository is given, the model card names it.
+    """See `Task.save_to_preset`. The model card names the repository, if this is given.
 
-    `beside` is a dict from the names of further files of the same preset to their contents.
+    `beside` is a dict that maps names for further files in this preset to their contents.
     """
     backbone, settings = task.backbone, {"task": task.record.name}
     if task.learning_rate != task.default_learning_rate:
@@ -138,13 +138,13 @@ def save_task(
 
 
 def _own_class(backbone: Backbone) -> dict:
-    """Return the setting that names a user's subclass of a backbone."""
+    """Return the setting that names a user's backbone subclass."""
     cls = type(backbone)
     return {} if cls is backbone.family.backbone else {"backbone_class": cls.__name__}
 
 
 def _config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
-    """Return the config.json fields of a task and the weights of its backbone and head."""
+    """Return config.json fields for a task, and all weights in its backbone and head."""
     backbone, head = task.backbone, task.head_record
     prefix = "" if head is NO_HEAD else f"{backbone.family.prefix}."
     layout = task.record.folder
@@ -204,7 +204,7 @@ def _save(
 
 
 def _dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], str]:
-    """Return the dtypes of the weights in the file, and the most frequent dtype."""
+    """Return all weight dtypes in the file, and the most frequent dtype."""
     dtypes = {
         name: dtype or keras.backend.standardize_dtype(weight.dtype)
         for name, (weight, _) in weights.items()
@@ -216,7 +216,7 @@ def _dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], str]:
 def _write_model(new, config, weights, backbone, tokenizer, dtype, shard_bytes) -> None:
     """Write the configuration, weights and tokenizer of a model to a folder.
 
-    If `config` is None, config.json is not written.
+    When `config` is None, config.json is not written.
     """
     dtypes, main = _dtypes(weights, dtype)
     if config is not None:
@@ -227,7 +227,7 @@ def _write_model(new, config, weights, backbone, tokenizer, dtype, shard_bytes) 
 
 
 def tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, str]:
-    """Create the files of a tokenizer, including the maximum sequence length of the model.
+    """Create tokenizer files, including the model's maximum sequence length.
 
     Without `model_max_length`, pipelines in transformers do not truncate long texts and fail.
     """
@@ -247,13 +247,13 @@ def _write_files(new: pathlib.Path, files: Mapping[str, bytes | str]) -> None:
 
 
 def replaced_files() -> list[str]:
-    """Return patterns of the files and folders that saving replaces, except the model card."""
+    """Return patterns for files and folders that saving replaces, except the model card."""
     return [*replaced_preset_files(), *replaced_module_files(), *extra("kerashub").files()]
 
 
 @contextlib.contextmanager
 def new_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
-    """Replace the files of a preset in any format, and write its model card and manifest."""
+    """Replace preset files in any format, and write a model card and a manifest."""
     kind = Kind("a preset", _is_preset, read=[n for n in replaced_files() if n != MANIFEST])
     with replacing(folder, kind) as new:
         yield new
@@ -262,13 +262,13 @@ def new_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
 
 
 def _is_preset(manifest: Mapping) -> bool:
-    """Return whether a manifest belongs to a preset, and not to a tokenizer, index or backup."""
+    """Check whether a manifest belongs to a preset instead of a tokenizer, index or backup."""
     task = manifest["task"]
     return task != "tokenizer" and not task.endswith("_index") and "training" not in manifest
 
 
 def _head_config(task: PresetTask, head: Head) -> dict:
-    """Return the config.json fields for the head and the labels of a task."""
+    """Return config.json fields for a task's head and labels."""
     config = {}
     if task.num_classes:
         labels = task.labels or default_labels(task.num_classes)
@@ -287,7 +287,7 @@ Weights = dict[str, tuple[keras.Variable, bool]]
 
 
 def _weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") -> Weights:
-    """Return a dict {name in the file: (weight, whether the file stores its transpose)}."""
+    """Return a dict {name in the file: (weight, whether the file stores it transposed)}."""
     for path in layers:
         check_not_quantized(model, path)
     return {prefix + name: rest for name, *rest in named_weights(model, layers)}
@@ -296,11 +296,11 @@ def _weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") ->
 def check_all_saved(
     model: keras.Model, saved: Weights, elsewhere: Iterable[keras.Variable] = ()
 ) -> None:
-    """Check that the checkpoint format has a name for every weight of a model.
+    """Check that the checkpoint format has a name for every weight in a model.
 
     Args:
         model: Backbone or task to save.
-        saved: Dict of the weights in the checkpoint.
+        saved: Dict with all weights in the checkpoint.
         elsewhere: Weights that are stored in separate files. Defaults to ().
 
     Raises:
@@ -340,7 +340,7 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
 
 
 def _shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
-    """Split names into shards in order. A shard exceeds the limit only if it has a single name.
+    """Split names into shards in order. A shard only exceeds this limit if it has a single name.
 
     Example:
         >>> _shards({"a": 3, "b": 3, "c": 9, "d": 1}, limit=6)

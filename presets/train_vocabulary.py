@@ -38,15 +38,15 @@ def train_vocabulary(
         vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
         family: String. "bert", "electra" or "distilbert" (WordPiece), "roberta" (byte-level BPE),
             "xlm-roberta" or "albert" (unigram model of SentencePiece). Defaults to "bert".
-        **options: `lowercase` for WordPiece and ALBERT. `character_coverage` for unigram models,
-            the fraction of the text whose characters are in the vocabulary.
+        **options: `lowercase` for WordPiece and ALBERT. For unigram models, `character_coverage` is
+            the fraction of all text that the characters in the vocabulary cover.
 
     Returns:
-        A tokenizer of the family, such as `BertTokenizer`.
+        A tokenizer for this family, such as `BertTokenizer`.
 
     Raises:
         ValueError: If the family is not supported, or if `texts` is a single string.
-        ImportError: If the required package tokenizers or sentencepiece is not installed.
+        ImportError: If tokenizers or sentencepiece is needed but not installed.
 
     Example:
         >>> tokenizer = train_vocabulary(["low lower lowest"] * 9, 30)
@@ -74,7 +74,7 @@ def train_wordpiece(
 
     Raises:
         ValueError: If `texts` is a single string.
-        ImportError: If the package tokenizers is not installed.
+        ImportError: If tokenizers is not installed.
 
     Source: Schuster & Nakajima, "Japanese and Korean Voice Search" (2012). Pieces are merged by
     frequency, as in byte pair encoding.
@@ -123,7 +123,7 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
 
     Raises:
         ValueError: If `vocabulary_size` is less than 261, or if `texts` is a single string.
-        ImportError: If the package tokenizers is not installed.
+        ImportError: If tokenizers is not installed.
 
     Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), 2.2.
 
@@ -161,16 +161,16 @@ def train_unigram(
     Args:
         texts: Iterable of strings. See `train_vocabulary`.
         vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
-        character_coverage: Float between 0 and 1. Fraction of the text whose characters are in the
-            vocabulary. Defaults to 0.9995.
+        character_coverage: Float between 0 and 1. Fraction of all text that the characters in the
+            vocabulary cover. Defaults to 0.9995.
 
     Returns:
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
 
     Raises:
-        ValueError: If `texts` is a single string, or if SentencePiece cannot train on the texts,
-            for example because they have more characters than `vocabulary_size`.
-        ImportError: If the package sentencepiece is not installed.
+        ValueError: If `texts` is a single string, or if SentencePiece cannot be trained on these
+            texts. For example, they may have more characters than `vocabulary_size`.
+        ImportError: If sentencepiece is not installed.
 
     Source: Kudo, "Subword Regularization" (2018), section 3.2.
 
@@ -235,7 +235,7 @@ def train_albert_unigram(
 def _sentencepiece_model(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float, **options: object
 ) -> bytes:
-    """Train a model with at most `vocabulary_size` pieces and return the bytes of its file."""
+    """Train a model with at most `vocabulary_size` pieces and return its file as bytes."""
     written = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -55,10 +55,11 @@ def read_annotations(
 ) -> Annotations:
     """Read annotations from the files or rows of an annotation tool or a dataset.
 
-    Offsets count characters, and every span is checked against its text. Rows that an annotator
-    rejected or skipped are dropped, and a warning reports their number. A row without an annotation
-    raises an error. An empty list of spans is a valid annotation. If several annotators worked on
-    the same text, their annotations must agree, or one of them must be marked as the ground truth.
+    Offsets count characters. Every span is checked against its text. Rows that an annotator
+    rejected or skipped are dropped. The number of dropped rows is reported in a warning. A row
+    without an annotation raises an error. An empty list of spans is a valid annotation. When
+    several annotators worked on the same text, their annotations must agree, or one annotation must
+    be marked as ground truth.
 
     | tool | supported data |
     |---|---|
@@ -74,22 +75,22 @@ names are read from the features of the dataset. |
     | CoNLL | files with one word per line, see `read_conll` |
 
     Args:
-        source: Path of a file or folder, list of rows, or dataset.
-        kind: One of `"spans"`, `"tags"` (of words) and `"labels"` (of texts), or None to detect
-            the kind of annotations from the rows. Defaults to None.
-        text_key: String or None. Key of the text in every row. If None, common names such as
-            "text" are tried. Defaults to None.
+        source: Path to a file or folder, list of rows, or dataset.
+        kind: One of `"spans"`, `"tags"` (for words) and `"labels"` (for texts), or None to infer it
+            from the rows. Defaults to None.
+        text_key: String or None. Key to use for the text in every row. If None, common names such
+            as "text" will be tried. Defaults to None.
 
     Returns:
         Tuple `(x, y)` that can be passed to `fit`, `evaluate` and `validation_data`, also as a
-        single argument. It contains texts and lists of `{"start", "end", "label"}`, words and
-        tags, or texts and labels.
+        single argument. It contains texts and lists of `{"start", "end", "label"}`, words and tags,
+        or texts and labels.
 
     Raises:
-        ValueError: If a file is damaged or has an unknown format, if a row has no annotation in a
-            known format, if a span does not match its text, if a text has several different
-            annotations, or if the kind of annotations is ambiguous.
-        ImportError: If the source is a .spacy file and spaCy is not installed.
+        ValueError: If a file is damaged or its format is unknown, if a row has no known annotation,
+            if a span does not match its text, if annotations for the same text differ, or if the
+            kind of annotations is ambiguous.
+        ImportError: If reading a .spacy file without spaCy.
 
     Example:
         >>> texts, spans = read_annotations([{"text": "In Rome", "label": [[3, 7, "LOC"]]}])
@@ -140,7 +141,7 @@ def _read_file(path: pathlib.Path, kinds: tuple[Kind, ...], text_key: str | None
 
 
 def _read_json(path: pathlib.Path) -> list[Any]:
-    """Read the rows of a JSON or JSON Lines file."""
+    """Read rows from a JSON or JSON Lines file."""
     text = read_text(path)
     try:
         rows = parse_json(text, path.name)
@@ -162,7 +163,7 @@ def _read_json(path: pathlib.Path) -> list[Any]:
             and "paragraphs" in data[0]
         ):
             raise ValueError(f"{path.name} contains questions. Read it with read_squad for SpanQA.")
-        # Format of the NER annotator for spaCy: {"classes": [...], "annotations": [[text, {...}]]}.
+        # NER annotator for spaCy: {"classes": [...], "annotations": [[text, {...}]]}.
         listed = "classes" in rows and isinstance(rows.get("annotations"), list)
         rows = [row for row in rows["annotations"] if row] if listed else [rows]
     if not isinstance(rows, list) or not rows:
@@ -179,7 +180,7 @@ def _read_docs(path: pathlib.Path) -> list:
 
 
 def _check_unpacked(content: bytes, name: str) -> None:
-    """Raise an error if packed bytes need too much memory, without unpacking all of them."""
+    """Raise an error if unpacking would need too much memory. This does not unpack everything."""
     most, size, left = max(UNPACKED, UNPACKED_RATIO * len(content)), 0, content
     unpacking = zlib.decompressobj()
     while left and not unpacking.eof:
@@ -196,7 +197,7 @@ def _check_unpacked(content: bytes, name: str) -> None:
 
 
 def _read_brat(path: pathlib.Path, kinds: tuple[Kind, ...]) -> Annotations:
-    """Read texts and spans from a pair of files, or from all pairs in a folder, recursively."""
+    """Read texts and spans from a pair of files, or recursively from all pairs in a folder."""
     if "spans" not in kinds:
         raise invalid("kind", kinds[0], f"'spans' for the brat annotations in {path.name}")
     files = sorted(path.rglob("*.txt")) if path.is_dir() else [path.with_suffix(".txt")]
@@ -222,7 +223,7 @@ def _read_brat(path: pathlib.Path, kinds: tuple[Kind, ...]) -> Annotations:
 
 
 def _read_ann(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
-    """Return the spans in an .ann file and the number of lines with other annotations."""
+    """Return all spans in an .ann file, and count the lines with other annotations."""
     spans, others = [], 0
     for number, line in enumerate(read_text(path).split("\n"), 1):
         line = line.rstrip("\r")
@@ -252,9 +253,9 @@ TAG = re.compile(r"[BIESLUM][-_]\S+")
 DOCUMENT = "-DOCSTART-"
 # Comments of CoNLL-U, such as "# text = Rome shines". A word "#" is followed by tags, not by "=".
 COMMENT = re.compile(r"# ?[\w.]+ ?=")
-# First columns of CoNLL-U rows that are not words: "1-2" for a contraction such as "don't", whose
-# words "do" and "n't" follow, and "3.1" for a word that was omitted in the text. In GermEval files,
-# "#" in this column starts a comment.
+# First columns to skip in CoNLL-U rows: "1-2" for contractions such as "don't", followed by rows
+# for "do" and "n't", and "3.1" for words that were omitted in the text. In GermEval files, "#" in
+# this column starts a comment.
 NO_WORD = re.compile(r"\d+[-.]\d+|#")
 
 
@@ -265,25 +266,25 @@ def read_conll(
     """Read words and tags from a CoNLL file.
 
     Each line contains one word, and blank lines separate sentences. All lines must have the same
-    number of columns. If `column` is not negative, only the lines of the same sentence must agree.
+    number of columns. If `column` is not negative, only lines in the same sentence must agree.
 
-    Comments such as "# text = ..." and the "-DOCSTART-" lines of CoNLL-2003 are skipped. If all
-    columns are separated by tabs, lines that start with "#" and contain no tab are also comments,
-    for example "# newpar" in CoNLL-U. With `word_column=1`, the multiword tokens ("1-2") and empty
-    nodes ("3.1") of CoNLL-U are skipped as well.
+    Comments such as "# text = ..." and CoNLL-2003's "-DOCSTART-" lines are skipped. If all columns
+    are separated by tabs, lines without tabs that start with "#" are also comments, for example "#
+    newpar" in CoNLL-U. With `word_column=1`, the multiword tokens ("1-2") and empty nodes ("3.1")
+    of CoNLL-U are skipped as well.
 
     Args:
-        path: Path of a UTF-8 file whose columns are separated by tabs or spaces.
-        column: Integer. Index of the column with the tags. Negative indices count from the end.
-            Defaults to -1, the last column.
+        path: Path to a UTF-8 file with columns separated by tabs or spaces.
+        column: Integer. Column index for tags. Negative indices count from the end. Defaults to -1,
+            the last column.
         word_column: Integer. Index of the column with the words. Use 1 for CoNLL-U. Defaults to 0.
 
     Returns:
         Tuple of words and tags that can be passed to `TokenClassifier.fit`.
 
     Raises:
-        ValueError: If the file contains no words, if lines have different numbers of columns, or if
-            the columns do not contain words and tags.
+        ValueError: If the file contains no words, if column counts differ between lines, or if
+            columns do not contain words and tags.
 
     Source: Tjong Kim Sang and De Meulder 2003, section 2.1.
 
@@ -296,7 +297,7 @@ def read_conll(
         ([['Rome', 'shines'], ['Hm']], [['B-LOC', 'O'], ['O']])
     """
     path, columns = pathlib.Path(path), (word_column, column)
-    # `splitlines` would also split at characters that occur inside words, such as U+0085.
+    # `splitlines` would also split on characters used inside words, such as U+0085.
     lines = [s.rstrip("\r") for s in read_text(path).split("\n")]
     if lines[0].startswith("#FORMAT=WebAnno"):
         raise ValueError(
@@ -305,7 +306,7 @@ def read_conll(
     in_tabs, before = _are_in_tabs(lines), None
     sentences: list[list[tuple[str, str]]] = [[]]
     for number, line in enumerate(lines, 1):
-        # `split()` would also split at no-break and other Unicode spaces, which words may contain.
+        # `split()` would also split on no-break and other Unicode spaces, which words may contain.
         cells = line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
         is_comment = COMMENT.match(line) or (in_tabs and line[:1] == "#" and "\t" not in line)
         if not line.strip() or cells[0] == DOCUMENT:
@@ -340,12 +341,12 @@ def write_conll(
 
     Args:
         path: Path of the file.
-        words: List of sentences, each a list of words.
-        tags: List of lists of strings, with one tag for each word.
+        words: List of sentences. Each sentence is a list of words.
+        tags: List of lists of strings with one tag per word.
 
     Raises:
-        ValueError: If the lengths of words and tags differ, or if a word or tag is empty or
-            contains a tab or a line break.
+        ValueError: If word and tag counts differ, or if a word or tag is empty or contains a tab or
+            line break.
 
     Example:
         >>> import pathlib, tempfile
@@ -378,7 +379,7 @@ def write_conll(
 def _check_columns(
     file: str, words: list[list[str]], tags: list[list[str]], columns: tuple[int, int]
 ) -> None:
-    """Raise a ValueError if the columns contain anything other than words and tags."""
+    """Raise a ValueError if columns contain anything other than words and tags."""
     seen, given = {tag for row in tags for tag in row}, {word for row in words for word in row}
     advice = "Pass word_column=... and column=..., counted from 0, to read_conll"
     if any(len(row) > 1 for row in words) and all(map(_are_numbers, words)):
@@ -400,7 +401,7 @@ def _check_columns(
 
 
 def _are_numbers(words: list[str]) -> bool:
-    """Return whether the words are consecutive integers that start at 0 or 1."""
+    """Check whether the words are consecutive integers that start at 0 or 1."""
     numbers = [word for word in words if not NO_WORD.fullmatch(word)]
     return bool(numbers) and any(
         numbers == [str(i) for i in range(first, first + len(numbers))] for first in (0, 1)
@@ -410,7 +411,7 @@ def _are_numbers(words: list[str]) -> bool:
 def _are_in_tabs(lines: list[str]) -> bool:
     """Return whether all lines with words contain tabs.
 
-    If some lines are separated by spaces, a line such as "# NN O" contains the word "#".
+    When some lines are separated by spaces, a line such as "# NN O" contains "#" as a word.
 
     Example:
         >>> _are_in_tabs(["# newpar", "Rome\\tO"]), _are_in_tabs(["# NN O", "Rome\\tO", "is O"])

@@ -1,7 +1,7 @@
 """Convert the rows of annotation tools and datasets to texts with spans, tags or labels.
 
-The keys of a row show which tool wrote it. A row without an annotation raises an error, because it
-is different from a row with an empty annotation.
+Row keys show which tool wrote the row. Rows without annotations raise an error, because this is not
+the same as an empty annotation.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ KINDS: tuple[Kind, ...] = ("spans", "tags", "labels")
 
 TEXT = ("text", "data", "sentence", "content")
 WORDS = ("tokens", "words")
-TAGS = ("ner_tags", "tags", "ner", "labels", "label")  # the first one that fits the words is used
+TAGS = ("ner_tags", "tags", "ner", "labels", "label")  # uses the first one that fits the words
 SPANS = ("spans", "entities", "label", "labels", "annotations", "ner")
 LABELS = ("label", "labels", "accept", "cats", "category", "categories")
-# Names of the fields of a span.
+# Field names in spans.
 START, END = ("start", "start_offset", "begin"), ("end", "end_offset")
 LABEL = ("label", "labels", "type", "tag", "entity", "entity_group", "hypertextlabels")
-# Answers in Prodigy whose rows are dropped.
+# Prodigy answers for which rows are dropped.
 LEFT_OUT = {"reject": "rejected", "ignore": "ignored"}
-# Prodigy interfaces that omit the key "spans" if a text has no spans.
+# Prodigy interfaces that omit "spans" for texts without spans.
 SPANS_OF_PRODIGY = ("ner", "ner_manual", "spans", "spans_manual")
 
 EXPECTED = (
@@ -63,9 +63,9 @@ class Annotations(NamedTuple):
     """Texts and annotations in the form that `fit`, `evaluate` and `validation_data` accept.
 
     Attributes:
-        x: List of texts, or list of lists of words if the annotations are tags.
-        y: List with the annotation of every text: a list of `{"start", "end", "label"}`, a list of
-            tags, a label or a list of labels.
+        x: List of texts, or list of lists of words for tags.
+        y: List with one annotation per text: a list of `{"start", "end", "label"}`, a list of tags,
+            a label or a list of labels.
     """
 
     x: list
@@ -73,15 +73,15 @@ class Annotations(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Text and annotations of a row. Missing parts are None.
+    """A row's text and annotations. Missing parts are None.
 
     Attributes:
         text: String or None.
-        words: List of strings or None.
+        words: List of words or None.
         spans: List of `{"start", "end", "label"}` or None.
-        tags: List with one tag for every word, or None.
-        labels: List of labels of the text, or None.
-        keys: Dict of the name of a part, such as "text", to the key of the row that contains it.
+        tags: List with one tag per word, or None.
+        labels: List of text labels, or None.
+        keys: Dict that maps row parts, such as "text", to the row key from which they were read.
         related: Boolean. Whether the row also contains relations between spans.
     """
 
@@ -120,7 +120,7 @@ def are_rows(x: object) -> bool:
 
 
 def _is_pair(row: object) -> bool:
-    """Return whether a row has the form (text, {"entities": [...]}) of spaCy 2."""
+    """Check whether a row has the form (text, {"entities": [...]}) from spaCy 2."""
     is_pair = isinstance(row, tuple | list) and len(row) == 2
     return is_pair and isinstance(row[0], str) and isinstance(row[1], dict)
 
@@ -144,15 +144,16 @@ def annotations_of(
     Args:
         rows: List of rows or dataset, see `read_annotations`.
         kinds: Tuple of the kinds of annotations to look for. Defaults to all kinds.
-        classes: List of the class names of a task, or None. If a dataset has the same number of
-            classes with other names, its class ids are used. Defaults to None.
-        several: Boolean or None. Whether a text may have any number of labels. If None, this is
-            True when any text does not have exactly one label. Defaults to None.
-        text_key: String or None. Key of the text in every row. If None, common names such as
-            "text" are tried. Defaults to None.
+        classes: List with the task's class names, or None. If a dataset has the same number of
+            classes under other names, its class ids will be used. Defaults to None.
+        several: Boolean or None. Whether to allow any number of labels per text. If None, this is
+            set to True when any text does not have exactly one label. Defaults to None.
+        text_key: String or None. Key to use for the text in every row. If None, common names such
+            as "text" will be tried. Defaults to None.
 
     Raises:
-        ValueError: If rows have no annotations or invalid annotations, see `read_annotations`.
+        ValueError: If rows have no annotations or their annotations are not valid. See
+            `read_annotations`.
     """
     if isinstance(rows, Annotations):
         return rows
@@ -204,7 +205,7 @@ def _records(rows: object, classes: Sequence[str] | None) -> Sequence:
 
 
 def _task_of(row: object) -> tuple | None:
-    """Return an identifier that rows with the same text share, or None if the tool writes none."""
+    """Return an identifier shared by rows with the same text, or None if it is missing."""
     if isinstance(row, Mapping):
         for name, key in (("annotation_id", "id"), ("_input_hash", "_input_hash")):
             if name in row and key in row:
@@ -213,10 +214,10 @@ def _task_of(row: object) -> tuple | None:
 
 
 def _drop_repeated(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAnnotated:
-    """Return a row, or `NotAnnotated` if it repeats the first row with the same text.
+    """Return a row. If it repeats the first row with the same text, return `NotAnnotated`.
 
     Raises:
-        ValueError: If the annotations of the two rows differ.
+        ValueError: If annotations differ between both rows.
     """
     if first[0] == number:
         return row
@@ -263,7 +264,7 @@ def _report_repeated(read: list[tuple[int, Row]], kind: Kind) -> None:
 
 
 def _kind_of(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -> Kind:
-    """Return the kind of annotations that all rows have."""
+    """Return the kind of annotations used in all rows."""
     found = [kind for kind in kinds if all(getattr(row, kind) is not None for _, row in read)]
     # An empty list can contain spans or labels. Rows with annotations decide.
     filled = [k for k in found if any(len(getattr(row, k)) for _, row in read)]
@@ -308,7 +309,7 @@ def _describe_row(row: object) -> str:
 
 
 def _as_labels(y: list[tuple[int, list]], several: bool | None) -> list:
-    """Return one label for every text, or lists of labels if a text may have several labels."""
+    """Return one label per text, or lists of labels if texts may have several labels."""
     if several or (several is None and any(len(labels) != 1 for _, labels in y)):
         return [labels for _, labels in y]
     for number, labels in y:
@@ -324,7 +325,7 @@ def _as_labels(y: list[tuple[int, list]], several: bool | None) -> list:
 
 
 def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
-    """Read the text and the annotations of a row."""
+    """Read a row's text and annotations."""
     row = reference_of(row)
     if is_doc(row):
         return _read_document(row, number)
@@ -371,7 +372,7 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
 
 
 def _parse_cell(value: object) -> object:
-    """Parse a string that contains a list or dict, as in CSV files of Label Studio and pandas."""
+    """Parse a string that contains a list or dict, as in CSV files from Label Studio and pandas."""
     if isinstance(value, str) and value.startswith(("[{", "[[", "[(", "['", '["', "{'", '{"')):
         for decode in (json.loads, ast.literal_eval):
             with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
@@ -395,13 +396,13 @@ def _find_text(row: dict, number: int, text_key: str | None) -> tuple[str, str] 
 
 
 def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, list] | None:
-    """Return the key and the tags of a row with words. Tags are names, integers or None.
+    """Return tags and their key from a row with words. Tags are names, integers or None.
 
     Args:
         row: Dict. Row with words.
         count: Integer. Number of words.
         number: Integer. Index of the row, for error messages.
-        only: Boolean. Whether the row has no text that could have other annotations.
+        only: Boolean. Whether this row has no text that could have other annotations.
     """
     known = [key for key in TAGS if _are_tags(row.get(key), count)]
     others = [k for k, v in row.items() if k not in WORDS and _are_tags(v, count)]
@@ -428,7 +429,7 @@ def _are_tags(values: object, count: int | None) -> bool:
 
 
 def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | None:
-    """Return the key and the spans of a row of doccano, Prodigy, spaCy 2 or JSON-MIN."""
+    """Return spans and their key from a doccano, Prodigy, spaCy 2 or JSON-MIN row."""
     keys = [k for k in SPANS if k in row] + [k for k in row if k not in SPANS]
     none = ("spans", []) if row.get("_view_id") in SPANS_OF_PRODIGY else None
     for key in keys:
@@ -436,7 +437,7 @@ def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | N
         if isinstance(values, dict) and _is_span(values):  # columns, as datasets have them
             values = [dict(zip(values, v, strict=True)) for v in zip(*values.values(), strict=True)]
         listed = isinstance(values, list | tuple) and all(map(_is_span, values))
-        # Prodigy's tokens also have a start and an end, but no label.
+        # Prodigy tokens also have a start and an end, but they do not have any label.
         if listed and len(values) and (key in SPANS or _has_label(values[0])):
             return key, checked_spans(values, text, number)
         if listed and key in SPANS and none is None:
@@ -445,7 +446,7 @@ def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | N
 
 
 def _is_span(value: object) -> bool:
-    """Return whether a value is a span, a dict with start and end, or (start, end, label)."""
+    """Check whether a value is a span, either a dict with start and end or (start, end, label)."""
     if is_span(value):
         return True
     if isinstance(value, dict):
@@ -459,14 +460,14 @@ def _has_label(span: object) -> bool:
 
 
 def _find_controls(row: dict) -> list[str]:
-    """Return the keys of a JSON-MIN row that can be names of Label Studio controls."""
+    """Return all keys in a JSON-MIN row that could name Label Studio controls."""
     given = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
     is_min = "lead_time" in row or "annotation_id" in row
     return [key for key in row if is_min and key not in (*given, *TEXT)]
 
 
 def _find_labels(row: dict, number: int) -> tuple[str, list] | None:
-    """Return the key and the classes of a text, or None if the row has no classes."""
+    """Return classes and their key for a text, or None if this row has no classes."""
     keys = [k for k in LABELS if k in row]
     if not keys:
         keys = _find_controls(row)
@@ -495,7 +496,7 @@ def _classes(value: object, key: str) -> list | None:
 
 
 def _read_document(document, number: int) -> Row:
-    """Read the entities and categories of a `Doc`."""
+    """Read entities and categories from a `Doc`."""
     annotated = getattr(document, "has_annotation", lambda _: True)("ENT_IOB")
     spans = spans_in(document, document.ents) if annotated or document.ents else None
     cats = getattr(document, "cats", None)
@@ -571,7 +572,7 @@ def _read_results(results: list[dict], text: str, number: int) -> Row:
 
 
 def _text_of_task(data: dict, values: list[dict], number: int, text_key: str | None) -> str:
-    """Return the text of a Label Studio task, which can have any key."""
+    """Return the text in a Label Studio task. Its key can have any name."""
     texts = {key: value for key, value in data.items() if isinstance(value, str)}
     if text_key is not None:
         if text_key in texts:
@@ -614,8 +615,8 @@ def checked_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
         row: Index of the row, or name of the file, for error messages.
 
     Raises:
-        ValueError: If a span is empty or outside of the text, does not match the text at its
-            offsets, or does not have exactly one label name.
+        ValueError: If a span is empty or outside the text, does not match the text at its offsets,
+            or does not have exactly one label name.
 
     Example:
         >>> checked_spans([{"start_offset": 3, "end_offset": 7, "label": "LOC"}], "In Rome", 0)
@@ -667,7 +668,7 @@ def _field(span: Mapping, names: Sequence[str], row: str) -> Any:
 
 
 def _is_same_text(text: str | None, quoted: str) -> bool:
-    """Return whether two texts are equal except for white space, which tools normalize."""
+    """Check whether two texts are equal after normalizing white space."""
 
     def compact(value: str) -> str:
         return re.sub(r"\s|\\n", "", value)

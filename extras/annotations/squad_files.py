@@ -19,11 +19,11 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
 
     Returns:
         List of dicts with the keys "id", "question", "context" and "answers", which can be passed
-        to `SpanQA.fit`. Answers are dicts with the keys "text" and "answer_start". The list of
-        answers is empty if a question cannot be answered.
+        to `SpanQA.fit`. Answers are dicts with the keys "text" and "answer_start". For questions
+        without an answer, this list is empty.
 
     Raises:
-        ValueError: If the file is not in the SQuAD format.
+        ValueError: If the file is not in SQuAD format.
 
     Example:
         >>> import json, pathlib, tempfile
@@ -64,7 +64,7 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
 def _read_list(
     path: str | os.PathLike[str], holder: object, key: str, at: str
 ) -> list[tuple[str, object]]:
-    """Return pairs of a location such as "data[0].qas[2]" and an item of a list in the file."""
+    """Return pairs with a location such as "data[0].qas[2]" and a list item from the file."""
     items = _read_field(path, holder, key, list, at)
     place = f"{at}.{key}".lstrip(".")
     return [(f"{place}[{i}]", item) for i, item in enumerate(items)]

@@ -1,4 +1,4 @@
-"""Predictions as columns of Apache Arrow, with the same types for all batches.
+"""Predictions as Apache Arrow columns, with the same types for all batches.
 
 Comment letters: N predictions, D width.
 """
@@ -28,15 +28,15 @@ NAMES = {
 
 
 def answer_columns(answers, method: str, kind: type | None = None) -> pa.Table:
-    """Convert predictions to columns, with one column for each key of a dict.
+    """Convert predictions to columns. For dicts, this creates one column per key.
 
     Args:
         answers: The predictions of a task, at least one. An array (N, ...), a sparse matrix (N, D),
-            a list of dicts, or a list of arrays or lists.
-        method: String. Name of the method, which is the column name for predictions that are not
+            a list of dicts, or a list with arrays or lists.
+        method: String. Method name, which is used as column name for predictions that are not
             dicts.
-        kind: TypedDict of the elements if the predictions are lists of dicts. It is the type of the
-            column if all lists of a batch are empty. Defaults to None.
+        kind: Element TypedDict if predictions are lists of dicts. Column type to use when all lists
+            in a batch are empty. Defaults to None.
 
     Example:
         >>> import pytest
@@ -68,7 +68,7 @@ def check_installed() -> None:
 
 
 def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
-    """Insert a row of nulls into a table for each flag that is False.
+    """For each flag that is False, insert a row of nulls into a table.
 
     Example:
         >>> import pytest
@@ -82,7 +82,7 @@ def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
 
 
 def nulls(schema: pa.Schema, count: int) -> pa.Table:
-    """Create a table with the given schema and number of rows in which all values are null.
+    """Create a table with a schema and a number of rows, in which all values are null.
 
     Example:
         >>> import pytest
@@ -94,7 +94,7 @@ def nulls(schema: pa.Schema, count: int) -> pa.Table:
 
 
 def array_column(values: np.ndarray) -> pa.Array:
-    """Convert an array (N, ...) to a column of numbers or of lists with a fixed size."""
+    """Convert an array (N, ...) to a column with scalars or fixed-size lists."""
     column = pa.array(np.ascontiguousarray(values).ravel())
     for size in reversed(values.shape[1:]):
         column = pa.FixedSizeListArray.from_arrays(column, size)
@@ -102,7 +102,7 @@ def array_column(values: np.ndarray) -> pa.Array:
 
 
 def _arrays(values: list[np.ndarray]) -> pa.Array:
-    """Convert arrays of different lengths, (..., D) or (...), to a column of lists."""
+    """Convert arrays with different lengths, (..., D) or (...), to a column with lists."""
     offsets = np.cumsum([0, *map(len, values)], dtype="int32")
     return pa.ListArray.from_arrays(offsets, array_column(np.concatenate(values)))
 

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 SHARD_ROWS = 100_000
-# Limits of a chunk, which is processed at once. The first limit that is reached ends the chunk.
-# They bound the memory.
+# Size limits for a chunk, which is processed at once. The first limit that is reached ends the
+# chunk. They bound the memory.
 CHUNK_ROWS = 8192
 CHUNK_CHARACTERS = 2**24
-MARK = b"encoder_zoo"  # key for the range and the run in the footer of a shard
+MARK = b"encoder_zoo"  # footer key in a shard for its row range and run
 LOCATION_COLUMNS = ("file", "row")  # columns of every output file
 
 
@@ -56,7 +56,7 @@ Kept = Annotated[
 
 
 class Row(NamedTuple):
-    """A row of a file: the file, the row number (from 0), its texts and its copied values."""
+    """A row in a file: the file, its row number (from 0), texts and copied values."""
 
     file: str
     number: int
@@ -82,41 +82,41 @@ def answer_files(
     """Process the texts in files of any size in order, and write the predictions to Parquet files.
 
     The function processes some thousand rows at a time, so the memory does not depend on the size
-    of the files. All rows are checked before the first prediction. If the process is interrupted,
+    of the files. All rows are checked before the first prediction. If this process is interrupted,
     call the function again to continue with the first missing shard. Shards are written atomically
-    and contain their range of rows.
+    and contain their row range.
 
-    Each prediction has the columns "file" and "row" (from 0), the columns of `keep`, and the
-    columns of the prediction: one for each key of a dict ("label", "score"), "embedding" for
-    vectors, and "entities" for entities. If a row has no text (null or blank), these columns are
-    null. Use `pandas.read_parquet(folder)` or another Parquet reader to load the folder as one
-    table. The function requires the package pyarrow.
+    Each prediction has the columns "file" and "row" (from 0), all columns in `keep`, and prediction
+    columns: one column per key for dicts ("label", "score"), "embedding" for vectors, and
+    "entities" for entities. Prediction columns are null for rows without text (null or blank). Use
+    `pandas.read_parquet(folder)` or another Parquet reader to load the folder as one table. The
+    function requires the package pyarrow.
 
     Args:
         task: A task with predictions for raw texts, or a `ZeroShotClassifier`.
-        paths: A path, a pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or a list of these.
-            Each file is read once. The formats are `.txt` (a text on each line, the column "text"),
-            `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, in UTF-8 and optionally compressed
-            (`.csv.gz`), and `.parquet`.
-        folder: Path. Output folder, which must not be used for other files. A name like a file,
-            such as "answers.parquet", raises an error.
-        columns: The columns with the texts: a name, a list of names for pairs, or a dict {argument
-            of the method: name of its column}, such as `{"question": "q", "context": "page"}`.
-        method: String. Method of the task, such as "predict_proba". Defaults to None, which selects
-            the prediction method of the task.
+        paths: A path, a pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or a list with
+            several paths and patterns. Each file is read once. Supported formats are `.txt` (one
+            text per line, in a column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, in
+            UTF-8 and optionally compressed (`.csv.gz`), and `.parquet`.
+        folder: Path. Output folder. It must not be used for other files. A name like a file, such
+            as "answers.parquet", raises an error.
+        columns: Text columns: a name, a list of names for pairs, or a dict {method argument: column
+            name}, such as `{"question": "q", "context": "page"}`.
+        method: String. Task method to call, such as "predict_proba". Defaults to None, which uses
+            the task's prediction method.
         keep: String or list of strings. Columns to copy, such as "id".
-        shard_rows: Integer. Number of rows in an output file. At most one file is lost if the
-            process is interrupted.
-        verbose: 0 to disable the output. Otherwise progress and speed are printed.
-        **options: Additional arguments of the method, such as `batch_size=64` or `top_k=3`.
+        shard_rows: Integer. Number of rows in an output file. When this process is interrupted, at
+            most one file will be lost.
+        verbose: 0 to disable the output. By default, progress and speed are printed.
+        **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
 
     Returns:
         List of paths. The output files, in order.
 
     Raises:
-        ValueError: If a row cannot be processed, the folder contains predictions of another run, or
-            a file was changed while it was read.
-        FileNotFoundError: If no file matches a path.
+        ValueError: If a row cannot be processed, if the folder contains predictions from another
+            run, or if a file was changed while reading.
+        FileNotFoundError: If a path does not match any file.
 
     Example:
         >>> import pytest
@@ -160,7 +160,7 @@ def answer_files(
 
 
 class AnswerShard(NamedTuple):
-    """An output file and its range of rows."""
+    """An output file and its row range."""
 
     run: Run
     number: int
@@ -182,7 +182,7 @@ class AnswerShard(NamedTuple):
         return f"{self.run.sha256} rows {self.first} to {self.first + self.count}".encode()
 
     def is_finished(self) -> bool:
-        """Return whether the file exists, is complete, and contains these rows of this run."""
+        """Check whether the file exists, is complete, and contains these rows from this run."""
         if self.path.is_symlink() or not self.path.is_file():
             return False
         try:
@@ -216,7 +216,7 @@ class AnswerShard(NamedTuple):
 
 
 def _is_cut_off(path: pathlib.Path) -> bool:
-    """Return whether a shard is incomplete, for example because the disk was full."""
+    """Check whether a shard is not complete, for example because the disk was full."""
     with open(path, "rb") as file:
         begins = file.read(4) == b"PAR1"
     try:
@@ -240,7 +240,7 @@ def _rows(run: Run) -> Iterator[Row]:
 
 
 def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    """Yield chunks of rows that are processed at once."""
+    """Yield chunks of rows to process at once."""
     chunk, size = [], 0
     for row in rows:
         chunk.append(row)
@@ -259,7 +259,7 @@ def _characters(value) -> int:
 
 
 def _answered(run: Run, rows: list[Row]) -> pyarrow.Table:
-    """Return a table with rows and their predictions."""
+    """Return a table with rows and predictions."""
     fields = run.schema
     columns = {"file": [row.file for row in rows], "row": [row.number for row in rows]}
     kept = zip(*(row.kept for row in rows), strict=True)
@@ -279,7 +279,7 @@ class AnswerProgress(Progress):
 
     Args:
         rows: Integer. Number of rows in all files.
-        left: Integer. Number of rows that are not processed yet.
+        left: Integer. Number of rows that have not been processed yet.
     """
 
     def __init__(self, rows: int, left: int):
@@ -312,29 +312,28 @@ class BatchAnswers:
         ray.data.read_json("texts").map_batches(
             ez.BatchAnswers, fn_constructor_args=[opened], batch_size=1024, compute=...)
 
-    If a row has no text (None or blank), its predictions are null. The class requires the package
+    Predictions are null for rows without text (None or blank). The class requires the package
     pyarrow.
 
     Args:
-        task: A task, or a function without arguments that loads a task. The function is called once
-            in the process that computes the predictions.
-        columns: The columns with the texts: a name, a list of names for pairs, or a dict {argument
-            of the method: name of its column}, such as `{"question": "q", "context": "page"}`.
-        method: String. Method of the task. Defaults to None, which selects the prediction method of
-            the task, such as "classify".
-        **options: Additional arguments of the method, such as `batch_size=64` or `top_k=3`.
+        task: A task, or a function to call without arguments for loading a task. The function is
+            called once in the process that computes the predictions.
+        columns: Text columns: a name, a list of names for pairs, or a dict {method argument: column
+            name}, such as `{"question": "q", "context": "page"}`.
+        method: String. Method of the task. Defaults to None, which uses the task's prediction
+            method, such as "classify".
+        **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
 
     Call arguments:
-        batch: Dict `{name: column}` of NumPy arrays, or a table of Arrow or pandas, with N rows.
+        batch: Dict `{name: column}` with NumPy arrays, or an Arrow or pandas table, with N rows.
 
     Returns:
-        Arrow table with N rows. It contains the columns of the batch and the columns of the
-            predictions: one for each key of a dict, "embedding" for vectors, and "entities" for
-            entities.
+        Arrow table with N rows. It contains all batch columns and all prediction columns: one
+            column per key for dicts, "embedding" for vectors, and "entities" for entities.
 
     Raises:
-        ValueError: If the method cannot be called with these arguments, a row is not text, or a
-            column of the batch has the same name as a column of the predictions.
+        ValueError: If the method cannot be called with these arguments, if a row is not text, or if
+            a batch column has the same name as a prediction column.
 
     Example:
         >>> import pytest

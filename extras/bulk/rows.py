@@ -34,13 +34,13 @@ Paths = Annotated[
 
 
 def files_of(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
-    """Return the files that match paths and patterns, without duplicates.
+    """Return files that match any path or pattern, without duplicates.
 
-    The files of a pattern are sorted by name. In a pattern, `**` matches any number of folders.
+    Files for each pattern are sorted by name. In a pattern, `**` matches any number of folders.
 
     Raises:
-        FileNotFoundError: If no file matches a path.
-        ValueError: If the type of a file is unknown.
+        FileNotFoundError: If a path does not match any file.
+        ValueError: If a file type is unknown.
     """
     found = []
     for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
@@ -66,14 +66,14 @@ def rows_of(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Seq
     """Yield the values of columns in a file, row by row.
 
     Args:
-        path: Path of a `.txt` file (each line is a row of the column "text"), a `.csv` file (with
-            names in the first line), a `.tsv` file (the same with tabs and without quotes), a
-            `.jsonl` file (an object on each line), all optionally compressed, such as `.jsonl.gz`,
-            or a `.parquet` file.
+        path: Path to a `.txt` file (one row per line, in a column named "text"), a `.csv` file
+            (with names in the first line), a `.tsv` file (with tabs and without quotes), a `.jsonl`
+            file (one object per line), all optionally compressed, such as `.jsonl.gz`, or a
+            `.parquet` file.
         names: List of strings. Names of the columns.
 
     Yields:
-        The location of each row for error messages, and its values.
+        Each row's location for error messages, and its values.
 
     Raises:
         ValueError: If a row cannot be read, or if a column is missing.
@@ -89,12 +89,12 @@ def rows_of(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Seq
 
 
 def is_parquet(path: pathlib.Path) -> bool:
-    """Return whether the columns of a file have types."""
+    """Check whether file columns have types."""
     return path.suffix.lower() == ".parquet"
 
 
 def _kind(path: pathlib.Path) -> str:
-    """Return the suffix of a file without .gz."""
+    """Return a file's suffix without .gz."""
     return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
@@ -109,7 +109,7 @@ def _reader_of(path: pathlib.Path) -> Callable:
 
 
 def _lines(path: pathlib.Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file with their line ends."""
+    """Yield lines from a UTF-8 text file, including line ends."""
     opener = gzip.open if path.suffix.lower() == ".gz" else open
     number = 0
     with opener(path, "rb") as file:
@@ -190,7 +190,7 @@ READERS = {
 
 
 def _positions(path: pathlib.Path, names: Sequence[str], header: list[str]) -> list[int]:
-    """Return the positions of columns in the header of a file."""
+    """Return column positions in a file header."""
     for name in names:
         if name not in header:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The description of a run, which must not change when the run is continued."""
+"""A run's description, which must not change when continuing the run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Scan(NamedTuple):
     Attributes:
         rows: Number of rows in each file.
         without_text: Number of rows without text.
-        sample: Values of the first row with text.
+        sample: Values from the first row with text.
         kept: Types of the copied columns.
     """
 
@@ -60,8 +60,7 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
         keep: Names of the columns to copy.
 
     Raises:
-        ValueError: If a row is not text, if there is no text, or if the values of a column have
-            different types.
+        ValueError: If a row is not text, if there is no text, or if types differ within a column.
     """
     counts, without_text, sample, schemas = [], 0, None, []
     largest = {}  # {column: (integer, its location)}
@@ -144,7 +143,7 @@ PLAIN = (str, int, float, bool, type(None))
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run that processes the texts of files with one model.
+    """A run that processes texts in files with one model.
 
     Attributes:
         folder: Output folder.
@@ -175,11 +174,11 @@ class Run:
         keep: list[str],
         shard_rows: int,
     ) -> Run:
-        """Return the run of the folder, or a new run if the folder is empty.
+        """Return the run in this folder. For empty folders, return a new run.
 
         Raises:
             ValueError: If `scan` or `InputFiles` raises it, or if the folder contains predictions
-                of another run.
+                from another run.
         """
         files = InputFiles(paths)
         settings = {
@@ -212,7 +211,7 @@ class Run:
 
 
 def checksum_of_model(task: Task) -> str:
-    """Return a checksum of the weights and settings that determine the predictions of a task."""
+    """Return a checksum over all weights and settings on which a task's predictions depend."""
     model = getattr(task, "classifier", task)  # for a ZeroShotClassifier
     preprocessor = model.preprocessor
     of_parts = {"task": model, "backbone": model.backbone, "preprocessor": preprocessor}
@@ -236,7 +235,7 @@ def _plain(value):
 
 
 def _scanned(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]) -> tuple:
-    """Return the number of rows of each file, and the serialized schema of the predictions."""
+    """Return the row count for each file, and a serialized prediction schema."""
     scanned = scan(paths, task_method.names, keep)
     if scanned.without_text:
         logger.warning(
@@ -259,7 +258,7 @@ def _scanned(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]
 
 
 def _read(folder: pathlib.Path) -> dict:
-    """Read the description in a folder. Return {} if the folder is empty or does not exist."""
+    """Read the description in a folder. Return {} for folders that are empty or missing."""
     path = folder / NAME
     if not os.path.lexists(path):
         if folder.exists() and any(file.name[0] != "." for file in folder.iterdir()):
@@ -278,7 +277,7 @@ def _read(folder: pathlib.Path) -> dict:
 
 
 def _checked_schema(folder: pathlib.Path, found: dict, files: int) -> pyarrow.Schema:
-    """Return the schema of a description after checking its numbers of rows."""
+    """Check the row counts in a description and return its schema."""
     rows = found.get("rows")
     right = isinstance(rows, list) and len(rows) == files
     try:

@@ -33,15 +33,15 @@ MethodName = Annotated[str, Rule(lambda v: isinstance(v, str) and v.isidentifier
 
 
 class TaskMethod:
-    """A method of a task, the columns with its texts, and its additional arguments.
+    """A task method, text columns, and additional arguments.
 
     Args:
         task, columns, method: See `BatchAnswers`.
         options: Dict. Additional arguments of the method.
 
     Raises:
-        ValueError: If the task does not have this method, or if it cannot be called with these
-            arguments.
+        ValueError: If the task does not have this method, or if the method cannot be called with
+            these arguments.
         ImportError: If pyarrow is not installed.
     """
 
@@ -70,10 +70,10 @@ class TaskMethod:
         return list(self.columns.values() if isinstance(self.columns, Mapping) else self.columns)
 
     def answers(self, values: Sequence[Sequence], present: Sequence[bool]) -> pyarrow.Table | None:
-        """Return the predictions as columns (N,), or None if there is no text.
+        """Return predictions as columns (N,), or None if all rows are without text.
 
         Args:
-            values: Values of the columns `names`, each of shape (N,).
+            values: Values for the columns in `names`, each with shape (N,).
             present: Sequence of booleans of shape (N,). Whether a row has text.
         """
         chosen = [[v for v, p in zip(column, present, strict=True) if p] for column in values]
@@ -89,10 +89,10 @@ class TaskMethod:
         return spread(answer_columns(answers, self.method, kind), present)
 
     def sample(self, are_lists: Sequence[bool]) -> pyarrow.Table:
-        """Return the prediction for a made-up text, which determines all columns.
+        """Predict a made-up text to determine all columns.
 
         Args:
-            are_lists: For each column in `names`, whether a row contains a list of texts.
+            are_lists: For each column in `names`, whether rows contain lists of texts.
         """
         model = getattr(self.task, "classifier", self.task)  # for a ZeroShotClassifier
         mask = getattr(model.preprocessor.tokenizer, "mask_token", None)
@@ -100,7 +100,7 @@ class TaskMethod:
         return self.answers([[[text] if is_list else text] for is_list in are_lists], [True])
 
     def _arguments(self, values: Sequence) -> tuple[tuple, dict]:
-        """Return the positional and the keyword arguments of the method."""
+        """Return positional and keyword arguments for the method."""
         if isinstance(self.columns, str):
             return (values[0],), {}
         if isinstance(self.columns, Mapping):
@@ -127,7 +127,7 @@ class TaskMethod:
 
 
 def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
-    """Return whether all values of a row are texts or lists of texts that are not blank.
+    """Check whether all values in a row are texts or lists of texts, and none is blank.
 
     Args:
         row: Values of the columns `names`.

@@ -48,12 +48,13 @@ Part = Annotated[tuple[int, int], Rule(_is_part, "(i, n) with i from 0 to n - 1"
 class PretrainingCorpus:
     """Documents that are tokenized once and stored in files, for pretraining with `fit`.
 
-    The files only contain numbers and have checksums. Training reads the tokens of each batch from
-    disk, so a corpus can be larger than memory. Pass it to `MaskedLM`, `ReplacedTokenDetection` or
-    `Pretraining` instead of texts. The preprocessor of each task creates its own examples.
+    The files only contain numbers and have checksums. Because training reads the tokens for each
+    batch from disk, a corpus can be larger than memory. Pass it to `MaskedLM`,
+    `ReplacedTokenDetection` or `Pretraining` instead of texts. Each task's preprocessor creates its
+    own examples.
 
     Args:
-        folder: Path. Folder that was written by `from_files` or `from_documents`.
+        folder: Path. Folder written by `from_files` or `from_documents`.
 
     Attributes:
         num_tokens, num_sentences, num_documents: Number of tokens, sentences and documents.
@@ -63,7 +64,7 @@ class PretrainingCorpus:
         manifest: Contents of `corpus.json`.
 
     Raises:
-        ValueError: If the corpus is not complete, or if it is damaged or changed.
+        ValueError: If the corpus is not complete, or if it was damaged or changed.
 
     Example:
         >>> import tempfile
@@ -105,29 +106,29 @@ class PretrainingCorpus:
         verbose: Verbosity = "auto",
         part: Part | None = None,
     ) -> PretrainingCorpus:
-        """Tokenize text files with one sentence per line and a blank line between documents.
+        """Tokenize text files that have one sentence per line and blank lines between documents.
 
         After a crash, call the method again to continue after the last complete file. For a
         complete corpus, it returns immediately. If a file was changed in the meantime, an error is
         raised. The method needs the memory for a single file. Several processes or hosts can create
-        one part each, and `join` combines the parts.
+        one part each. Then use `join` to combine all parts.
 
         Args:
-            folder: Path. Output folder, which must not be used for other files.
+            folder: Path. Output folder. It must not be used for other files.
             paths: Paths of the text files, in UTF-8 and optionally compressed by gzip. A document
                 with more than 16 million characters is split.
             tokenizer: Tokenizer of the model to pretrain.
             shard_tokens: Integer. Approximate number of tokens in a file. Examples are shuffled
-                over several files, and only their positions are in memory.
-            verbose: 0 to disable the output. Otherwise progress and speed are printed.
-            part: Tuple (i, n). Only process part i of n, starting from 0. The parts have a similar
-                length, and a compressed file is only in one part. All other arguments except
-                `folder` must be the same for all parts.
+                over several files. Only their positions are kept in memory.
+            verbose: 0 to disable the output. By default, progress and speed are printed.
+            part: Tuple (i, n). Only process part i of n, starting from 0. All parts will have a
+                similar length. Compressed files are never split. All arguments except `folder` must
+                be the same for all parts.
 
         Raises:
             FileNotFoundError: If a file does not exist.
-            ValueError: If the folder belongs to another corpus, or if a file is not UTF-8 text or
-                was changed during or after reading.
+            ValueError: If the folder belongs to another corpus, if a file is not UTF-8 text, or if
+                a file was changed during or after reading.
         """
         source = Texts(TextFiles(paths, part), tokenizer, part)
         write(pathlib.Path(folder), source, shard_tokens, verbose)
@@ -148,11 +149,12 @@ class PretrainingCorpus:
 
         Args:
             folder, tokenizer, shard_tokens, verbose: See `from_files`.
-            documents: A generator, a list or a `tf.data.Dataset` of texts with one sentence per
-                line, or of lists of sentences. To continue after a crash, it must return the same
-                documents in the same order, which is checked. Finished documents are skipped.
-            part: Tuple (i, n). These documents are part i of n, starting from 0, of a corpus. The
-                caller splits the documents.
+            documents: A generator, a list or a `tf.data.Dataset`, with one text per document (one
+                sentence per line) or one list of sentences per document. To continue after a crash,
+                it must return the same documents in the same order. This is checked. Finished
+                documents are skipped.
+            part: Tuple (i, n). These documents are part i of n in a corpus. Parts are numbered from
+                0. The caller splits the documents.
 
         Raises:
             ValueError: If the folder belongs to another corpus, or if a document is not text.
@@ -169,15 +171,15 @@ class PretrainingCorpus:
         parts: Sequence[str | os.PathLike[str]],
         verbose: Verbosity = "auto",
     ) -> PretrainingCorpus:
-        """Combine the parts that several processes have created into one corpus.
+        """Combine parts created by several processes into one corpus.
 
         The files are equal to the files of a single process, byte by byte. After a crash, call the
         method again to continue. The parts are not needed afterwards.
 
         Args:
-            folder: Path. Output folder, which must not be used for other files.
-            parts: Folders of all parts, in any order.
-            verbose: 0 to disable the output. Otherwise progress and speed are printed.
+            folder: Path. Output folder. It must not be used for other files.
+            parts: Folders with all parts, in any order.
+            verbose: 0 to disable the output. By default, progress and speed are printed.
 
         Raises:
             ValueError: If a part is missing, duplicate, damaged or changed, or if it belongs to
@@ -210,7 +212,7 @@ class PretrainingCorpus:
         """Read all files and verify their checksums.
 
         Raises:
-            ValueError: If a file is damaged or changed.
+            ValueError: If a file was damaged or changed.
         """
         for entry in self.manifest["shards"]:
             with self._opened(entry) as file:
@@ -218,7 +220,7 @@ class PretrainingCorpus:
                     raise damaged(file.name)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raise a ValueError if the corpus was created with another tokenizer.
+        """Raise a ValueError if this corpus was created with another tokenizer.
 
         Raises:
             ValueError: If the corpus was created with another tokenizer.
@@ -262,17 +264,17 @@ SHARED = ("tokenizer", "source", "shard_tokens")  # settings that must be the sa
 
 
 class Parts:
-    """The documents of all parts of a corpus. This is a `Source` of `writing.py`.
+    """Documents from all parts in a corpus. This is a `Source` of `writing.py`.
 
     Args:
         corpora: The parts, in any order.
 
     Raises:
-        ValueError: If a folder is not a part, or if a part is missing, duplicate, or belongs to
-            another corpus.
+        ValueError: If a folder does not contain a part, or if a part is missing, duplicate, or
+            belongs to another corpus.
     """
 
-    start = (0, 0)  # index of the shard in all parts, and of the document in the shard
+    start = (0, 0)  # shard index over all parts, and document index in the shard
     part = None
 
     def __init__(self, corpora: Sequence[PretrainingCorpus]):
@@ -293,7 +295,7 @@ class Parts:
         self._shards = [(corpus, n) for corpus in corpora for n in range(corpus.num_shards)]
 
     def check_unchanged(self) -> None:
-        """Do nothing, because files of a part are compared with the manifest when they are read."""
+        """Do nothing, because files in a part are compared with the manifest when reading them."""
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         begin, document = position

@@ -18,12 +18,12 @@ MAX_CHARACTERS = 2**24
 
 
 class Document(NamedTuple):
-    """The sentences of a document, and the position after it.
+    """Sentences in a document, and the position to continue from.
 
     Attributes:
         sentences: Non-empty list of non-empty sentences.
         position: Numbers from which `documents` continues.
-        share: Float between 0 and 1. Fraction of the text that has been read, or None if unknown.
+        share: Float between 0 and 1. Fraction of text read so far, or None if not known.
     """
 
     sentences: list[str]
@@ -32,9 +32,9 @@ class Document(NamedTuple):
 
 
 class TextFiles:
-    """Documents in text files, with one sentence per line and a blank line between documents.
+    """Documents in text files that have one sentence per line and blank lines between documents.
 
-    A document also ends at the end of a file. Files that end with `.gz` are decompressed.
+    Documents also end when a file ends. Files that end with `.gz` are decompressed.
 
     Args:
         paths: Paths of the files, in UTF-8.
@@ -60,20 +60,20 @@ class TextFiles:
         self._files = InputFiles(self.paths)
         self.sizes = self._files.sizes
         i, n = part or (0, 1)
-        # Index of the file, and byte position in its text.
+        # File index, and byte position in its text.
         self.start, self._end = (self._border(sum(self.sizes) * k // n) for k in (i, i + 1))
 
     def describe(self) -> dict:
-        """Return the names and sizes, which must not change if a corpus is continued."""
+        """Return names and sizes, which must not change when continuing a corpus."""
         return {"files": [[p.name, n] for p, n in zip(self.paths, self.sizes, strict=True)]}
 
     @property
     def modified(self) -> list[int]:
-        """The modification time of each file, which must not change if a corpus is continued."""
+        """Modification time for each file, which must not change when continuing a corpus."""
         return self._files.modified
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError if a file has changed."""
+        """Raise a ValueError if any file has changed."""
         self._files.check_unchanged()
 
     def documents(self, position: Sequence[int]) -> Iterator[Document]:
@@ -113,7 +113,7 @@ class TextFiles:
             )
 
     def _border(self, byte: int) -> tuple[int, int]:
-        """Return the start of the first part that does not begin before a byte position."""
+        """Return where the first part starts that does not begin before a byte position."""
         number = 0
         while number < len(self.sizes) and byte >= self.sizes[number]:
             byte -= self.sizes[number]
@@ -131,11 +131,12 @@ class TextFiles:
 
 
 class CorpusDocuments:
-    """Documents of an iterable, such as a generator or a `tf.data.Dataset`.
+    """Documents from an iterable, such as a generator or a `tf.data.Dataset`.
 
     Args:
-        documents: Iterable of texts with one sentence per line, or of lists or tensors of
-            sentences. To continue a corpus, it must return the same documents in the same order.
+        documents: Iterable with one text per document (one sentence per line), or with lists or
+            tensors of sentences. When continuing a corpus, it must return the same documents in the
+            same order.
 
     Example:
         >>> documents = CorpusDocuments(["One.\\nTwo.", ["Three."]])
@@ -160,7 +161,7 @@ class CorpusDocuments:
         """Yield the documents after a position.
 
         Args:
-            position: The number of previous documents and, if it is not 0, their checksum.
+            position: Number of previous documents with their checksum, or only 0 at the start.
 
         Raises:
             ValueError: If a document is not text, or if a previous document has changed.
@@ -233,14 +234,14 @@ def _is_packed(path: pathlib.Path) -> bool:
 
 
 def _unpacked(path: pathlib.Path, file: BinaryIO) -> contextlib.AbstractContextManager:
-    """Open the text of a file, which can be compressed by gzip."""
+    """Open a text file, which can be compressed with gzip."""
     return gzip.GzipFile(fileobj=file) if _is_packed(path) else contextlib.nullcontext(file)
 
 
 def _in_lines(
     path: pathlib.Path, text: BinaryIO, offset: int, limit: int | None
 ) -> Iterator[tuple[list[str], int]]:
-    """Yield the sentences of each document before a byte position, and the next byte position."""
+    """Yield sentences for each document before a byte position, and the next byte position."""
     sentences, size = [], 0
     for line in text:
         offset += len(line)

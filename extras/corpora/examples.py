@@ -1,7 +1,7 @@
-"""Create examples from the documents of a shard: pairs of segments, or full sentences.
+"""Create examples from documents in a shard: pairs of segments, or full sentences.
 
-An example consists of a start token and spans of tokens. An end token follows each span. The tokens
-are not read when an example is planned.
+An example consists of a start token and token spans. An end token follows each span. The tokens are
+not read when an example is planned.
 
 Comment letters: R examples, P spans, U units, K slots.
 """
@@ -26,14 +26,14 @@ OTHER = 0.5  # probability that the second segment does not follow the first
 
 @dataclasses.dataclass(frozen=True)
 class ShardExamples:
-    """The examples of a shard, before their tokens are read.
+    """Examples in a shard, before reading their tokens.
 
     Attributes:
         spans: Int64 array of shape (P, 2). Start and end positions of the spans.
         example_splits: Array of shape (R + 1,). Offsets of the examples in `spans`.
-        labels: Int32 array of shape (R,) for pairs, which is 1 if the second segment does not
-            follow the first. None if examples do not have a label.
-        slot_splits: Array of shape (K + 1,). Offsets of the examples in a slot. Short examples
+        labels: Int32 array with shape (R,) for pairs: 1 if the second segment does not follow the
+            first one, else 0. None for examples without labels.
+        slot_splits: Array of shape (K + 1,). Offsets for the examples in a slot. Short examples
             share a slot, which counts as one example in a batch.
     """
 
@@ -43,7 +43,7 @@ class ShardExamples:
     slot_splits: np.ndarray
 
     def slot_length(self, slot: int) -> int:
-        """Return the number of tokens in a slot."""
+        """Count the tokens in a slot."""
         first, behind = self.slot_splits[slot : slot + 2]
         return int(self.lengths[first:behind].sum())
 
@@ -60,7 +60,7 @@ class ShardExamples:
 
 
 def planner(preprocessor: MaskedLMPreprocessor) -> Callable[[Shard, random.Random], ShardExamples]:
-    """Return a function that plans the examples of a shard for the task of a preprocessor.
+    """Return a function that plans examples in a shard for a preprocessor's task.
 
     Args:
         preprocessor: A preprocessor for pairs or for single texts.
@@ -76,12 +76,12 @@ def planner(preprocessor: MaskedLMPreprocessor) -> Callable[[Shard, random.Rando
 
 
 def full_sentences(shard: Shard, length: int) -> ShardExamples:
-    """Fill examples with as many sentences as possible, also from several documents.
+    """Fill each example with as many sentences as possible, also from several documents.
 
-    An end token separates two documents. Sentences that are longer than an example are split.
+    An end token separates two documents. Sentences are split if they are longer than an example.
 
     Args:
-        shard: Shard with the documents.
+        shard: Shard with documents.
         length: Integer. Length of an example, including its start token and end tokens.
 
     Source: Liu et al. 2019, section 4.2, FULL-SENTENCES.
@@ -95,11 +95,11 @@ def full_sentences(shard: Shard, length: int) -> ShardExamples:
 
 
 def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardExamples:
-    """Fill examples with the sentences of one document. Short examples share a slot.
+    """Fill each example with sentences from one document. Short examples share a slot.
 
-    Each example contains as many sentences as possible. Examples at the end of a document are
-    short. Several of them share a slot with up to `length` tokens, so that all batches have a
-    similar number of tokens.
+    Each example contains as many sentences as possible. The last example in a document is shorter.
+    Several short examples share a slot with up to `length` tokens, so that token counts are similar
+    for all batches.
 
     Args:
         shard, length: See `full_sentences`.
@@ -127,7 +127,7 @@ def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardEx
 def _sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
     """Return examples with up to `room` tokens, without the start token and the last end token."""
     starts, ends, documents = _units(shard, room)
-    # Tokens up to the end of a unit, including end tokens between documents.
+    # Token counts up to the end for each unit, including end tokens between documents.
     reached = (ends + documents).tolist()
     first = np.searchsorted(
         documents, np.arange(documents[-1] + 2)
@@ -160,20 +160,22 @@ def _units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def segment_pairs(
     shard: Shard, length: int, swapped: bool, short_share: float, rng: random.Random
 ) -> ShardExamples:
-    """Create pairs of segments. In half of them, the second segment does not follow the first.
+    """Create pairs of segments.
 
-    Consecutive sentences fill an example and are split into two segments. In half of the examples,
-    the second segment does not follow the first. For BERT, it is from another document, and the
-    original sentences are used for the next example. For ALBERT, the two segments are swapped. If
-    the segments are too long, tokens of the longer segment are removed at its start or end at
-    random.
+    In half of all pairs, the second segment does not follow the first one.
+
+    Consecutive sentences fill an example and are then split into two segments. In half of all
+    examples, the second segment does not follow the first one. For BERT, it is taken from another
+    document, and the original sentences are used in the next example. For ALBERT, the two segments
+    are swapped. If both segments are too long, tokens are removed from the longer one, randomly at
+    its start or end.
 
     Args:
-        shard: Shard with the documents.
+        shard: Shard with documents.
         length: Integer. Length of an example, including its three special tokens.
         swapped: Boolean. Whether to swap the segments instead of using another document.
-        short_share: Float between 0 and 1. Fraction of examples with a smaller length of at least
-            two tokens.
+        short_share: Float between 0 and 1. Fraction of examples to create with a smaller length.
+            Each has at least two tokens.
         rng: Random generator.
 
     Source: Devlin et al. 2019, appendix A.2, and `create_pretraining_data.py`, which was released
@@ -212,7 +214,7 @@ def segment_pairs(
 
 
 def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
-    """Return the next sentence, both segments as spans, and 1 if the second does not follow."""
+    """Return the next sentence, both segments as spans, and 1 if the second one does not follow."""
     start, behind = chunk
     middle = _middle(chunk, rng)
     first = offsets[start], offsets[middle]

@@ -1,4 +1,6 @@
-"""Read shuffled batches of examples from a corpus, starting from any step, in parts for workers.
+"""Read shuffled example batches from a corpus.
+
+Reading can start from any step and be split between workers.
 
 Comment letters: B batch, K slots, see `examples.ShardExamples`.
 """
@@ -37,14 +39,14 @@ AHEAD = 4  # number of batches that are prepared in advance
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Reads the slots of a corpus in any order.
+    """Reads corpus slots in any order.
 
     Args:
         corpus: Corpus to read.
-        plan: Function of a shard and a random generator that plans the examples of the shard.
+        plan: Function to plan examples for a shard, called with the shard and a random generator.
         seed: Integer. Seed for the examples and their order.
-        windows: List with the number of slots in each window that has been read. It is extended
-            while reading, and is used to find a slot without reading all previous windows.
+        windows: List with slot counts for all windows read so far. It is extended while reading,
+            and is used to find a slot without reading all previous windows.
     """
 
     corpus: PretrainingCorpus
@@ -53,7 +55,7 @@ class Reader:
     windows: list[int] = dataclasses.field(default_factory=list)
 
     def ordered(self) -> Iterator[tuple[Shard, ShardExamples, int]]:
-        """Yield all slots once in order: (shard, its examples, index of the slot)."""
+        """Yield all slots once in order: (shard, its examples, slot index)."""
         for number in range(self.corpus.num_shards):
             shard, examples = self._planned(0, number)
             for slot in range(examples.slots):
@@ -62,7 +64,7 @@ class Reader:
     def shuffled(self, done: int = 0) -> Iterator[tuple[Shard, ShardExamples, int]]:
         """Yield slots of infinite shuffled epochs, except the first `done` slots.
 
-        The files have a different order in every epoch, and `WINDOW` of them are shuffled together.
+        Each epoch uses a different file order, and `WINDOW` files are shuffled together.
         """
         number = 0  # index of the window
         while number < len(self.windows) and done >= self.windows[number]:
@@ -83,11 +85,11 @@ class Reader:
                 done = max(0, done - len(positions))
 
     def count(self) -> int:
-        """Count the slots of one epoch by planning it."""
+        """Count the slots for one epoch by planning it."""
         return sum(self._planned(0, n)[1].slots for n in range(self.corpus.num_shards))
 
     def _window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
-        """Return shards with their examples, and the order of shards and slots, (K, 2)."""
+        """Return shards with their examples, and the order for shards and slots, (K, 2)."""
         per_pass = -(-self.corpus.num_shards // WINDOW)
         run, part = divmod(number, per_pass)
         order = np.random.default_rng([self.seed, run]).permutation(self.corpus.num_shards)
@@ -105,10 +107,10 @@ class Reader:
 class CorpusBatches(Source):
     """A corpus as a data source for `fit` and `evaluate`, which reads it once per epoch.
 
-    If there are several workers, each of them only reads its own part of every batch.
+    With several workers, each worker only reads its own part of every batch.
 
     Args:
-        plan: `Plan`. Its `batch_size` is the total number of slots for all workers.
+        plan: `Plan`. Its `batch_size` is the total slot count for all workers.
         maker: `BatchMaker`. Its preprocessor creates the examples.
         corpus: Corpus with the same tokenizer as the preprocessor.
     """
@@ -143,7 +145,7 @@ class CorpusBatches(Source):
         return self._collated(slots, seed, start, self.maker.worker)
 
     def in_order(self) -> tf.data.Dataset:
-        """Return the batches of one epoch in a fixed order."""
+        """Return all batches for one epoch in a fixed order."""
         reader = self._reader(0)
         steps = -(-reader.count() // self.plan.batch_size)
         batches = self._collated(reader.ordered, NOT_RANDOM)
@@ -158,7 +160,7 @@ class CorpusBatches(Source):
             slots: Function that returns an iterator over slots.
             seed: Integer. Seed for masking.
             done: Integer. Number of previous batches.
-            worker: Tuple with the index of this worker and the number of workers.
+            worker: Tuple (worker index, number of workers).
         """
         preprocessor, (number, count) = self.maker.preprocessor, worker
         part = slice(*(self.plan.batch_size * n // count for n in (number, number + 1)))
@@ -184,7 +186,7 @@ class CorpusBatches(Source):
         return dataset.with_options(options)
 
     def _read(self, slots: Callable, part: slice, seed: int, done: int) -> Iterator[dict]:
-        """Yield the part of each batch for this worker, and the range of its tokens."""
+        """Yield this worker's part of each batch, and its token range."""
         following, tokenizer = slots(), self.maker.preprocessor.tokenizer
         for step in itertools.count(done):
             batch = list(itertools.islice(following, self.plan.batch_size))
@@ -200,11 +202,11 @@ class CorpusBatches(Source):
 
 
 def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -> None:
-    """Raise a ValueError if a corpus cannot be used for a task.
+    """Raise a ValueError if a corpus cannot be used with a task.
 
     Raises:
-        ValueError: If the task has no preprocessor or `dynamic=False`, or if the corpus was created
-            with another tokenizer.
+        ValueError: If the task has no preprocessor or no `dynamic=False`, or if the corpus was
+            created with another tokenizer.
     """
     if not isinstance(preprocessor, MaskedLMPreprocessor):
         raise ValueError(
@@ -247,14 +249,14 @@ def _collate_slots(examples: dict, collate: Callable, packed: bool, draws: bool)
 def read_examples(
     slots: list[tuple[Shard, ShardExamples, int]], tokenizer, vocabulary_size: int
 ) -> dict:
-    """Return the examples of slots with their concatenated tokens.
+    """Return examples for slots with their concatenated tokens.
 
     Returns:
         Dict `{"token_ids": ids of all examples, "sizes": tokens of each example, "first_length":
         tokens of the first segment, "slot_sizes": examples of each slot}`, and "labels" for pairs.
 
     Raises:
-        ValueError: If the corpus contains an id that is not in the vocabulary of the model.
+        ValueError: If the corpus contains an id that is not in the model's vocabulary.
     """
     start, end = (np.array([i]) for i in (tokenizer.start_token_id, tokenizer.end_token_id))
     parts, sizes, first_lengths, labels, slot_sizes = [], [], [], [], []

@@ -1,6 +1,6 @@
-"""Tokenize documents and write them to the files of a corpus, which can be continued.
+"""Tokenize documents and write them to corpus files. An interrupted corpus can be continued.
 
-A file ends with the document that fills it, so the files do not depend on how the documents were
+A file always ends with the document that fills it, so files do not depend on how documents were
 split. Joining parts results in the same files as a single process.
 """
 
@@ -34,7 +34,7 @@ class Shard:
     """Documents of a corpus.
 
     Attributes:
-        tokens: Array of unsigned ids of shape (T,). The ids in a file are read when they are used.
+        tokens: Array of unsigned ids of shape (T,). Ids are read from file when they are used.
         sentences: Int64 array of shape (S + 1,). Offsets in `tokens`.
         documents: Int64 array of shape (D + 1,). Offsets in `sentences`.
 
@@ -63,7 +63,7 @@ class Shard:
         """Read and check the shard in a file. Its tokens are mapped into memory and not checked.
 
         Raises:
-            ValueError: If the file is damaged or is not a shard of a corpus.
+            ValueError: If the file is damaged or is not a corpus shard.
         """
         path, file = file.name, SafetensorsFile(file)
         offsets = dict.fromkeys(("sentences", "documents"), "uint32")
@@ -114,7 +114,7 @@ def id_type(vocabulary_size: int) -> str:
 
 
 def splits(lengths: list[int] | np.ndarray) -> np.ndarray:
-    """Return the offsets of consecutive parts with the given lengths, and the end of the last part.
+    """Return offsets for consecutive parts with these lengths, and the last end.
 
     Example:
         >>> splits([2, 1]).tolist()
@@ -124,7 +124,7 @@ def splits(lengths: list[int] | np.ndarray) -> np.ndarray:
 
 
 def _are_splits(offsets: np.ndarray, size: int) -> bool:
-    """Return whether the values are offsets of non-empty parts."""
+    """Check whether all values are offsets for non-empty parts."""
     return bool(
         len(offsets) > 1
         and offsets[0] == 0
@@ -136,12 +136,12 @@ def _are_splits(offsets: np.ndarray, size: int) -> bool:
 NAME = "corpus.json"
 FORMAT = 1
 COUNTS = ("tokens", "sentences", "documents")
-PART = "part"  # part of a corpus, (i, n), or None for a complete corpus
-MODIFIED = "modified"  # modification times of the text files, or None for documents and parts
+PART = "part"  # part of a corpus, (i, n), or None if complete
+MODIFIED = "modified"  # modification times for text files, or None for documents and parts
 
 
 def described_tokenizer(tokenizer: Tokenizer) -> dict:
-    """Return the class, the vocabulary size and a checksum of all settings of a tokenizer."""
+    """Return a tokenizer's class and vocabulary size, and a checksum over all its settings."""
     config = json.dumps(tokenizer.get_config(), sort_keys=True).encode()
     return {
         "class": type(tokenizer).__name__,
@@ -151,10 +151,10 @@ def described_tokenizer(tokenizer: Tokenizer) -> dict:
 
 
 def read_manifest(folder: pathlib.Path) -> dict:
-    """Read and check `corpus.json`. Return {} if the file does not exist.
+    """Read and check `corpus.json`. Missing files return {}.
 
     Raises:
-        ValueError: If the manifest is damaged or changed.
+        ValueError: If the manifest was damaged or changed.
     """
     if not folder.is_dir():
         return {}
@@ -163,7 +163,7 @@ def read_manifest(folder: pathlib.Path) -> dict:
 
 
 def manifest_in(files: OpenFolder) -> dict:
-    """Read and check `corpus.json` in an open folder. Return {} if the file does not exist."""
+    """Read and check `corpus.json` in an open folder. Missing files return {}."""
     if NAME not in files:
         return {}
     path = files.path / NAME
@@ -177,7 +177,7 @@ def manifest_in(files: OpenFolder) -> dict:
 
 
 def _is_sound(manifest: dict) -> bool:
-    """Return whether all required fields exist and have valid values."""
+    """Check whether all required fields exist and their values are valid."""
     try:
         size, whole = manifest["tokenizer"]["vocabulary_size"], manifest["complete"]
         shards = manifest["shards"]
@@ -195,19 +195,19 @@ def _is_sound(manifest: dict) -> bool:
 
 
 def _is_place(value: object) -> bool:
-    """Return whether a value is a number of documents or bytes, or a checksum of documents."""
+    """Check whether a value is a document count, a byte count, or a checksum over documents."""
     return type(value) is str or (type(value) is int and value >= 0)
 
 
 def damaged(path: str | pathlib.Path) -> ValueError:
-    """Return the error for a file with a different size or checksum."""
+    """Create an error for a file with another size or checksum."""
     return ValueError(
         f"{path} is damaged or changed: its size or checksum is another. Make the corpus anew, in "
         "another folder."
     )
 
 
-BLOCK = 2**22  # maximum number of characters that are tokenized at a time
+BLOCK = 2**22  # maximum number of characters to tokenize at a time
 
 
 class Block(NamedTuple):
@@ -215,8 +215,8 @@ class Block(NamedTuple):
 
     Attributes:
         shard: The documents.
-        positions: Numbers with the position in the source after each document.
-        share: Float between 0 and 1. Fraction of the source that has been read, or None if unknown.
+        positions: Integers with the source position after each document.
+        share: Float between 0 and 1. Fraction of the source read so far, or None if not known.
     """
 
     shard: Shard
@@ -225,14 +225,14 @@ class Block(NamedTuple):
 
 
 class Source(Protocol):
-    """The source of the tokenized documents of a corpus.
+    """Tokenized documents for a corpus, and where they come from.
 
     Attributes:
         start: Position of the first document.
         tokenizer: Description of the tokenizer.
-        description: Description of the documents, which must not change if a corpus is continued.
-        modified: Modification times of the files, which must not change either. None if there are
-            no files.
+        description: Description for all documents, which must not change when continuing a corpus.
+        modified: File modification times, which must not change either. None for documents without
+            files.
         part: Tuple (i, n) for a part, or None.
     """
 
@@ -243,7 +243,7 @@ class Source(Protocol):
     part: Sequence[int] | None
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError if the documents have changed while they were read."""
+        """Raise a ValueError if documents have changed while reading."""
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         """Yield blocks of documents after a position."""
@@ -282,7 +282,7 @@ def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int 
     """Write a corpus, or continue it.
 
     Raises:
-        ValueError: If the folder belongs to another corpus, or if the documents contain no text.
+        ValueError: If the folder belongs to another corpus, or if no document contains text.
     """
     manifest = _begun(folder, source, shard_tokens)
     if manifest["complete"]:
@@ -316,7 +316,7 @@ def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int 
 
 
 def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
-    """Return the manifest in the folder, which must belong to the corpus, or a new one."""
+    """Return the manifest in this folder, which must belong to the corpus, or a new one."""
     settings = {
         "format": FORMAT,
         "tokenizer": source.tokenizer,
@@ -372,7 +372,7 @@ def _shards(
 
 
 def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
-    """Yield blocks of documents with about the given number of characters."""
+    """Yield document blocks with about this number of characters."""
     block, size = [], 0
     for document in documents:
         block.append(document)
@@ -385,7 +385,7 @@ def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Doc
 
 
 def _tokenized(documents: list[list[str]], tokenizer: Tokenizer) -> tuple[Shard, list[int]]:
-    """Tokenize documents. Return them without empty sentences and documents, and their indices."""
+    """Tokenize documents. Return them and their indices, without empty sentences and documents."""
     ids = tokenizer.tokenize([sentence for document in documents for sentence in document])
     lengths = ids.row_lengths().numpy()
     document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
@@ -410,7 +410,7 @@ class CorpusProgress(Progress):
     """Prints the number of processed tokens and documents.
 
     Args:
-        shards: Entries of the shards that are already written.
+        shards: Entries for shards that have already been written.
     """
 
     def __init__(self, shards: list[dict]):

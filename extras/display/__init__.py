@@ -1,7 +1,7 @@
-"""Pictures of predictions and training, as HTML in a notebook and as text in a terminal.
+"""Pictures for predictions and training, as HTML in a notebook and as text in a terminal.
 
 `entities`, `answer`, `explanation`, `errors`, `class_report`, `attention` and `matches` return a
-`Picture`. A notebook displays it, `print` prints it as text, and its method `save` writes a page.
+`Picture`. Notebooks display it, `print` prints it as text, and `save` writes it to a page.
 `learning_curves`, `thresholds`, `coverage` and `confusion_matrix` plot with matplotlib and return
 its axes.
 

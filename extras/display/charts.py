@@ -36,7 +36,7 @@ IN_A_ROW = 2  # more plots would be too small on a page
 
 
 def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[float]]) -> np.ndarray:
-    """Plot the loss and each metric per epoch, for training and held-out data.
+    """Plot loss and metrics per epoch for training and held-out data.
 
     Args:
         history: The result of `fit`, or its attribute `history`.
@@ -46,7 +46,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
         `axes[0].figure.savefig("curves.png")`.
 
     Raises:
-        ValueError: If `history` is not the history of `fit`.
+        ValueError: If `history` was not returned by `fit`.
         ImportError: If matplotlib is not installed.
 
     Example:
@@ -97,19 +97,19 @@ def thresholds(
     y: object,
     labels: Sequence[str] | Mapping[str, str] | None = None,
 ) -> np.ndarray:
-    """Plot the precision and the recall of each label for all thresholds.
+    """Plot precision and recall per label for all thresholds.
 
-    A grey line is the current threshold. A dotted line is the threshold with the best F1 score,
-    which `tune_thresholds` would set with the same examples.
+    A grey line is the current threshold. A dotted line shows the threshold with the best F1 score.
+    On the same examples, `tune_thresholds` would choose this threshold.
 
     Args:
         model: A classifier with several labels per text or with two classes, or a model for
             entities.
-        x, y: Held-out examples with their labels, in the format of `fit`, in memory.
+        x, y: Held-out examples with labels, in the same format as for `fit`, in memory.
         labels: Labels to search for, for a `ZeroShotClassifier` or an `EntityExtractor`.
 
     Returns:
-        Array of shape (C,) with matplotlib axes, one for each label:
+        Array with shape (C,) and one matplotlib axis per label:
         `axes[0].figure.savefig("thresholds.png")`. For two classes, only the second class is
         plotted.
 
@@ -143,10 +143,9 @@ def thresholds(
 def _precision_and_recall(
     scores: np.ndarray, right: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ascending thresholds from 0 to 1, and the precision and recall for each of them.
+    """Return ascending thresholds from 0 to 1, with precision and recall for each threshold.
 
-    The precision is NaN if there are no predictions, and the recall is NaN if there are no true
-    labels.
+    Precision is NaN without predictions, and recall is NaN without true labels.
 
     Args:
         scores, right, count: See `best_threshold`.
@@ -168,7 +167,7 @@ def _precision_and_recall(
 
 
 def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object) -> Axes:
-    """Plot the fraction of texts with a prediction, and its accuracy, for all thresholds.
+    """Plot which fraction of texts is predicted, and how accurately, for all thresholds.
 
     The plot shows the effect of `abstain_below`. A grey line is the current setting of the model.
 
@@ -181,7 +180,7 @@ def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object
         Axes of matplotlib: `axes.figure.savefig("coverage.png")`.
 
     Raises:
-        ValueError: If a text has several labels, or the model predicts numbers.
+        ValueError: If a text has several labels, or if the model is a regression model.
         ImportError: If matplotlib is not installed.
 
     Example:
@@ -259,23 +258,24 @@ def confusion_matrix(
     labels: Sequence[Any] | None = None,
     normalize: Literal["true", "predicted", "all"] | None = None,
 ) -> Axes:
-    """Plot the number of texts or words for each pair of true and predicted labels.
+    """Plot how often each pair of true and predicted labels occurs, counting texts or words.
 
     Args:
-        true: List of labels, one per text, or list of lists of tags, one per word.
-        predicted: List of labels with the same length, or results of `SequenceClassifier.classify`
-            or `TokenClassifier.predict_tags`. Predictions without a label are shown as "no answer".
+        true: List with one label per text, or list of lists with one tag per word.
+        predicted: List with the same number of labels, or results from
+            `SequenceClassifier.classify` or `TokenClassifier.predict_tags`. Predictions without any
+            label are shown as "no answer".
         labels: List of labels to show, in this order. Defaults to None, which shows all labels in
             alphabetical order.
-        normalize: "true" (rows add up to 1), "predicted" (columns add up to 1), "all" or None.
-            Whether to show fractions instead of counts. Defaults to None.
+        normalize: "true" (each row adds up to 1), "predicted" (each column adds up to 1), "all" or
+            None. Whether to show fractions instead of counts. Defaults to None.
 
     Returns:
         Axes of matplotlib: `axes.figure.savefig("confusion.png")`.
 
     Raises:
-        ValueError: If the number of true and predicted labels is different, if a label is not in
-            `labels`, or if `normalize` is unknown.
+        ValueError: If true and predicted label counts differ, if a label is not in `labels`, or if
+            `normalize` is unknown.
         ImportError: If matplotlib is not installed.
 
     Example:
@@ -309,7 +309,7 @@ def confusion_matrix(
 SUMS = {"true": 1, "predicted": 0, "all": None}  # axes over which the counts are summed
 
 
-NO_ANSWER = "no answer"  # label of abstentions and of rows without text
+NO_ANSWER = "no answer"  # label for abstentions and for rows without text
 
 
 def _labels_of(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
@@ -348,7 +348,7 @@ def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.nd
     return np.array([[pairs[a, b] for b in labels] for a in labels]), labels
 
 
-MAX_SHOWN = 80, 400  # maximum number of characters of a text in a terminal and in a notebook
+MAX_SHOWN = 80, 400  # maximum number of characters to show per text in a terminal and in a notebook
 CELL = '<td style="padding:.3em .8em .3em 0;text-align:left{more}">{value}</td>'
 TABLE = (
     '<p style="margin-bottom:.2em;font-weight:600">{title}</p><div style="overflow-x:auto">'
@@ -365,11 +365,11 @@ def errors(
 ) -> Picture:
     """Show the texts that a classifier labels incorrectly, starting with the highest score.
 
-    In many cases, the label in the data is wrong.
+    In many cases, the label in the data will be wrong.
 
     Args:
         classifier: Classifier with one label per text.
-        x: Texts or pairs of texts, in the format of `evaluate`.
+        x: Texts or pairs of texts, in the same format as for `evaluate`.
         y: True labels, in the format of `evaluate`.
         top_k: Integer. Maximum number of mistakes.
 
@@ -413,7 +413,7 @@ def errors(
 
 
 def _text(texts: list[list[bytes]], index: int) -> str:
-    """Return a text on one line. The texts of a pair are separated by a bar."""
+    """Write a text on one line. Texts in a pair are separated by a bar."""
     return " | ".join(" ".join(column[index].decode().split()) for column in texts)
 
 
@@ -422,7 +422,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _table(title: str, rows: list[tuple]) -> Picture:
-    """Return a table of mistakes with a title."""
+    """Create a table with mistakes and a title."""
     if not rows:
         return Picture(f"<p>{title}</p>", title)
     lines, cells = [title, f"{'predicted':20} {'true':20} text"], []

@@ -1,4 +1,4 @@
-"""Show entities and answers in texts, attributions of words, and attention between tokens."""
+"""Show entities and answers in texts, word attributions, and attention between tokens."""
 
 from __future__ import annotations
 
@@ -44,19 +44,20 @@ class Mark:
 def entities(
     texts: str | Sequence[Any], found: Sequence[Any], true: Sequence[Any] | None = None
 ) -> Picture:
-    """Show the entities of texts in color with their types. Entities can be nested.
+    """Show entities in texts, with colors and types. Entities can be nested.
 
     Args:
-        texts: A text or a list of texts, as passed to `extract_entities`. Lists of words are joined
-            by spaces.
-        found: Results of `extract_entities`, or other dicts with "label", "start" and "end".
+        texts: A text or a list of texts, as passed to `extract_entities`. Lists of words will be
+            joined by spaces.
+        found: Results from `extract_entities`, or other dicts with "label", "start" and "end".
         true: True entities in the same format. Wrong entities get a red frame, and missing entities
-            get a dashed red line. In a terminal, "!" and "?" precede the type. For lists of words,
-            `found` and `true` can also be tags, one per word. Defaults to None.
+            get a dashed red line. In a terminal, types are preceded by "!" and "?". For lists of
+            words, both `found` and `true` can also be lists with one tag per word. Defaults to
+            None.
 
     Raises:
-        ValueError: If the number of texts and results is different, if an entity is not in its
-            text, or if entities overlap.
+        ValueError: If text and result counts differ, if an entity is not in its text, or if
+            entities overlap.
         TypeError: If a model is passed instead of texts.
 
     Example:
@@ -102,8 +103,8 @@ def answer(
 
     Args:
         context: String. The context, as passed to `SpanQA.answer`.
-        answers: Results of `SpanQA.answer`. If there are several (`top_k`), a blue line marks the
-            first answer, and words with higher scores are darker.
+        answers: Results of `SpanQA.answer`. With several answers (`top_k`), a blue line marks the
+            first answer, and words are darker when their scores are higher.
         question: String. Question to print above the context. Defaults to None.
         true: True answers in the format of SQuAD, as dicts with "text" and "answer_start". The
             first one has a green line. In a terminal, it is printed on a separate line. Defaults to
@@ -148,7 +149,7 @@ def _of_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
 
 
 def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
-    """Convert tags to entities in the text of the words, which are joined by spaces."""
+    """Convert tags to entities in a text, which is all words joined by spaces."""
     if len(words) != len(tags):
         raise ValueError(f"{len(words)} words, but {len(tags)} tags.")
     starts = [0, *itertools.accumulate(len(word) + 1 for word in words)]
@@ -161,7 +162,7 @@ def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
 def _entity_marks(
     text: str, found: Iterable[Mapping], true: Iterable[Mapping], colors: Mapping[str, str]
 ) -> list[Mark]:
-    """Return marks of the found entities or, if there are none, of the true entities."""
+    """Return marks for all found entities. Without found entities, use the true ones."""
     for row in (*found, *true):
         _check_inside(text, row, "Entity")
     guesses, right = (
@@ -181,7 +182,7 @@ def _entity_marks(
 
 
 def _has_nested(spans: Iterable[tuple[int, int, str]]) -> bool:
-    """Return whether some spans are inside of others."""
+    """Check whether any span is inside another one."""
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
     return any(b[1] <= a[1] for a, b in itertools.pairwise(ordered))
 
@@ -196,7 +197,7 @@ def _fits(start: int, end: int, mark: Mark, nested: bool) -> bool:
 
 
 def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, int]]) -> list[Mark]:
-    """Return ranges of characters with the same style."""
+    """Return character ranges that have the same style."""
     best = (answers[0]["start"], answers[0]["end"])
     spans = [(row["start"], row["end"]) for row in answers]
     cuts = sorted({0, length, *(offset for span in (*spans, *right) for offset in span)})
@@ -219,12 +220,12 @@ def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, in
 
 
 def marked(text: str, marks: list[Mark]) -> Picture:
-    """Return a text with marks, which must be in order and either separate or nested.
+    """Return a text with marks. They must be in order and either separate or nested.
 
     Args:
         text: String. The text.
-        marks: List of marks, sorted by start position. If the start is the same, the longest mark
-            comes first.
+        marks: List of marks, sorted by start position. For marks with the same start, the longest
+            one comes first.
 
     Raises:
         ValueError: If entities overlap.
@@ -234,7 +235,7 @@ def marked(text: str, marks: list[Mark]) -> Picture:
 
 
 def _marked(text: str, offset: int, stop: int, marks: Sequence[Mark]) -> tuple[str, str]:
-    """Return the characters after an offset with their marks, as HTML and for a terminal."""
+    """Return all characters after an offset with their marks, as HTML and for a terminal."""
     tagged, plain = [], []
     for i, mark in enumerate(marks):
         if mark.start < offset:  # inside of the previous mark
@@ -293,14 +294,14 @@ def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
     """Show an explanation: shaded words, and the most important words with bars.
 
     Words that support the prediction are blue with a solid line. Words that contradict it are red
-    with a dashed line. The shade depends on the attribution, which is the change of the logit. The
-    words of an entity or of an answer are bold.
+    with a dashed line. The shade depends on the attribution, which is the change of the logit.
+    Words in an entity or answer are bold.
 
     Args:
-        explanations: Result of `explain` of a task, or a part of it.
+        explanations: Result returned by a task's `explain`, or a part of it.
 
     Raises:
-        ValueError: If `explanations` is not a result of `explain`.
+        ValueError: If `explanations` was not returned by `explain`.
 
     Example:
         >>> words = [{"part": 0, "text": "Good", "start": 0, "end": 4, "attribution": 1.5},
@@ -388,7 +389,7 @@ def _shaded(found: Mapping, part: int, most: float) -> str:
     return "".join(pieces) + in_html(text[offset:])
 
 
-# Pixels of a drawing with a width of 420: start and end of the lines, height of a row.
+# Sizes in pixels for a drawing that is 420 wide: where lines start and end, and row height.
 LEFT, RIGHT, WIDTH, ROW_HEIGHT = 150, 270, 420, 22
 SIDE_BY_SIDE = '<div style="display:inline-block;width:20em;max-width:100%">{}</div>'
 FAINTEST = 0.02  # smaller probabilities are not drawn
@@ -399,26 +400,25 @@ GREY, BLUE = "#868e96", "#1c7ed6"
 def attention(
     model: Task, first: str, second: str | None = None, layer: int = -1, head: int | None = 0
 ) -> Picture:
-    """Show how much each token of a text, or of a pair of texts, attends to the others.
+    """Show how much each token attends to other tokens in a text or a pair of texts.
 
     Args:
         model: Task with a preprocessor. It does not need to be fine-tuned.
         first: String. The text.
-        second: String. The second text of a pair, which is part of the same example. Defaults to
-            None.
+        second: String. Second text for a pair, which is part of the same example. Defaults to None.
         layer: Integer. Index of the layer, starting from 0. -1 is the last layer.
         head: Integer. Index of the head, starting from 0. None shows all heads of the layer
             separately.
 
     Returns:
-        A picture with two columns of all tokens. Lines connect each token on the left with the
-        tokens that it attends to. Lines with a higher probability are darker, and lines between the
-        two texts of a pair are blue. In a terminal, each line contains a token and the token with
-        the highest probability.
+        A picture with two columns that show all tokens. Lines connect each token on the left to the
+        tokens it attends to. Lines are darker for higher probabilities, and blue between two texts
+        in a pair. In a terminal, each line shows a token and the token with the highest
+        probability.
 
     Raises:
-        ValueError: If the layer or the head does not exist, or if the model has no preprocessor.
-        TypeError: If a backbone is passed, which has no tokenizer.
+        ValueError: If this layer or head does not exist, or if the model has no preprocessor.
+        TypeError: If a backbone is passed, because it has no tokenizer.
 
     Example:
         >>> import encoder_zoo as ez
@@ -463,7 +463,7 @@ def _checked(model: Task, layer: int, head: int | None) -> int:
 
 
 def _row(model: Task, first: str, second: str | None) -> tuple[dict, int]:
-    """Return the inputs of the model (1, L) and the number of tokens in the first text."""
+    """Return model inputs (1, L) and the token count for the first text."""
     preprocessor = Preprocessor(model.preprocessor.tokenizer)
     preprocessor.max_sequence_length = model.backbone.max_sequence_length
     examples = preprocessor.encode([first] if second is None else ([first], [second]))
@@ -471,7 +471,7 @@ def _row(model: Task, first: str, second: str | None) -> tuple[dict, int]:
 
 
 def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) -> str:
-    """Return an SVG drawing with two columns of tokens, and lines between them.
+    """Create an SVG drawing with two token columns, and lines between them.
 
     Args:
         title: String. Title of the drawing.
@@ -502,7 +502,7 @@ def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) ->
 
 
 def _lines(title: str, tokens: list[str], weights: np.ndarray) -> str:
-    """Return the token with the highest attention for each token, for a terminal."""
+    """For each token, return the token with the highest attention, to show in a terminal."""
     width = max(map(len, tokens))
     lines = [
         f"{token:>{width}} → {tokens[row.argmax()]} ({row.max():.2f})"

@@ -1,4 +1,4 @@
-"""Show which words of a document match each token of a query, for late interaction."""
+"""Show which document words match each query token, for late interaction."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ REST = '<p style="margin:.4em 0;font-size:.85em">{}</p>'
 
 
 class Match(NamedTuple):
-    """A token of the query, the most similar token of the document, and their dot product.
+    """A query token, the most similar document token, and their dot product.
 
     Attributes:
         token: Characters (begin, end) of the token in the query.
-        word: Characters of the word that contains the token.
-        found: Characters of a word in the document, or None for a special token.
+        word: Character range for the word that contains this token.
+        found: Character range for a word in the document, or None for special tokens.
         score: The dot product.
     """
 
@@ -57,12 +57,12 @@ class Match(NamedTuple):
 
 @reads_weights
 def matches(model: Any, query: str, document: str) -> Picture:
-    """Show which words of a document match each token of a query.
+    """Show which document words match each query token.
 
-    Each word of the query has a color. The matched words in the document have the color of the most
-    similar token, and are followed by the words of the query in small letters. The table contains
-    the tokens with their dot products. The score is their sum, including special tokens and
-    expansion tokens, which are shown below the table.
+    Each query word has a color. Matched words in the document have the same color as the most
+    similar token. They are followed by the query words in small letters. The table contains the
+    tokens with their dot products. The score is their sum, including special tokens and expansion
+    tokens, which are shown below the table.
 
     Args:
         model: A `LateInteraction`.
@@ -105,7 +105,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
 
 
 def _found(model, query: str, document: str) -> tuple[list[Match], float, int]:
-    """Return the matches of tokens in the text, the score, and the number of other tokens."""
+    """Return token matches in the text, the score, and how many other tokens there are."""
     [(of_query, query_spans)] = model.embed_with_spans([query], prompt="query")
     [(of_document, spans)] = model.embed_with_spans([document], prompt="document")
     products = of_query @ of_document.T
@@ -125,7 +125,7 @@ def _found(model, query: str, document: str) -> tuple[list[Match], float, int]:
 
 
 def _word_around(text: str, begin: int, end: int) -> tuple[int, int]:
-    """Return the characters of the word that contains a token.
+    """Return the character range for the word that contains a token.
 
     Example:
         >>> _word_around("He resets it.", 3, 6), _word_around("Rom, 東京", 5, 6)
@@ -138,14 +138,14 @@ def _word_around(text: str, begin: int, end: int) -> tuple[int, int]:
 
 
 def _document_marks(found: list[Match], query: str, colors: dict) -> list[Mark]:
-    """Return a mark for each matched word, with the words of the query that match it."""
+    """Return one mark per matched word, with all query words that match it."""
     finders: dict[tuple[int, int], list[Match]] = {}
     for match in found:
         if match.found is not None:
             finders.setdefault(match.found, []).append(match)
     marks, last = [], 0
     for (begin, end), by in sorted(finders.items()):
-        if begin < last:  # a token that continues after the end of a word
+        if begin < last:  # a token that continues after a word's end
             continue
         best = max(by, key=lambda match: match.score)
         names = dict.fromkeys(_caption(query[slice(*match.word)]) for match in by)
@@ -155,7 +155,7 @@ def _document_marks(found: list[Match], query: str, colors: dict) -> list[Mark]:
 
 
 def _caption(word: str) -> str:
-    """Return a word of the query for a caption, in quotes if it is punctuation."""
+    """Format a query word for a caption. Punctuation is quoted."""
     return word if word[:1].isalnum() else f"“{word}”"
 
 

@@ -26,10 +26,10 @@ h1 {{ font-size: 1.4em; }}
 class Picture:
     """A picture that is displayed as HTML in a notebook and as text in a terminal.
 
-    A notebook displays a picture if it is the last line of a cell. Use `+` to combine pictures.
+    Notebooks display a picture when it is on the last line of a cell. Use `+` to combine pictures.
 
     Args:
-        html: String. The picture as HTML, with its styles and with escaped texts.
+        html: String. Picture as HTML, with styles and escaped texts.
         text: String. The picture as text.
 
     Example:
@@ -53,7 +53,7 @@ class Picture:
         return Picture(self.html + other.html, f"{self.text}\n\n{other.text}")
 
     def show(self) -> None:
-        """Display the picture as HTML in a notebook, or print it as text, in scripts and loops."""
+        """Display the picture as HTML in a notebook. In scripts and loops, print it as text."""
         try:
             from IPython.display import display
         except ImportError:
@@ -65,11 +65,11 @@ class Picture:
         """Write the picture to an HTML page.
 
         Args:
-            path: Path of the file, such as "entities.html".
+            path: File path, such as "entities.html".
             title: String. Title above the picture. Defaults to "".
 
         Raises:
-            ValueError: If the file exists and was written by another program.
+            ValueError: If the file exists and was not written by this method.
         """
         title = in_html(title)
         heading = f"<h1>{title}</h1>" if title else ""
@@ -79,6 +79,6 @@ class Picture:
 
 
 def _is_page(path: pathlib.Path) -> bool:
-    """Return whether a file is a page that `Picture.save` wrote."""
+    """Check whether a file is a page written by `Picture.save`."""
     with open(path, "rb") as file:
         return b'<meta name="generator" content="encoder_zoo">' in file.read(500)

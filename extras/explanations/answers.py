@@ -1,4 +1,4 @@
-"""Explain an answer by the words of its question and its context.
+"""Explain answers by words in the question and the context.
 
 Comment letters: L sequence.
 """
@@ -59,7 +59,7 @@ def explain_answers(
             for window in np.flatnonzero(encoded.windows.example.numpy() == i)
             for span in _spans(model, examples, encoded.windows, window, told, columns, answer)
         ]
-        # The score of "no answer" is the minimum over all windows.
+        # The "no answer" score is the minimum over all windows.
         best = (max if answer["text"] else min)(spans, key=lambda span: span.score)
         parts = [part_of(asked, i, best.question), part_of(told, i, *best.context)]
         values = attributions(model, best.inputs, parts, best.weights, method, batch_size)
@@ -69,8 +69,7 @@ def explain_answers(
 
 
 class Columns(NamedTuple):
-    """Positions in W windows, (W,) each: of the first tokens of question and context, and of
-    "no answer"."""
+    """Positions in W windows, (W,) each: first question and context tokens, and "no answer"."""
 
     question: np.ndarray
     context: np.ndarray
@@ -81,11 +80,11 @@ class SpanPositions(NamedTuple):
     """A start and an end position in a window, which can be an answer.
 
     Attributes:
-        score: Sum of the outputs at the positions. For a beam, the output for "no answer".
-        weights: Array of shape (1, ...), which is 1 at these outputs.
+        score: Sum of the outputs at the positions. For a beam, output for "no answer".
+        weights: Array with shape (1, ...), which is 1 for these outputs.
         inputs: Dict {name: (1, L)}. Inputs of the window.
-        question: Position of the first token of the question.
-        context: Position of the context, index of its first token, and number of tokens.
+        question: Position of the first question token.
+        context: Where the context starts, its first token's index, and its token count.
     """
 
     score: float
@@ -104,7 +103,7 @@ def _spans(
     columns: Columns,
     answer: Answer,
 ) -> list[SpanPositions]:
-    """Return the spans in a window with the characters of an answer.
+    """Return all spans in a window that have the same characters as an answer.
 
     Several tokens can have the same characters.
     """
@@ -122,7 +121,7 @@ def _spans(
         if model.beam and answer["text"]:
             given = {**inputs, "answer_start": np.array([[first]], "int32")}
         elif model.beam:
-            at = ([0], [2])  # for the outputs of all spans, the logit of "no answer"
+            at = ([0], [2])  # "no answer" logit, for outputs over all spans
         outputs = ops.convert_to_numpy(model(given, training=False)).astype("float32")
         weights = np.zeros_like(outputs)
         weights[0, at[0], at[1]] = 1
@@ -134,7 +133,7 @@ def _spans(
 def _bounds(
     tokens: TokenizedTexts, row: int, answer: Answer, window: slice, column: int
 ) -> list[tuple[int, int]]:
-    """Return the positions in a window at which an answer can begin and end."""
+    """Return all positions in a window at which an answer can begin or end."""
     starts, ends = (values[row].numpy()[window] for values in (tokens.starts, tokens.ends))
     real = starts < ends
     first = np.flatnonzero(real & (starts == answer["start"])) + column

@@ -33,9 +33,9 @@ class Part(NamedTuple):
     Attributes:
         text: String. The complete text.
         column: Integer. Position of its first token in the example.
-        words: Integer array of shape (T,). Index of the word for each token.
+        words: Integer array of shape (T,). Word index for each token.
         starts: Start position of each word in the text.
-        ends: End position of each word, or 0 for a word without characters.
+        ends: End position for each word, or 0 for words without characters.
     """
 
     text: str
@@ -49,7 +49,7 @@ TOLERANCE = 1e-3  # of the sum of all attributions
 
 SHARE = 0.01  # fraction of the tolerance for the shortest intervals: float32 rounds less
 
-MAX_POINTS = 1000  # maximum number of points, because the outputs are not accurate enough for more
+MAX_POINTS = 1000  # maximum number of points, because outputs are not accurate enough to use more
 
 
 class Attribution(NamedTuple):
@@ -178,9 +178,9 @@ def attributions(
         task: The model.
         inputs: Dict {name: (1, L)}. Inputs of the example.
         parts: Texts of the example.
-        weights: Array of shape (1, ...). Weights of the outputs.
+        weights: Array with shape (1, ...). Output weights.
         method: One of `METHODS`.
-        batch_size: Integer. Number of points in a batch, or None for the default.
+        batch_size: Integer. Number of points per batch, or None to use the default.
     """
     masked = np.array(inputs["token_ids"])
     for part in parts:
@@ -198,7 +198,7 @@ def attributions(
 
 
 def _words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribution]:
-    """Return the words of a text with the sum of the attributions of their tokens."""
+    """Return the words in a text with summed token attributions."""
     found, unseen = [], 0.0
     for word in dict.fromkeys(part.words.tolist()):
         tokens = np.flatnonzero(part.words == word)
@@ -223,7 +223,7 @@ def weighted_sum(found: Sequence[Attributions], weights: Sequence[float]) -> Att
     """Combine the attributions to several logits into the attributions to their weighted sum.
 
     Args:
-        found: List of attributions with the same texts.
+        found: List with attributions for the same texts.
         weights: List of weights with the same length.
     """
     words = {}
@@ -241,7 +241,7 @@ def weighted_sum(found: Sequence[Attributions], weights: Sequence[float]) -> Att
 
 
 def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
-    """Log the number of explanations whose sum differs from the difference of the logits."""
+    """Count explanations whose sum differs from the logit difference, and log it."""
     if method != "integrated_gradients":
         return
     gaps = [
@@ -265,8 +265,8 @@ def weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, vectors):
 
     Args:
         task: The model.
-        inputs: Dict {name: (1, L)}. Inputs of the text.
-        weights: Array of shape (1, ...). Weights of the outputs.
+        inputs: Dict {name: (1, L)}. Inputs for this text.
+        weights: Array with shape (1, ...). Output weights.
         vectors: Array of shape (n, L, D). Replacements for the embeddings of the text.
 
     Returns:
@@ -284,10 +284,10 @@ def weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, vectors):
 
 
 def values_and_gradients(function: Callable, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the values (n,) and gradients of a function for each row of x, (n, ...).
+    """Compute function values (n,) and gradients for each row in x, (n, ...).
 
     Args:
-        function: Function that maps (n, ...) to (n,). Each value only depends on its own row.
+        function: Function that maps (n, ...) to (n,). Each value should only depend on its own row.
         x: Float32 array.
 
     Example:
@@ -323,14 +323,14 @@ def straight_line(
 
     Args:
         task: The model.
-        inputs: Dict {name: (1, L)}. Inputs of the text.
+        inputs: Dict {name: (1, L)}. Inputs for this text.
         masked_ids: Array of shape (1, L). Token ids in which words are replaced by masks.
         weights: See `weighted_logits`.
         batch_size: Integer. Number of points in a batch.
 
     Returns:
-        Function of points (n,). It returns the outputs (n,) and the slopes (n, L), which are the
-        changes of the output along the line by the embedding of each token.
+        Function of points (n,). It returns outputs (n,) and slopes (n, L). Slopes tell how much
+        each token's embedding changes the output along this line.
     """
     start, end = (
         ops.convert_to_numpy(

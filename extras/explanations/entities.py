@@ -63,7 +63,7 @@ def _members(tokens: TokenizedTexts, row: int, entity: Entity, strategy: str) ->
 
 
 def _window(windows: Windows, row: int, token: int) -> int:
-    """Return the window that determines the prediction for a token."""
+    """Return the window from which a token was predicted."""
     begin = windows.begin.numpy()
     owned = (begin + windows.owned_from.numpy() <= token) & (
         token < begin + windows.owned_to.numpy()

@@ -1,4 +1,4 @@
-"""Explain the label of a classifier by the words of its texts.
+"""Explain classifier labels by the words in each text.
 
 Comment letters: W windows of a text, C classes.
 """
@@ -65,7 +65,7 @@ def explain_labels(
 
 
 def _encoded(classifier: SequenceClassifier, texts) -> tuple:
-    """Return the tokens of one or two columns of texts, the parts in windows, and examples."""
+    """Return tokens for one or two text columns, their parts in windows, and examples."""
     preprocessor = classifier.preprocessor
     tokenizer = preprocessor.tokenizer
     marks = classifier.batch_maker.cached("word_marks", lambda: word_marks(tokenizer))
@@ -100,7 +100,7 @@ def _parts(
 
 
 def _shares(logits: np.ndarray, pooling: str) -> np.ndarray:
-    """Return the weight of each window for each logit of the text, (W, C)."""
+    """Return each window's weight for each logit, (W, C)."""
     if pooling == "max":
         return np.eye(len(logits), dtype="float32")[:, logits.argmax(axis=0)]
     return np.full_like(logits, 1 / len(logits))

@@ -1,7 +1,7 @@
 """Read KerasHub presets without running code from them.
 
-The files name Python modules and classes. These modules are never imported, and class names are
-looked up in a table.
+The files name Python modules and classes. These modules are never imported. Class names are looked
+up in a table.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ def files() -> set[str]:
 
 
 def tokenizer_file_names() -> set[str]:
-    """Return the names of the files of a KerasHub preset's tokenizer."""
+    """Return file names for a KerasHub preset's tokenizer."""
     named = {name for names in KERAS_HUB.values() for name in names.tokenizer_file_names.values()}
     return {_TOKENIZER, *(f"{_ASSETS}/{name}" for name in named)}
 
 
 def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
-    """Open the checkpoint in a folder, or return None if it is not a KerasHub preset."""
+    """Open the checkpoint in a folder. Return None for folders without a KerasHub preset."""
     if CONFIG in files and "class_name" in files.read_json(CONFIG):
         return KerasHubCheckpoint(files, settings)
     return None
 
 
 def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None:
-    """Open the tokenizer in a folder, or return None if it is not a KerasHub preset."""
+    """Open the tokenizer in a folder. Return None for folders without a KerasHub preset."""
     family = tokenizer_family(files, files.read_json(CONFIG) if CONFIG in files else {})
     if family is None:
         return None
@@ -71,18 +71,18 @@ def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None
 
 
 class KerasHubCheckpoint(Checkpoint):
-    """Checkpoint in a folder that was written by KerasHub or downloaded from its Kaggle presets.
+    """Checkpoint in a folder written by KerasHub or downloaded from its Kaggle presets.
 
-    The outputs are equal to the outputs of KerasHub. Settings that KerasHub hard-codes are applied,
-    such as the tanh GELU in the blocks of BERT and the exact GELU in its masked-LM head. Token ids
-    can differ because KerasHub case-folds texts: it converts "ß" to "ss".
+    The outputs are equal to the outputs of KerasHub. This applies settings that KerasHub
+    hard-codes, such as tanh GELU in BERT blocks and exact GELU in the masked-LM head. Token ids can
+    differ because KerasHub case-folds texts. For example, it converts "ß" to "ss".
 
     Args:
-        files: FolderFiles of a folder with `config.json` and `model.weights.h5`.
-        settings: Dict. Contents of `encoder_zoo.json`, or {} if the file does not exist.
+        files: `FolderFiles` for a folder with `config.json` and `model.weights.h5`.
+        settings: Dict. Content from `encoder_zoo.json`, or {} if this file does not exist.
 
     Raises:
-        ValueError: If a file is missing or damaged, or contains invalid values.
+        ValueError: If a file is missing or damaged, or if it contains values that are not valid.
     """
 
     def __init__(self, files: FolderFiles, settings: dict):
@@ -156,7 +156,7 @@ class KerasHubCheckpoint(Checkpoint):
             self.config["problem_type"] = stored.get("problem_type", problem)
 
     def _add(self, file: Hdf5File, groups: Mapping[str, str], names: Mapping[str, str]) -> None:
-        """Register the arrays of layers, with their shapes in the Hugging Face format."""
+        """Register layer arrays, with their shapes in Hugging Face format."""
         for path, group in groups.items():
             parts = [""] if path == "head.bias" else [".weight", ".bias"]
             for block in self._names.blocks.values():
@@ -172,7 +172,7 @@ class KerasHubCheckpoint(Checkpoint):
                     self.shapes[name] = (math.prod(stored),)
 
     def _add_positions(self) -> None:
-        """Add rows for the unused first positions, which KerasHub does not store."""
+        """Add rows for unused first positions, which KerasHub does not store."""
         added = self.family.unused_positions
         if self.family.positions_skip_padding:
             added = self.config["pad_token_id"] + 1
@@ -185,11 +185,11 @@ class KerasHubCheckpoint(Checkpoint):
 
 
 def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
-    """Return the family of a preset's tokenizer, or None if it is not a KerasHub preset.
+    """Return the family for a preset's tokenizer, or None if it is not a KerasHub preset.
 
     Args:
         files: FolderFiles of a preset. The preset may contain only a tokenizer.
-        config: Dict. Contents of config.json, or {} if the file does not exist.
+        config: Dict. Content from config.json, or {} if this file does not exist.
     """
     if "class_name" in config:
         return _family_of(files, config["class_name"])
@@ -208,10 +208,10 @@ def _family_of(files: FolderFiles, name: object) -> Family:
 
 
 def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer | None:
-    """Read the tokenizer of a KerasHub preset, or return None if the preset has no tokenizer.
+    """Read a KerasHub preset's tokenizer. Return None if it has no tokenizer.
 
     Raises:
-        ValueError: If the tokenizer does not have the class that the family expects.
+        ValueError: If the tokenizer class is not the one that the family expects.
     """
     path, names = files.path / _TOKENIZER, KERAS_HUB[family.name]
     if _TOKENIZER not in files:
@@ -239,7 +239,7 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
 
 
 def _stored_head(settings: Mapping, path: pathlib.Path) -> dict:
-    """Return the settings of the head in the manifest."""
+    """Return head settings from the manifest."""
     head = settings.get("head", {})
     labels = head.get("labels") if isinstance(head, dict) else 0
     names = labels is None or (
@@ -308,7 +308,7 @@ def _is_special(token: object) -> bool:
 
 
 def _kernel_shape(stored: tuple[int, ...], group: str) -> tuple[int, int]:
-    """Return the shape of a kernel as (out, in), with the axis of the heads merged."""
+    """Return a kernel's shape as (out, in), after merging the axis for heads."""
     if len(stored) not in (2, 3):
         raise invalid(f"The shape of {group}/vars/0", stored, "two or three sizes")
     inputs = len(stored) - 1 if group.endswith("output_dense") else 1

@@ -70,7 +70,7 @@ def save_for_keras_hub(
     Args:
         model: Backbone or task to save.
         tokenizer: Tokenizer to save with a backbone, or None.
-        dtype: String or None. Dtype of the weights. If None, the dtype of the model is used.
+        dtype: String or None. Dtype of the weights. If None, the model's dtype will be used.
         folder: Path of the folder to write or replace.
         settings: Dict. Contents of the manifest.
         about: Description for the model card.
@@ -97,12 +97,12 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
     """Convert a backbone to a KerasHub backbone with the same weights.
 
     Args:
-        backbone: Backbone of a family that KerasHub supports.
-        dtype: String or None. Dtype of the new model. If None, the dtype policy of the backbone is
+        backbone: Backbone from a family that KerasHub supports.
+        dtype: String or None. Dtype of the new model. If None, the backbone's dtype policy will be
             used. Defaults to None.
 
     Raises:
-        ValueError: If KerasHub does not support the family or a setting of the backbone.
+        ValueError: If KerasHub does not support this family or a backbone setting.
     """
     names = _names(backbone)
     _check_built_in(names.backbone, names.built_in, backbone)
@@ -140,15 +140,15 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
 def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
     """Convert a tokenizer to a KerasHub tokenizer with the same vocabulary and settings.
 
-    Token ids can differ because KerasHub case-folds texts: it converts "ß" to "ss".
+    Token ids can differ because KerasHub case-folds texts. For example, it converts "ß" to "ss".
 
     Args:
         tokenizer: Tokenizer of this package.
-        backbone: Backbone whose KerasHub class determines the class of the tokenizer.
+        backbone: Backbone whose KerasHub class determines which tokenizer class to use.
 
     Raises:
-        ValueError: If KerasHub's model uses a tokenizer of another class, or if KerasHub does not
-            support a setting of the tokenizer.
+        ValueError: If KerasHub uses another tokenizer class for this model, or if it does not
+            support a tokenizer setting.
     """
     names, kind = _names(backbone), backbone.family.tokenizer
     if type(tokenizer) is not kind.load():
@@ -172,7 +172,7 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
 
     Args:
         task: Sequence classifier or masked language model.
-        dtype: String or None. Dtype of the new model. If None, the dtype policy of the backbone is
+        dtype: String or None. Dtype of the new model. If None, the backbone's dtype policy will be
             used. Defaults to None.
 
     Raises:
@@ -258,7 +258,7 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
 
 
 def _weights(layer: keras.layers.Layer) -> list:
-    """Return the weights of a layer in the order of Keras, with LoRA updates merged."""
+    """Return layer weights in Keras order, after merging LoRA updates."""
     if isinstance(layer, keras.layers.Dense):
         return [layer.kernel, layer.bias]
     return layer.weights
@@ -267,8 +267,8 @@ def _weights(layer: keras.layers.Layer) -> list:
 def _positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
     """Return the position embeddings at a path, shape (max_sequence_length, D).
 
-    The unused first positions are removed because KerasHub does not store them. If KerasHub has no
-    segment embedding for the family, the embedding of the only segment is added to the positions.
+    Unused first positions are removed because KerasHub does not store them. If KerasHub has no
+    segment embedding for this family, the embedding for the only segment is added to all positions.
     """
     layer = backbone.embeddings
     table = keras.ops.convert_to_numpy(layer_at(backbone, path).embeddings)

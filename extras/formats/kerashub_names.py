@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubHead:
-    """Names of a KerasHub task and the layers of its head.
+    """Names for a KerasHub task and the layers in its head.
 
     Attributes:
         task: String. Class name of the task in KerasHub.
@@ -23,7 +23,7 @@ class KerasHubHead:
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubNames:
-    """Names of a family in KerasHub, and the values that its classes hard-code.
+    """Family names in KerasHub, and values that its classes hard-code.
 
     Attributes:
         backbone: String. Class name of the backbone in KerasHub.
@@ -36,11 +36,11 @@ class KerasHubNames:
             and default.
         tokenizer_arguments: Dict of arguments of KerasHub's tokenizer to attributes of our
             tokenizer.
-        tokenizer_built_in: Dict of attributes of our tokenizer to the values that KerasHub
+        tokenizer_built_in: Dict that maps our tokenizer attributes to values that KerasHub
             hard-codes.
         arguments: Dict of backbone arguments to KerasHub's names, if the names differ. Several
             arguments can be mapped to the same argument of KerasHub.
-        blocks: Dict of attributes with lists of blocks to the prefixes of their groups.
+        blocks: Dict that maps attributes with lists of blocks to group prefixes.
     """
 
     backbone: str
@@ -65,9 +65,10 @@ def _blocks(block: str, projection: str, blocks: str = "blocks") -> dict[str, st
     """Return the groups in the h5 file for the attribute paths of Transformer blocks.
 
     Args:
-        block: String. Group of a block, with {} for the index of the block.
-        projection: String. Group of a dense layer in the attention, with {} for its name.
-        blocks: String. Attribute of the backbone that contains the blocks. Defaults to "blocks".
+        block: String. Group for a block, with {} as a placeholder for its index.
+        projection: String. Group for a dense layer in attention, with {} as a placeholder for its
+            name.
+        blocks: String. Backbone attribute that contains all blocks. Defaults to "blocks".
     """
     paths = {
         **{f"attention.{name}_dense": projection.format(name) for name in _LAYERS},

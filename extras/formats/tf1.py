@@ -1,4 +1,4 @@
-"""Read TensorFlow 1 checkpoints, such as the models of https://github.com/google-research/bert.
+"""Read TensorFlow 1 checkpoints, such as models from https://github.com/google-research/bert.
 
 A checkpoint consists of a configuration, a vocabulary and weights, for example `bert_config.json`,
 `vocab.txt` and `bert_model.ckpt.*`.
@@ -35,8 +35,8 @@ class Tf1Names:
 
     Attributes:
         config_file: String. Name of the configuration file.
-        parts: Tuple of (regular expression, replacement) pairs that are applied in this order to
-            the names of variables.
+        parts: Tuple of (regular expression, replacement) pairs to apply to variable names in this
+            order.
     """
 
     config_file: str
@@ -58,7 +58,7 @@ TF1 = {
         ),
     )
 }
-# Pairs of a regular expression and a replacement for the variable names of all families.
+# Regular expressions and their replacements, for variable names in all families.
 _PARTS = (
     (r"encoder/layer_(\d+)/", r"encoder/layer/\1/"),
     (r"LayerNorm/gamma$", "LayerNorm/weight"),
@@ -71,7 +71,7 @@ _TRAINING = re.compile(r"adam_[mv]$|^global_step$|LAMB|/Adam")
 
 
 def files() -> list[str]:
-    """Return glob patterns for the files of a checkpoint, without the files of its tokenizer."""
+    """Return glob patterns for checkpoint files. This does not include tokenizer files."""
     configs = [names.config_file for names in TF1.values()]
     return [*configs, "*.index", "*.data-*"]
 
@@ -80,13 +80,13 @@ tokenizer_file_names = files
 
 
 def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
-    """Open the checkpoint in a folder, or return None if it is not a TensorFlow 1 checkpoint."""
+    """Open the checkpoint in a folder. Return None for folders without a checkpoint."""
     family = _family_in(files)
     return Tf1Checkpoint(files, family) if family else None
 
 
 def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None:
-    """Open the tokenizer in a folder, or return None if it is not a TensorFlow 1 checkpoint."""
+    """Open the tokenizer in a folder. Return None for folders without a checkpoint."""
     if (family := _family_in(files)) is None:
         return None
     path, config = _read_config(files, family)
@@ -109,8 +109,8 @@ def _read_config(files: FolderFiles, family: Family) -> tuple[pathlib.Path, dict
 class Tf1Checkpoint(Checkpoint):
     """TensorFlow 1 checkpoint in a folder. The checkpoint contains no code.
 
-    TensorFlow's reader opens files by path. It therefore reads copies of the files that were opened
-    and checked.
+    TensorFlow's reader opens files by path. For this reason, it reads copies of files that were
+    already opened and checked.
 
     Args:
         files: FolderFiles of the folder.
@@ -118,7 +118,7 @@ class Tf1Checkpoint(Checkpoint):
 
     Raises:
         ValueError: If the folder does not contain exactly one checkpoint, or if TensorFlow cannot
-            read the checkpoint.
+            read it.
     """
 
     def __init__(self, files: FolderFiles, family: Family):
@@ -134,7 +134,7 @@ class Tf1Checkpoint(Checkpoint):
                 shutil.copyfileobj(files.file(name), copy)
         try:
             self._reader = tf.train.load_checkpoint(str(pathlib.Path(copies) / stem))
-        except Exception as error:  # TensorFlow raises many types of errors
+        except Exception as error:  # TensorFlow raises many error types
             index = files.path / f"{stem}.index"
             raise ValueError(
                 f"TensorFlow cannot open {index}: {error}. Download the checkpoint again."
@@ -147,7 +147,7 @@ class Tf1Checkpoint(Checkpoint):
             ours: tuple(shapes[theirs][:: -1 if theirs.endswith("/kernel") else 1])
             for ours, theirs in self._names.items()
         }
-        # Checkpoints do not store the labels of a fine-tuned head.
+        # Checkpoints do not store labels for a fine-tuned head.
         head = "ForSequenceClassification"
         output = f"{family.heads[head].output}.weight"
         if output in self.shapes:
@@ -169,7 +169,7 @@ class Tf1Checkpoint(Checkpoint):
         check_floats(np.dtype(self._dtypes[theirs].as_numpy_dtype), self.folder, theirs)
         try:
             value = self._reader.get_tensor(theirs)
-        except Exception as error:  # TensorFlow raises many types of errors
+        except Exception as error:  # TensorFlow raises many error types
             raise ValueError(
                 f"TensorFlow cannot read {theirs} in {self.folder}: {error}. Download the "
                 "checkpoint again."
@@ -178,7 +178,7 @@ class Tf1Checkpoint(Checkpoint):
 
 
 def _stem(files: FolderFiles) -> str:
-    """Return the name of the only checkpoint in the folder, without the suffix .index."""
+    """Return the name of the only checkpoint in a folder, without its .index suffix."""
     found = [name for name in files.listed if name.endswith(".index")]
     if len(found) != 1:
         raise ValueError(

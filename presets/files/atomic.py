@@ -1,7 +1,7 @@
 """Replace folders and files atomically, without losing user files.
 
-Each saved folder has a manifest with the checksums of its files. Only files in the manifest are
-replaced or deleted. All other files in the folder belong to the user and are kept. Links are not
+Each saved folder has a manifest that stores file checksums. Only files listed in this manifest will
+be replaced or deleted. All other files in the folder belong to the user and are kept. Links are not
 followed.
 """
 
@@ -42,8 +42,9 @@ class Kind(NamedTuple):
 
     Attributes:
         name: String. The name for error messages, for example "an index".
-        is_written: Function of a manifest. It returns whether the manifest belongs to this kind.
-        manifest: String. The name of the file that lists all other files.
+        is_written: Function to call with a manifest. It returns whether the manifest belongs to
+            this kind.
+        manifest: String. Name of the manifest file, which lists all other files.
         read: List of strings. Patterns of the file names that a reader opens. User files must not
             match them.
     """
@@ -56,12 +57,12 @@ class Kind(NamedTuple):
 
 @contextlib.contextmanager
 def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
-    """Replace a folder atomically with the contents that are written in the `with` block.
+    """Replace a folder atomically with new contents written inside a `with` block.
 
     The new folder is written next to the target and flushed to disk. Then the two folders are
-    exchanged. Files in the manifest of the target are replaced, and a warning is logged if one of
-    them was modified. All other files and folders are kept. If the block fails, the target does not
-    change.
+    exchanged. Files listed in the target's manifest are replaced. If they were modified, this logs
+    a warning. All other files and folders are kept. If the block fails, the target will not be
+    changed.
 
     Args:
         folder: String or path. The target folder, which does not need to exist.
@@ -71,9 +72,9 @@ def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
         The path of the new folder.
 
     Raises:
-        ValueError: If the target is a mount point or a link, or contains a file that would be
-            replaced but was not saved by this package.
-        OSError: If the folder cannot be written, for example because the disk is full.
+        ValueError: If the target is a mount point or a link, or if this would replace files that
+            were not saved by this package.
+        OSError: If writing fails, for example because the disk is full.
 
     Example:
         >>> from encoder_zoo.presets.files.manifest import write_manifest
@@ -112,18 +113,18 @@ def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
 def replacing_file(
     path: str | os.PathLike, is_written: Callable[[pathlib.Path], bool] = lambda path: False
 ) -> Iterator[pathlib.Path]:
-    """Replace a file atomically with the contents that are written in the `with` block.
+    """Replace a file atomically with new contents written inside a `with` block.
 
-    If the block fails, the file does not change.
+    If the block fails, the file will not be changed.
 
     Args:
         path: String or path. The target file, which does not need to exist.
-        is_written: Function of a path. It returns whether this package wrote the existing file. A
-            file with identical contents can always be replaced.
+        is_written: Function to call with a path. It returns whether this package wrote the existing
+            file. A file with identical contents can always be replaced.
 
     Raises:
-        ValueError: If the file is a link, or was not written by this package.
-        OSError: If the file cannot be written, for example because the disk is full.
+        ValueError: If the file is a link, or if this package did not write it.
+        OSError: If writing fails, for example because the disk is full.
 
     Example:
         >>> target = pathlib.Path(tempfile.mkdtemp()) / "model.onnx"
@@ -152,10 +153,10 @@ def replacing_file(
 
 
 def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
-    """Delete the files in the manifest of a folder, and the folder if it becomes empty.
+    """Delete all files listed in a manifest. Empty folders are removed, too.
 
-    Modified files and links are kept, and a warning is logged. Folders without a manifest of this
-    kind are not changed.
+    Modified files and links are kept, and this is logged as a warning. Folders without this kind of
+    manifest are not changed.
     """
     target = pathlib.Path(folder)
     try:
@@ -182,7 +183,7 @@ def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
 
 
 def write_signed(path: pathlib.Path, description: Mapping) -> None:
-    """Write a description and its checksum to a file, which is replaced atomically.
+    """Write a description with its checksum to a file. This replaces the file atomically.
 
     Args:
         path: File path.
@@ -202,10 +203,12 @@ def _is_signed(path: pathlib.Path) -> bool:
 
 
 def checked_folder(folder: str | os.PathLike) -> pathlib.Path:
-    """Check that a folder can be written and return its path. The folder does not need to exist.
+    """Check that files can be written to a folder and return its path.
+
+    The folder does not need to exist.
 
     Raises:
-        ValueError: If the path is a link or a file.
+        ValueError: If the path is a link or a regular file.
         PermissionError: If the folder is read-only.
     """
     target = _absolute(folder)
@@ -231,7 +234,7 @@ def _check_exchangeable(target: pathlib.Path) -> None:
 
 
 def _absolute(path: str | os.PathLike) -> pathlib.Path:
-    """Return the absolute path. If the last component is a link, it is not followed."""
+    """Return the absolute path. Links are not followed for the last path component."""
     path = pathlib.Path(path)
     last = path.name if path.name not in ("", "..") else ""
     return pathlib.Path(os.path.realpath(path.parent if last else path), last)
@@ -246,7 +249,7 @@ def _check_no_link(path: pathlib.Path) -> None:
 
 
 def _check_writable(path: pathlib.Path) -> None:
-    """Check that a path is not marked as read-only, even if the user could write it anyway."""
+    """Check that no path is marked as read-only, even if the user could write to it anyway."""
     if not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK):
         raise PermissionError(
             errno.EACCES, f"{path} is read-only. Nothing was written. Make it writable (chmod u+w)"
@@ -282,7 +285,7 @@ def _read_owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
 def _check_replaceable(
     target: pathlib.Path, name: str, owned: Mapping, new: pathlib.Path, kind: Kind
 ) -> None:
-    """Check that a file was saved by this package. Log a warning if it was modified afterwards."""
+    """Check that this package saved a file. Log a warning if users modified it."""
     path = target / name
     if _is_link(target, name) or any((target / parent).is_file() for parent in _parents(name)):
         raise _make_foreign_error(target, name, kind)
@@ -314,7 +317,7 @@ def _make_foreign_error(target: pathlib.Path, name: str, kind: Kind) -> ValueErr
 
 
 def _parents(name: str) -> list[str]:
-    """Return the parent folders of a relative path, starting with the outermost one.
+    """List all parent folders for a relative path, from the outermost one to the innermost one.
 
     Example:
         >>> _parents("assets/tokenizer/merges.txt")
@@ -362,21 +365,21 @@ def _remove_leftovers(target: pathlib.Path) -> None:
 
 
 def remove_temporary(folder: pathlib.Path, names: str) -> None:
-    """Remove temporary folders that match a pattern and are not in use by a process."""
+    """Remove temporary folders that match a pattern, unless a process is using them."""
     for path in folder.glob(f".{names}.saving-*"):
         if _is_temporary(path):
             shutil.rmtree(path)
 
 
 def _is_temporary(path: pathlib.Path) -> bool:
-    """Return whether a folder is a temporary one. A user's folder can have such a name."""
+    """Check whether a folder is temporary. User folders can have similar names."""
     return not path.is_symlink() and (path / _TEMPORARY).is_file()
 
 
 def _process_has_ended(name: str) -> bool:
-    """Return whether the process in a folder name (...-HOST-PROCESS-RANDOM) has ended."""
+    """Check whether the process named by a folder (...-HOST-PROCESS-RANDOM) has ended."""
     mine = re.search(rf"\.saving-{re.escape(platform.node())}-(\d+)-\w+$", name)
-    if mine is None or os.name != "posix":  # unknown for other hosts and on Windows
+    if mine is None or os.name != "posix":  # not known for other hosts or on Windows
         return False
     try:
         os.kill(int(mine[1]), 0)
@@ -414,7 +417,7 @@ def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> Non
 
 
 def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) -> None:
-    """Move files that were added to the old folder after the other files were linked."""
+    """Move files that users added to the old folder while other files were being linked."""
     for path, name in _walk(old):
         there = target / name
         is_folder = path.is_dir() and not path.is_symlink()
@@ -424,7 +427,7 @@ def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) 
 
 
 def _walk(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
-    """Yield all paths in a folder and their relative names, outer folders first."""
+    """Yield all paths inside a folder with their relative names. Outer folders come first."""
     for parent, folders, files in os.walk(folder, onerror=_raise):
         for name in sorted([*folders, *files]):
             path = pathlib.Path(parent, name)
@@ -459,7 +462,7 @@ def _exchange(new: pathlib.Path, target: pathlib.Path, temporary: pathlib.Path) 
     if not target.exists():
         os.replace(new, target)
     elif not _exchange_in_one_step(new, target):
-        # This is not atomic. For a moment, there is no folder with this name.
+        # This is not atomic. For a short time, no folder has this name.
         os.replace(target, temporary / "old")
         os.replace(new, target)
         os.replace(temporary / "old", new)
@@ -478,7 +481,7 @@ def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
 
 
 def _convert_error(error: Exception) -> OSError | None:
-    """Convert an error to an OSError. Some libraries only mention the code in their message."""
+    """Convert an error to an OSError. Some libraries only mention this code in their message."""
     if isinstance(error, OSError) and error.errno:
         return error
     number = re.search(r"\b(?:os error|errno =) (\d+)", str(error))  # safetensors, HDF5

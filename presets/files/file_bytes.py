@@ -67,11 +67,10 @@ class FileBytes:
         return content
 
     def check_size(self, expected: int, exact: bool = False) -> None:
-        """Check that the file is not smaller than expected. If `exact`, it cannot be larger either.
+        """Check that the file size is not less than expected. If `exact` is True, it must be equal.
 
         Raises:
-            ValueError: If the file is smaller than expected, or if it is larger and `exact` is
-                True.
+            ValueError: If the file is smaller than `size`, or if it is larger and `exact` is True.
         """
         sizes = f"it has {self.size} bytes, expected {'' if exact else 'at least '}{expected}"
         if self.size < expected:
@@ -90,7 +89,7 @@ def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
     Args:
         path: String or path. The file for the error message.
         declared: Integer. The number of bytes according to the shapes of the arrays.
-        size: Integer. The number of bytes that are stored.
+        size: Integer. Number of stored bytes.
     """
     if declared > size:
         raise ValueError(

@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 
 class FolderFiles:
-    """Read the files of a folder. Subclasses implement `_open`.
+    """Read files from a folder. Subclasses implement `_open`.
 
     Args:
         path: Folder path for error messages.
 
     Attributes:
-        inside: String. The name of the subfolder in `root`, or "" for the folder itself.
-        listed: Collection of strings. Names of all files in the folder.
-        not_downloaded: Collection of strings. Names of files that only exist in the repository.
+        inside: String. Subfolder name in `root`, or "" for the root folder.
+        listed: Collection of strings. Names for all files in the folder.
+        not_downloaded: Collection of strings. File names that only exist in the repository.
     """
 
     inside: str = ""
@@ -69,10 +69,10 @@ class FolderFiles:
         Args:
             name: String. The file name without a folder.
             named_in: File and field that contain the name, for error messages. Defaults to None.
-            inside: String. The path of the subfolder that contains the file. Defaults to "".
+            inside: String. Path to the subfolder that contains the file. Defaults to "".
 
         Raises:
-            ValueError: If the name is invalid, or if the file does not exist.
+            ValueError: If `name` is not valid, or if the file does not exist.
         """
         if not is_plain(name):
             raise invalid(str(named_in or self.path), name, "the name of a file in the preset")
@@ -94,7 +94,7 @@ class FolderFiles:
         return file
 
     def read_json(self, name: str, inside: str = "") -> dict:
-        """Read a JSON object. It is cached, so do not change it.
+        """Read a JSON object. The result is cached and should not be modified.
 
         Raises:
             ValueError: If the file is too large. See also `file` and `parse_object`.
@@ -123,7 +123,7 @@ class FolderFiles:
         return decoded(self._read(name, TEXT_BYTES, inside), self.path / inside / name)
 
     def read_bytes(self, name: str, inside: str = "") -> bytes:
-        """Read the bytes of a file.
+        """Read a file as bytes.
 
         Raises:
             ValueError: If the file is too large. See also `file`.
@@ -131,16 +131,16 @@ class FolderFiles:
         return self._read(name, TEXT_BYTES, inside)
 
     def list_opened(self, folder: str) -> list[str]:
-        """Return the names of files in a subfolder that were opened together with the folder."""
+        """List all files in a subfolder that were opened together with the folder."""
         prefix = f"{folder}/"
         return sorted(n.removeprefix(prefix) for n in self._files if n.startswith(prefix))
 
     def check_unchanged(self) -> None:
-        """Raise an error if a file was modified after it was opened."""
+        """Raise an error when files were modified while they were open."""
         raise NotImplementedError
 
     def _open(self, name: str) -> None:
-        """Open a file and add it to `_files`. Raise a FileNotFoundError if it is missing."""
+        """Open a file and add it to `_files`. Raise a FileNotFoundError when it is missing."""
         raise NotImplementedError
 
     def _read(self, name: str, most: int, inside: str) -> bytes:
@@ -153,14 +153,14 @@ class FolderFiles:
 
 
 class Subfolder(FolderFiles):
-    """Read the files of a subfolder through the files of the whole folder.
+    """Read subfolder files through the parent folder.
 
     Args:
         files: The `FolderFiles` of the whole folder, which must stay open.
         name: String. Subfolder name.
 
     Raises:
-        ValueError: If there is no subfolder with this name.
+        ValueError: If no subfolder has this name.
     """
 
     def __init__(self, files: FolderFiles, name: str):

@@ -14,22 +14,22 @@ from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import check_floats, check_stored
 from encoder_zoo.presets.files.folder_files import size_of
 
-# The groups that contain the layers of a model. Early versions of Keras 3 use the second one.
+# Groups that contain model layers. Early versions of Keras 3 use the second one.
 _ROOTS = ("layers", "_layer_checkpoint_dependencies")
 
 
 class Hdf5File:
     """Read the arrays of a `.weights.h5` file.
 
-    HDF5 files can link to other files, store arrays in other files, and declare arrays of any size
-    without storing them. All of these are rejected.
+    HDF5 files can link to other files, store arrays in other files, and declare arrays without
+    storing them. All of these are rejected.
 
     Args:
-        file: Binary file. It must stay open while arrays are read. Its `name` is used in error
-            messages.
+        file: Binary file. It must not be closed until all arrays are read. Its `name` is used in
+            error messages.
 
     Raises:
-        ValueError: If the file is not readable, or if an array is missing, a link, or stored in
+        ValueError: If the file cannot be read, or if an array is missing, linked, or stored in
             another file. See also `check_stored` and `check_floats`.
 
     Example:
@@ -44,18 +44,18 @@ class Hdf5File:
 
     def __init__(self, file: BinaryIO):
         self.file, self.path = file, file.name
-        self._declared: dict[str, int] = {}  # the size of each array that was found, in bytes
+        self._declared: dict[str, int] = {}  # size in bytes for each array
         with self._open() as file:
             self._root = next((root for root in _ROOTS if file.get(root, getlink=True)), _ROOTS[0])
             self._names = list(self._find(file, self._root))
 
     def count(self, layer: str) -> int:
-        """Return the number of layers with the name `layer`, `layer_1`, and so on."""
+        """Count layers named `layer`, `layer_1`, and so on."""
         names = {layer, *(f"{layer}_{i}" for i in range(1, len(self._names) + 1))}
         return len(names.intersection(self._names))
 
     def shapes(self, group: str) -> list[tuple[int, ...]]:
-        """Return the shapes of the arrays of a layer, in order."""
+        """Return array shapes for a layer, in order."""
         with self._open() as file:
             path = f"{self._root}/{group}/vars"
             count = len(self._find(file, path))

@@ -29,8 +29,8 @@ class Limit(NamedTuple):
     memory: int
 
 
-# A configuration with the names of 100,000 classes has 6 MB. The largest vocabularies have 900,000
-# tokens and 60 MB.
+# A configuration with 100,000 class names takes 6 MB. The largest vocabularies have 900,000 tokens
+# and 60 MB.
 SETTINGS = Limit(32 * 2**20, 160 * 10**6)
 VOCABULARY = Limit(128 * 2**20, 600 * 10**6)
 DEPTH = 100
@@ -49,17 +49,17 @@ TEXT = Rule(lambda v: isinstance(v, str), "a text")
 def read_field(
     settings: Mapping, name: str, rule: Rule, path: object, default: object = None
 ) -> object:
-    """Return the value of a field in a JSON object.
+    """Read a field from a JSON object.
 
     Args:
         settings: Dictionary from a JSON file.
         name: String. Name of the field.
         rule: `Rule` of its value.
         path: Path of the file for error messages.
-        default: Value of a field that is missing or null. Defaults to None.
+        default: Value to use when the field is missing or null. Defaults to None.
 
     Raises:
-        ValueError: If the value does not satisfy the rule.
+        ValueError: If the value breaks the rule.
 
     Example:
         >>> read_field({"bias": 1}, "bias", FLAG, "config.json")
@@ -132,15 +132,15 @@ def parse_object(
     """Parse a JSON object.
 
     Args:
-        content: Bytes of UTF-8 text. The caller checks that it is not longer than `limit.content`.
+        content: Bytes of UTF-8 text. Callers must check its length against `limit.content` first.
         name: The file name for error messages.
         limit: `Limit` of the parsed data. Defaults to `SETTINGS`.
         unique_names: Boolean. Whether to reject a duplicate name even if its values are equal.
             Defaults to False.
 
     Raises:
-        ValueError: If the content is not a JSON object, would need too much memory, or contains
-            code, for example a Lambda layer.
+        ValueError: If `content` is not a JSON object, needs too much memory, or contains code such
+            as a Lambda layer.
 
     Example:
         >>> parse_object(b'{"a": 1, "a": 2}', "config.json")
@@ -195,7 +195,7 @@ def estimate_memory(content: bytes) -> int:
         >>> estimate_memory(b'{"a": [1, 2]}')
         601
     """
-    # In Python, the widest character of a string determines the size of all its characters.
+    # In Python, the widest character determines how much memory all characters in a string take.
     width = (
         4 if re.search(b"[\xf0-\xff]", content) else 2 if re.search(b"[\xc4-\xff]", content) else 1
     )
@@ -224,7 +224,11 @@ def _refuse(name: str) -> None:
 
 
 def _find_code(value: object, depth: int) -> tuple[str, str] | None:
-    """Find a class that runs code, or too deep nesting. Returns its field and an error, or None."""
+    """Find classes that run code, or JSON that is nested too deeply.
+
+    Returns:
+        A tuple (field, error), or None.
+    """
     if depth > DEPTH:
         return "", f": nested too deeply, more than {DEPTH} levels."
     name = value.get("class_name") if isinstance(value, dict) else None

@@ -1,6 +1,6 @@
 """Read and write the manifest `encoder_zoo.json`, and other descriptions with a checksum.
 
-The manifest contains the checksums of all files and the settings that no other file contains.
+This manifest contains checksums for all files and settings that no other file contains.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
 
 
 def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = NAME) -> None:
-    """Write the manifest of a folder after all other files.
+    """Write a manifest. This must be done after writing all other files.
 
     Args:
         folder: Folder path.
@@ -48,7 +48,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = NAME) ->
 
 
 def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dict:
-    """Read the manifest of a folder. Returns an empty dictionary if there is no manifest.
+    """Read the manifest in a folder. Returns an empty dictionary when the manifest is missing.
 
     Args:
         files: The files of the preset.
@@ -56,7 +56,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
         weights: Boolean. Whether to also verify files with weights. Defaults to True.
 
     Raises:
-        ValueError: If a file is truncated, damaged or modified.
+        ValueError: If a file was truncated, damaged or modified.
     """
     if NAME not in files:
         return {}
@@ -133,7 +133,7 @@ def _describe_change(path: str | pathlib.Path, how: str) -> str:
 
 
 def checksum(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Compute the hexadecimal checksum of a prefix and the contents of an open file.
+    """Compute a hexadecimal checksum over a prefix and an open file's contents.
 
     Example:
         >>> import io
@@ -154,7 +154,7 @@ def checksum_of(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b
 
 
 def digest(manifest: Mapping) -> str:
-    """Compute the checksum of a manifest without its `sha256` field.
+    """Compute a manifest checksum that ignores its `sha256` field.
 
     Example:
         >>> digest({"format": 1, "sha256": "..."}) == digest({"format": 1})

@@ -1,4 +1,4 @@
-"""Open all files of a folder in the same version, and detect changes of files while reading."""
+"""Open all files in a folder at the same version and detect changes while reading."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ _HAS_HANDLES = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  #
 
 
 class FolderReplaced(FileNotFoundError):
-    """Raised if the folder was replaced while its files were opened."""
+    """Raised when a folder was replaced while opening its files."""
 
 
 class OpenFolder(FolderFiles):
-    """Open the files of a local folder in the same version.
+    """Open a consistent version of all files in a local folder.
 
-    If a writer replaces the folder (see `replacing`) while its files are opened by path, a reader
-    would mix two versions. To avoid this, the folder is opened first, and every file is opened
-    relative to its handle. The files can still be read after the folder is replaced or deleted.
+    If files were opened by path while a writer replaces the folder (see `replacing`), a reader
+    could mix two versions. To avoid this, this class opens the folder first and then opens every
+    file relative to its handle. The files can still be read after the folder is replaced or
+    deleted.
 
     Args:
         path: String or path. The folder to open.
         patterns: Iterable of strings. Patterns of the file names to open immediately. Other files
-            are opened by `file`, unless the folder was deleted. A pattern with a slash is the path
-            of a file in a subfolder, and it can contain wildcards.
+            can be opened later by `file`, unless the folder was deleted. Patterns with a slash
+            match file paths in subfolders. They can contain wildcards.
 
     Attributes:
         path: Folder path for error messages.
-        listed: List of strings. Names of all files in the folder when it was opened.
+        listed: List of strings. Names for all files that were in the folder when it was opened.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If a file is a link to a path outside of the preset, not a regular file, or a
-            Git LFS pointer, or if the folder is replaced again and again.
+        ValueError: If a file is not a regular file, is a Git LFS pointer or links to a path outside
+            this preset, or if the folder keeps being replaced.
 
     Example:
         >>> import tempfile
@@ -60,7 +61,7 @@ class OpenFolder(FolderFiles):
             try:
                 self._open_handle()
                 self._open_all(patterns)
-                self._check_not_replaced()  # the list is incomplete if the folder is being deleted
+                self._check_not_replaced()  # the list may not be complete during deletion
                 return
             except FolderReplaced:
                 self.close()
@@ -73,10 +74,10 @@ class OpenFolder(FolderFiles):
         )
 
     def check_unchanged(self) -> None:
-        """Check that no other process has written to a file since it was opened.
+        """Check that no other process has written to any open file.
 
         Raises:
-            ValueError: If a file was modified while it was read.
+            ValueError: If a file was modified while reading.
         """
         for name, file in self._files.items():
             if _state(file) != self._states[name]:
@@ -114,13 +115,13 @@ class OpenFolder(FolderFiles):
                 raise FolderReplaced from None
 
     def _names_inside(self, patterns: list[str]) -> list[str]:
-        """Return the paths of the files in subfolders that match the patterns."""
+        """List all paths inside subfolders that match the patterns."""
         folders = {pattern.split("/")[0] for pattern in patterns}
         found = [name for name in self.listed if _matches(name, folders)]
         return [f"{name}/{inner}" for name in found for inner in self._list(name)]
 
     def _list(self, folder: str) -> list[str]:
-        """Return the names in a subfolder, or an empty list if it is a file or was deleted."""
+        """List all names in a subfolder. Files and deleted folders return an empty list."""
         try:
             if self._handle is None:
                 return sorted(os.listdir(self.path / folder))
@@ -139,7 +140,7 @@ class OpenFolder(FolderFiles):
         real = self._real(path) if self._has_links(name) else None
 
         def opener(_: str, flags: int) -> int:
-            # Opening a pipe would block until there is a writer.
+            # Opening a pipe would block until a writer connects.
             flags |= getattr(os, "O_NONBLOCK", 0)
             return os.open(path if self._handle is None else name, flags, dir_fd=self._handle)
 
@@ -147,14 +148,14 @@ class OpenFolder(FolderFiles):
         self._files[name], self._states[name] = file, _state(file)
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is not a regular file.")
-        # A link can point to another version than the file that was opened.
+        # A link may now point to another version.
         if real and not (real.exists() and os.path.samestat(real.stat(), os.fstat(file.fileno()))):
             raise FolderReplaced
         if self._handle is None:
             self._check_not_replaced()
 
     def _stat(self, name: str, missing: bool = False) -> os.stat_result | None:
-        """Return the state of a path without following a link, or None if it is missing."""
+        """Return the state for a path without following links. Missing paths return None."""
         path = self.path / name if self._handle is None else name
         try:
             return os.stat(path, dir_fd=self._handle, follow_symlinks=False)
@@ -168,14 +169,14 @@ class OpenFolder(FolderFiles):
         return found is not None and stat.S_ISLNK(found.st_mode)
 
     def _has_links(self, name: str) -> bool:
-        """Return whether a path or one of its parent folders is a link."""
+        """Check whether a path or any parent folder is a link."""
         parts = name.split("/")
         return any(self._is_link("/".join(parts[: i + 1])) for i in range(len(parts)))
 
     def _real(self, path: pathlib.Path) -> pathlib.Path:
-        """Return the target of a link. Raise an error if it is outside of the folder.
+        """Return a link's target. Raise an error if it is outside this folder.
 
-        Links in the cache of the hub point to its blobs, next to the snapshots or the repositories.
+        In the hub cache, links point to blobs next to the snapshots or repositories.
         """
         # `Path.resolve` would raise a RuntimeError for circular links.
         real, home = (pathlib.Path(os.path.realpath(p)) for p in (path, self.path))
@@ -201,9 +202,9 @@ def _state(file: BinaryIO) -> tuple[int, int]:
 
 
 class InputFiles:
-    """Input files that must not change while they are read.
+    """Input files that must not change while reading.
 
-    Replaced and overwritten files are detected, even if their size is the same.
+    This detects replaced and overwritten files, even when their size is the same.
 
     Args:
         paths: List of strings or paths. The files in their current state.
@@ -238,7 +239,7 @@ class InputFiles:
         return [state.st_mtime_ns for state in self._states]
 
     def check_unchanged(self) -> None:
-        """Check that all files are still in their original state."""
+        """Check that no file has changed."""
         for path, before in zip(self.paths, self._states, strict=True):
             if not path.exists() or _version(os.stat(path)) != _version(before):
                 raise ValueError(

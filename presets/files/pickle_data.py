@@ -1,7 +1,7 @@
 """Interpret pickles as plain data, without importing or calling anything that a file names.
 
 A pickle is a program for a stack machine, and Python's `pickle` runs any program. This interpreter
-only supports the instructions for dictionaries of tensors and the globals that the caller allows.
+only supports instructions for dictionaries that contain tensors, and globals allowed by the caller.
 If a pickle calls a global, a function of this package is called instead.
 
 Source: `pickletools` in Python's standard library describes the instructions.
@@ -28,7 +28,7 @@ NOTHING_RUNS = "Only tensors are read, and no code from the file is executed"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Global:
-    """The name of a class or function in a pickle.
+    """A class or function name in a pickle.
 
     Attributes:
         name: String. The full name with the module.
@@ -38,13 +38,13 @@ class Global:
 
 
 class OrderedMapping(dict):
-    """A `collections.OrderedDict` from a pickle, without its attributes."""
+    """A `collections.OrderedDict` from a pickle, without attributes."""
 
     __slots__ = ()
 
 
 class PickleStream:
-    """Read the bytes of a part of a file in order.
+    """Read part of a file in order, byte by byte.
 
     Args:
         source: `FileBytes` to read from.
@@ -107,8 +107,8 @@ class PickleInterpreter:
 
     Args:
         stream: `PickleStream` of one or several pickles.
-        globals: Dictionary that maps the globals that a pickle can use to the function to call
-            instead, or to None if it must not be called. Defaults to None, which allows no globals.
+        globals: Dictionary with all globals that a pickle can use. Each is mapped to the function
+            to call instead, or to None to reject calls. Defaults to None, which allows no globals.
         persistent: Function that converts a persistent id to a value. Defaults to None.
 
     Example:
@@ -143,7 +143,7 @@ class PickleInterpreter:
             of the functions in `globals` and `persistent`.
 
         Raises:
-            ValueError: If the pickle is damaged, or if it uses a name or an instruction that is not
+            ValueError: If the pickle is damaged, or if it uses names or instructions that are not
                 needed for tensors.
         """
         self._stack: list = []
@@ -264,7 +264,7 @@ class PickleInterpreter:
         self._top(OrderedMapping, "an OrderedDict")
         if type(state) is not dict:
             raise self._refuse("gives an OrderedDict a state that is not a dictionary")
-        # The state contains the versions of the layers, which are not needed.
+        # This state contains layer versions, which are not needed.
 
 
 def _name_instruction(code: bytes) -> str:

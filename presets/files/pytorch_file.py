@@ -1,4 +1,4 @@
-"""Read tensors from torch.save files without executing their pickle, and write such files."""
+"""Read tensors from torch.save files without executing any pickle code, and write such files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PyTorchFile:
             file are ignored.
 
     Raises:
-        ValueError: If the file is truncated or damaged, or contains other objects than tensors.
+        ValueError: If the file is truncated or damaged, or contains anything other than tensors.
 
     Example:
         >>> import io, pickle
@@ -53,14 +53,14 @@ class PyTorchFile:
         self.shapes = {name: view.shape for name, view in self._views.items()}
 
     def dtype(self, name: str) -> np.dtype:
-        """Return the dtype of a tensor."""
+        """Return a tensor's dtype."""
         return self._views[name].storage.dtype
 
     def read(self, name: str) -> np.ndarray:
         """Read a tensor.
 
         Raises:
-            ValueError: If the storage of the tensor is damaged.
+            ValueError: If the tensor storage is damaged.
         """
         view = self._views[name]
         dtype = view.storage.dtype
@@ -72,7 +72,7 @@ class PyTorchFile:
         return np.lib.stride_tricks.as_strided(numbers, view.shape, strides).copy()
 
     def _named_tensors(self, value: object) -> dict[str, TensorView]:
-        """Map the names in a state dict to its tensors."""
+        """Map state dict names to tensors."""
         if not isinstance(value, dict):
             raise self._source.error("it does not contain a dictionary of tensors", _STATE_DICT)
         if not all(type(name) is str for name in value):
@@ -138,7 +138,7 @@ def pytorch_bytes(tensors: Mapping[str, np.ndarray]) -> bytes:
         _text(name) + _pickle_tensor(str(i), value)
         for i, (name, value) in enumerate(tensors.items())
     )
-    # Protocol 2, an empty dictionary, its items, and the end.
+    # Protocol 2, an empty dictionary, its items, and the end marker.
     entries = {"data.pkl": b"\x80\x02}(" + pickled + b"u.", "byteorder": b"little"}
     entries |= {
         f"data/{i}": np.ascontiguousarray(value).tobytes()
@@ -152,7 +152,7 @@ def pytorch_bytes(tensors: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _pickle_tensor(key: str, value: np.ndarray) -> bytes:
-    """Encode a call of `_rebuild_tensor_v2` with the storage, offset, shape, strides and so on."""
+    """Encode a `_rebuild_tensor_v2` call with storage, offset, shape, strides and more."""
     strides = [stride // value.itemsize for stride in np.ascontiguousarray(value).strides]
     storage = [_text("storage"), _global("torch", _STORAGES[str(value.dtype)])]
     storage += [_text(key), _text("cpu"), _integer(value.size)]

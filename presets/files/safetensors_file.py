@@ -1,7 +1,7 @@
 """Read `.safetensors` files after a check of the whole header.
 
-A file starts with the length of the header in 8 bytes, followed by the JSON header and the bytes of
-the tensors without gaps. Source: https://github.com/huggingface/safetensors
+Files start with the header length in 8 bytes. This is followed by a JSON header and all tensor
+bytes without gaps. Source: https://github.com/huggingface/safetensors
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _DTYPES = {
 
 
 class SafetensorsFile:
-    """Read the tensors of a file.
+    """Read tensors from a file.
 
     Args:
-        file: Binary file. It must stay open while tensors are read. Its `name` is used in error
-            messages.
+        file: Binary file. It must not be closed until all tensors are read. Its `name` is used in
+            error messages.
 
     Attributes:
         shapes: Dictionary from tensor names to shapes.
@@ -67,7 +67,7 @@ class SafetensorsFile:
         self._check_layout()
 
     def dtype(self, name: str) -> np.dtype:
-        """Return the dtype of a tensor."""
+        """Return a tensor's dtype."""
         return self._entries[name][0]
 
     def read(self, name: str) -> np.ndarray:
@@ -97,7 +97,7 @@ class SafetensorsFile:
         return header, 8 + length
 
     def _entry(self, name: str, entry: object) -> tuple[np.dtype, tuple[int, ...], int]:
-        """Check the dtype, shape and offsets of a tensor, and return its dtype, shape and start."""
+        """Check dtype, shape and offsets for a tensor, and return dtype, shape and start."""
         try:
             dtype, shape, (start, end) = (entry[k] for k in ("dtype", "shape", "data_offsets"))
             numbers = [*shape, start, end]
@@ -121,7 +121,7 @@ class SafetensorsFile:
         return _DTYPES[dtype], tuple(shape), start
 
     def _check_layout(self) -> None:
-        """Check that the tensors fill the rest of the file without gaps."""
+        """Check that tensors fill the rest of the file without gaps."""
         end = 0
         for name, (dtype, shape, start) in sorted(
             self._entries.items(), key=lambda item: (item[1][2], math.prod(item[1][1]))

@@ -1,9 +1,9 @@
-"""Interpret the pickle of tensors and find their storages, in both formats of torch.save.
+"""Interpret tensor pickles and find tensor storages in both torch.save formats.
 
 Since PyTorch 1.6, a file is a zip archive with the pickle `<root>/data.pkl` and one entry
 `<root>/data/<key>` for each storage. The older format is a stream of five pickles: a magic number,
 the protocol version, the system's integer sizes, the object, and the storage keys. The pickles are
-followed by the storages. Each of them has its number of elements in 8 bytes, followed by the
+followed by the storages. Each storage starts with its element count in 8 bytes, followed by all
 elements.
 
 Source: `torch/serialization.py` in PyTorch.
@@ -34,10 +34,10 @@ _COUNT_BYTES = 8
 
 
 def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
-    """Find the storages of a file. The format is detected from the first bytes.
+    """Find all storages in a file. The format is detected from the first bytes.
 
     Raises:
-        ValueError: If the file is truncated, or was not written by `torch.save`.
+        ValueError: If the file is truncated, or if it was not written by `torch.save`.
     """
     beginning = source.read(0, min(source.size, 512))
     if beginning.startswith(b"PK\3\4"):
@@ -60,7 +60,7 @@ class ZipStorages:
         source: `FileBytes` to read from.
 
     Attributes:
-        value: The object that was saved.
+        value: The saved object.
     """
 
     def __init__(self, source: FileBytes):
@@ -78,10 +78,10 @@ class ZipStorages:
             self._check_size(storage)
 
     def content_start(self, key: str) -> int:
-        """Return the offset of the elements of a storage.
+        """Return the offset at which a storage's elements start.
 
         Raises:
-            ValueError: If the entry in the zip archive does not match its directory.
+            ValueError: If a zip archive entry does not match its directory.
         """
         return self._directory.content_start(f"{self._root}/data/{key}")
 
@@ -99,7 +99,7 @@ class ZipStorages:
         if f"{root}/data.pkl" not in names:
             raise self._source.error("its zip archive has no data.pkl")
         for name in names:
-            # PyTorch ignores the case of names such as BYTEORDER.
+            # PyTorch ignores case in names such as BYTEORDER.
             part = name.split("/")[1]
             if part != part.lower() and part.lower() in ("data", "byteorder", "version"):
                 raise self._source.error(f"{shown(name)} is in capitals. Expected {part.lower()!r}")
@@ -133,13 +133,13 @@ class ZipStorages:
 
 
 class StreamedStorages:
-    """Find the storages in a stream of pickles.
+    """Find storages in a pickle stream.
 
     Args:
         source: `FileBytes` to read from.
 
     Attributes:
-        value: The object that was saved.
+        value: The saved object.
     """
 
     def __init__(self, source: FileBytes):
@@ -157,10 +157,10 @@ class StreamedStorages:
         self._starts = self._find_starts(plain.load(), stream.position)
 
     def content_start(self, key: str) -> int:
-        """Check the number of elements of a storage and return the offset of its elements.
+        """Check a storage's element count and return the offset at which its elements start.
 
         Raises:
-            ValueError: If the length of the storage does not match its tensors.
+            ValueError: If the storage length does not match its tensors.
         """
         start = self._starts[key]
         count = int.from_bytes(self._source.read(start - _COUNT_BYTES, _COUNT_BYTES), "little")
@@ -171,7 +171,7 @@ class StreamedStorages:
         return start
 
     def _find_starts(self, keys: object, start: int) -> dict[str, int]:
-        """Map the keys of the storages, which fill the rest of the file, to their offsets."""
+        """Map storage keys to offsets. All storages together fill the rest of the file."""
         if type(keys) is not list or not all(type(key) is str for key in keys):
             raise self._source.error("its list of storages is malformed")
         if len(keys) != len(self._storages) or set(keys) != set(self._storages):
@@ -210,7 +210,7 @@ class Storage:
         key: String. The name in the file.
         dtype: Dtype of all elements.
         size: Integer. The number of elements.
-        start: Integer. Index of the first element, if this is a part of a stored range.
+        start: Integer. Index of the first element, if this is only part of a stored range.
     """
 
     key: str
@@ -237,14 +237,14 @@ class TensorView:
 
     @property
     def span(self) -> int:
-        """The number of elements in the storage from the first to the last one."""
+        """Number of elements between the first and the last one, including both."""
         if 0 in self.shape:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
     @property
     def is_contiguous(self) -> bool:
-        """Return whether the elements are stored as a C-contiguous array without gaps."""
+        """Check whether elements are stored as a C-contiguous array without gaps."""
         expected = 1
         for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if n > 1 and stride != expected:

@@ -1,8 +1,8 @@
 """Read the directory of a zip file with uncompressed entries.
 
 Programs can read different entries from a malformed zip file, so ambiguous files are rejected.
-Names must be unique. The entries must follow each other from the first byte without overlaps. The
-directory must follow the entries and end with the file.
+Names must be unique. Entries must follow each other from the first byte and cannot overlap. The
+directory must follow all entries and end with the file.
 
 Source: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
 """
@@ -91,10 +91,10 @@ class ZipDirectory:
         self._check_layout()
 
     def content_start(self, name: str) -> int:
-        """Check the header of an entry and return the offset of its content.
+        """Check an entry header and return the offset at which its content starts.
 
         Raises:
-            ValueError: If the header of the entry does not match the directory.
+            ValueError: If the entry header does not match the directory.
         """
         entry = self.entries[name]
         header = self._source.read(entry.header, _LOCAL.size)
@@ -113,7 +113,7 @@ class ZipDirectory:
         return self._source.error(what, _ADVICE)
 
     def _read_end(self) -> tuple[int, int, int]:
-        """Return the number of entries, the directory size in bytes and its offset."""
+        """Return the entry count, directory size in bytes and directory offset."""
         source = self._source
         end = source.size - _END.size
         tail = source.read(end, _END.size) if end >= 0 else bytes(_END.size)
@@ -190,7 +190,7 @@ class ZipDirectory:
         return [next(large) if number == _IN_EXTRA else number for number in numbers]
 
     def _check_layout(self) -> None:
-        """Check that the entries follow each other, and set the end offset of each entry."""
+        """Check that entries follow each other, and set the end offset for each entry."""
         ordered = sorted(self.entries.values(), key=lambda entry: entry.header)
         starts = [entry.header for entry in ordered] + [self._start]
         if starts[0] != 0:

@@ -1,1 +1,1 @@
-"""Reads checkpoint formats, each as a `Checkpoint` with the names of the Hugging Face format."""
+"""Reads checkpoint formats. Each reader is a `Checkpoint` that uses Hugging Face names."""

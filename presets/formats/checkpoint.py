@@ -20,7 +20,7 @@ from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_s
 if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
 
-# {name of a weight in Keras: name in the checkpoint}
+# {weight name in Keras: name in the checkpoint}
 _WEIGHTS = {
     "kernel": "weight",
     "embeddings": "weight",
@@ -38,25 +38,26 @@ _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 class Checkpoint(ABC):
     """A checkpoint of any format with tensor names of the Hugging Face format.
 
-    As a context manager, it closes the files at the end and raises an error if a file was changed
-    while it was read.
+    When used as a context manager, it closes all files at the end and raises an error if any file
+    has changed while reading.
 
     Attributes:
-        files: `FolderFiles`. The files of the folder.
+        files: `FolderFiles` for the folder.
         family: `Family` of the model.
         config_file: Path of the file with the configuration.
         config: Dict. The content of `config.json`, or the configuration converted to this format.
-        config_names: Dict {field of `config`: name in the file}, only for fields with another name.
+        config_names: Dict {field in `config`: name in the file}, only for fields that have another
+            name.
         weight_files: Frozen set of strings. Names of the files with tensors.
-        shapes: Dict {tensor name without the prefix of the family: shape}. The shape of dense
-            kernels is (out, in).
-        settings: Dict. The content of `encoder_zoo.json`, or {} if the file is missing.
+        shapes: Dict {tensor name without family prefix: shape}. The shape of dense kernels is (out,
+            in).
+        settings: Dict. Content from `encoder_zoo.json`, or {} if this file is missing.
         listed_settings: Dict. Settings of the entry in `list_presets()`. See
             `registry.listed_settings`.
         is_of_one_task: Boolean. Whether the files belong to a single task, so that its head must be
             complete.
-        head_arguments: Dict {head in `Family.heads`: dict of task arguments that config.json has no
-            fields for}.
+        head_arguments: Dict {head in `Family.heads`: dict with task arguments that have no fields
+            in config.json}.
     """
 
     files: FolderFiles
@@ -95,15 +96,15 @@ class Checkpoint(ABC):
         return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
 
     def set_head(self, name: str, labels: Sequence[str] | None, classes: int = 0) -> None:
-        """Set the fields of `config` for a head and its labels.
+        """Set `config` fields for a head and its labels.
 
         Args:
-            name: String. Name of the head in `Family.heads`.
+            name: String. Head name in `Family.heads`.
             labels: List of strings or None. Labels of the outputs.
-            classes: Integer. Number of outputs if there are no labels. Defaults to 0.
+            classes: Integer. Number of outputs to use without labels. Defaults to 0.
 
         Raises:
-            ValueError: If the number of classes is too large.
+            ValueError: If `classes` is too large.
         """
         if classes > MAX_CLASSES:
             raise ValueError(
@@ -128,8 +129,8 @@ class EnlargedCheckpoint(Checkpoint):
         checkpoint: `Checkpoint` with fewer tokens.
         vocabulary_size: Integer. The new number of tokens.
 
-    Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models. The mean
-    has the smallest effect on the outputs for other tokens.
+    Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models. This mean
+    has the smallest effect on outputs for other tokens.
     """
 
     def __init__(self, checkpoint: Checkpoint, vocabulary_size: int):
@@ -171,7 +172,7 @@ class EnlargedCheckpoint(Checkpoint):
 
 
 def backbone_layers(backbone: Backbone) -> dict[str, str]:
-    """Return a dict {attribute path of a layer in the backbone: name in the checkpoint}."""
+    """Return a dict {attribute path to a backbone layer: name in the checkpoint}."""
     family = backbone.family
     layers = numbered(family.tensors, block_indices(backbone))
     return {**layers, **({"pooler_dense": family.pooler} if backbone.pooler else {})}
@@ -180,7 +181,7 @@ def backbone_layers(backbone: Backbone) -> dict[str, str]:
 def block_indices(backbone: Backbone) -> dict[str, list[int]]:
     """Return a dict {attribute with a list of blocks: index of each distinct block}.
 
-    A block that is repeated has the index of its first occurrence.
+    Repeated blocks use the index at which they first occur.
     """
     encoder = list(backbone.blocks[: backbone.num_layers])
     return {
@@ -216,14 +217,14 @@ def numbered(names: Mapping[str, str], indices: Mapping[str, Sequence[int]]) -> 
 def named_weights(
     model: keras.Model, layers: Mapping[str, str]
 ) -> Iterator[tuple[str, keras.Variable, bool]]:
-    """Yield the weights of layers with their names in the checkpoint.
+    """Yield layer weights with their checkpoint names.
 
     Args:
-        model: Model with the layers.
+        model: Model that contains the layers.
         layers: Dict {attribute path: name in the checkpoint}.
 
     Yields:
-        Tuples (name in the checkpoint, weight, whether the checkpoint stores its transpose).
+        Tuples (name in the checkpoint, weight, whether the checkpoint stores it transposed).
     """
     for path, name in layers.items():
         target = layer_at(model, path)
@@ -248,7 +249,7 @@ def layer_at(model: keras.Model, path: str) -> object:
 
 
 def check_not_quantized(model: keras.Model, path: str) -> None:
-    """Raise an error if the weights of a layer are quantized."""
+    """Raise an error if any weights in a layer are quantized."""
     mode = getattr(layer_at(model, path), "quantization_mode", None)
     if mode is not None:
         raise ValueError(
@@ -261,15 +262,15 @@ def check_not_quantized(model: keras.Model, path: str) -> None:
 def match(
     checkpoint: Checkpoint, model: keras.Model, layers: Mapping[str, str]
 ) -> tuple[dict[str, tuple[keras.Variable, bool]], dict[str, str]]:
-    """Match the weights of layers to the tensors of a checkpoint by name and shape.
+    """Match layer weights to checkpoint tensors by name and shape.
 
     Args:
         checkpoint: `Checkpoint` with the tensors.
-        model: Model with the layers.
+        model: Model that contains the layers.
         layers: Dict {attribute path: name in the checkpoint}.
 
     Returns:
-        matched: Dict {tensor name: (weight, whether the tensor is its transpose)}.
+        matched: Dict {tensor name: (weight, whether the tensor is transposed)}.
         misfits: Dict {tensor name: "missing" or "is (2, 8), expected (3, 8)"}.
     """
     fitting, misfits = {}, {}
@@ -292,7 +293,7 @@ def copy(
     """Assign matched tensors to the weights.
 
     Raises:
-        ValueError: If values are NaN, infinite or too large.
+        ValueError: If any value is NaN, infinite or too large.
     """
     advice = "Pass allow_nonfinite=True to load it anyway."
     for name, (weight, transposed) in matched.items():
@@ -346,7 +347,7 @@ def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
 
 
 def _is_copy(checkpoint: Checkpoint, name: str) -> bool:
-    """Return whether a tensor equals the tensor that it is tied to."""
+    """Check whether a tensor has the same values as the tensor it is tied to."""
     twin = checkpoint.family.tied.get(name)
     return twin in checkpoint.shapes and np.array_equal(
         checkpoint.tensor(name), checkpoint.tensor(twin)

@@ -20,11 +20,11 @@ from encoder_zoo.presets.formats.sentence_transformers import Module
 MARKERS = ("query_marker", "document_marker")
 PUNCTUATION = list(string.punctuation)
 ROLES = {"query": ("query",), "document": ("document", "passage", "corpus")}
-# Fields of `artifact.metadata` that are read, and implemented values of other fields.
+# Fields to read from `artifact.metadata`, and implemented values for other fields.
 STANFORD_FIELDS = ("similarity", "mask_punctuation", "query_token_id", "doc_token_id", "dim")
 STANFORD_FIELDS += ("query_maxlen", "doc_maxlen", "attend_to_mask_tokens")
 STANFORD_BUILT_IN = {"interaction": "colbert", "relu": False, "similarity": "cosine"}
-# {field: reason why it does not change the vectors}
+# {field: why the vectors do not depend on it}
 STANFORD_IRRELEVANT = {
     **dict.fromkeys(("query_token", "doc_token"), "names of the markers, only their ids are used"),
     **dict.fromkeys(
@@ -66,11 +66,11 @@ def of_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
     """Read the settings of PyLate in `config_sentence_transformers.json`.
 
     Args:
-        files: `FolderFiles`. The files of the encoder.
-        tokenizer: Tokenizer of the encoder.
+        files: `FolderFiles` for the encoder.
+        tokenizer: Tokenizer used by the encoder.
 
     Raises:
-        ValueError: If a field has a wrong value.
+        ValueError: If a field value is not valid.
 
     Source: PyLate 1.6, `models/colbert.py`, for the defaults. sentence-transformers 6.2,
     `multi_vector_encoder/model.py`, for `query_expansion`.
@@ -97,10 +97,10 @@ def of_stanford(files: FolderFiles) -> dict[str, object]:
     """Read the settings of the original ColBERT in `artifact.metadata`.
 
     Args:
-        files: `FolderFiles`. The files of the folder.
+        files: `FolderFiles` for the folder.
 
     Raises:
-        ValueError: If a field is unknown or has a value that is not implemented.
+        ValueError: If a field is unknown or its value is not implemented.
 
     Source: Santhanam et al. 2022, ColBERTv2, released code, `infra/config/settings.py`.
     """
@@ -130,17 +130,17 @@ def of_stanford(files: FolderFiles) -> dict[str, object]:
 def of_sentence_transformers(
     files: FolderFiles, masks: list[Module], tokenizer
 ) -> dict[str, object]:
-    """Read the settings of a MultiVectorEncoder from its Transformer, its mask and its prompts.
+    """Read MultiVectorEncoder settings from its Transformer, mask and prompts.
 
-    A prompt that consists of a single token becomes a marker.
+    A prompt that is a single token becomes a marker.
 
     Args:
-        files: `FolderFiles`. The files of the encoder.
+        files: `FolderFiles` for the encoder.
         masks: List of `Module`. The MultiVectorMask modules.
-        tokenizer: Tokenizer of the encoder.
+        tokenizer: Tokenizer used by the encoder.
 
     Raises:
-        ValueError: If a field is unknown or has a wrong value.
+        ValueError: If a field is unknown or its value is not valid.
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`, `multi_vector_encoder`.
     """
@@ -164,15 +164,15 @@ def of_sentence_transformers(
 
 
 def of_bge_m3(files: FolderFiles) -> dict[str, object]:
-    """Read the settings of BGE-M3, which has no markers and no expansion.
+    """Read BGE-M3 settings. This model has no markers and no expansion.
 
     The first token has no vector.
 
     Args:
-        files: `FolderFiles`. The files of the encoder.
+        files: `FolderFiles` for the encoder.
 
     Raises:
-        ValueError: If a field has a wrong value.
+        ValueError: If a field value is not valid.
 
     Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`. Its default length
     is 512 tokens. Here, the default is the length in the folder.
@@ -212,7 +212,7 @@ def _expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, ob
 
 
 def _skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
-    """Read the words that are skipped in documents from the MultiVectorMask modules."""
+    """Read words to skip in documents from MultiVectorMask modules."""
     words: list[str] = []
     for module in masks:
         path = files.path / module.path / CONFIG
@@ -244,8 +244,8 @@ def _prompts(files: FolderFiles) -> dict[str, str]:
 def _marker(prompt: str, tokenizer) -> str | None:
     """Return a prompt as a marker, or None.
 
-    A prompt is a marker if it is tokenized to a single token and does not change the tokens of the
-    following text.
+    A prompt is a marker when tokenization gives a single token and does not affect the text that
+    follows.
     """
     contents = {token["content"] for token in tokenizer.added_tokens}
     for token in (prompt, prompt.strip()):

@@ -42,7 +42,7 @@ COMMON = {
     "num_labels": _COUNT,
     "_num_labels": _COUNT,
     "pad_token_id": rule_of(NonNegativeInt | None),
-    # These fields would change the outputs and are not implemented.
+    # These fields would affect outputs and are not implemented.
     "is_decoder": ABSENT,
     "is_encoder_decoder": ABSENT,
     "add_cross_attention": ABSENT,
@@ -54,16 +54,16 @@ COMMON = {
 def check_config(
     config: Mapping, family: Family, path: pathlib.Path, names: Mapping[str, str] | None = None
 ) -> None:
-    """Check the fields of a configuration that are used.
+    """Check all configuration fields that are used.
 
     Args:
         config: Dict. The content of config.json.
-        family: `Family` with the `config_keys` of the configuration.
+        family: `Family` with `config_keys` for this configuration.
         path: Path of the file for error messages.
         names: Dict {field: name in the file} for fields with another name. Defaults to None.
 
     Raises:
-        ValueError: If a field is missing or has a wrong value.
+        ValueError: If a field is missing or its value is not valid.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
@@ -110,13 +110,13 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
         return
     is_object = isinstance(numbers, Mapping)
     if names and is_object and all(re.fullmatch(r"LABEL_\d+", str(name)) for name in numbers):
-        return  # default names, which remain if only `config.id2label` is set
+        return  # default names, which remain when only `config.id2label` is set
     # Some files store the ids as strings.
     found = {label: str(number) for label, number in numbers.items()} if is_object else {}
     if names:
         inverse = {label: int(i) for i, label in names.items()}
         same = found == {label: str(i) for label, i in inverse.items()}
-        # If two classes have the same name, `label2id` only contains one of them.
+        # For classes with duplicate names, `label2id` only contains one class.
         holds = is_object and (same or len(inverse) < len(names))
         expect(holds, "label2id", f"the inverse of id2label, {shown(inverse)}")
     else:
@@ -126,7 +126,7 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
 
 
 def _rules(family: Family) -> dict[str, Rule]:
-    """Return a dict from the fields of a family's config.json to their rules."""
+    """Return rules for all fields in a family's config.json as a dict."""
     dropouts = [head.dropout for head in family.heads.values() if head.dropout]
     rules = argument_rules(family.backbone)
     own = {key: rules[argument] for argument, key in family.config_keys.items()}
@@ -136,7 +136,7 @@ def _rules(family: Family) -> dict[str, Rule]:
 def backbone_arguments(config: Mapping, family: Family) -> dict:
     """Convert a checked configuration to the constructor arguments of a backbone.
 
-    The result does not contain `pooler`, because it depends on the weights.
+    The result does not contain `pooler` because it depends on the weights.
 
     Args:
         config: Dict. The content of config.json.
@@ -154,11 +154,11 @@ def backbone_arguments(config: Mapping, family: Family) -> dict:
 
 
 def backbone_config(backbone: Backbone, tokenizer) -> dict:
-    """Create the content of config.json for a backbone.
+    """Create config.json content for a backbone.
 
     Args:
         backbone: Backbone. The encoder.
-        tokenizer: Tokenizer that is saved with the backbone, or None.
+        tokenizer: Tokenizer to save with the backbone, or None.
 
     Raises:
         ValueError: If config.json cannot store a setting of the backbone.
@@ -180,7 +180,7 @@ def backbone_config(backbone: Backbone, tokenizer) -> dict:
 
 
 def _check_representable(backbone: Backbone) -> None:
-    """Check that config.json has fields for all settings of the backbone."""
+    """Check that config.json has fields for all backbone settings."""
     family = backbone.family
     for name, default in argument_defaults(type(backbone)).items():
         value = getattr(backbone, name)
@@ -193,7 +193,7 @@ def _check_representable(backbone: Backbone) -> None:
             )
 
 
-# {backbone argument: (attribute path of a layer, axis of its weight with this size)}
+# {backbone argument: (attribute path to a layer, weight axis that has this size)}
 _SIZES = {
     "vocabulary_size": ("embeddings.token_embedding", 0),
     "embedding_dim": ("embeddings.token_embedding", 1),
@@ -217,14 +217,14 @@ def check_sizes(
 
     Args:
         config: Dict. The checked content of config.json.
-        family: `Family` with the `config_keys` of the configuration.
+        family: `Family` with `config_keys` for this configuration.
         shapes: Dict {tensor name: shape}. Shapes of the weights.
         path: Path of config.json for error messages.
         max_bytes: Integer. Maximum size of the weights in float32.
 
     Raises:
-        ValueError: If a size differs from the shapes of the weights, or if the model needs more
-            than `max_bytes`.
+        ValueError: If a size differs from the weight shapes, or if the model needs more than
+            `max_bytes`.
     """
     for argument, (layer, axis) in _SIZES.items():
         key = family.config_keys.get(argument)

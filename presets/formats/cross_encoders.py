@@ -1,7 +1,7 @@
 """Read and write cross-encoders of sentence-transformers.
 
 Up to version 5.3, a folder contains a classifier of transformers with an additional field in
-config.json. Folders of later versions have a `modules.json` with one module.
+config.json. Later versions write a `modules.json` file with one module.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
     """Return the activation of a cross-encoder's scores, "sigmoid" or "linear".
 
     Args:
-        files: `FolderFiles`. The files of the encoder.
+        files: `FolderFiles` for the encoder.
         config: Dict. The content of config.json.
 
     Raises:
-        ValueError: If the activation is not implemented.
+        ValueError: If this activation is not implemented.
 
     Source: sentence-transformers 6.2, `cross_encoder/model.py`.
     """

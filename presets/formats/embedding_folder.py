@@ -43,8 +43,8 @@ _TYPES = "sentence_transformers.models."
 class EmbeddingFolder(FolderFormat):
     """The folder of a SentenceTransformer for `TextEmbedder`.
 
-    A folder without `modules.json` contains only an encoder. In this case, the default pooling is
-    used, and a warning is logged.
+    A folder without `modules.json` contains only an encoder. When this happens, default pooling is
+    used and a warning is logged.
     """
 
     opened_by = "SentenceTransformer"
@@ -149,10 +149,10 @@ def embedder_settings(task: keras.Model) -> dict[str, object]:
 
 
 def _pooling_config(task: keras.Model) -> dict[str, object]:
-    """Create the configuration of a Pooling module with as few fields as possible.
+    """Create a Pooling module configuration with as few fields as possible.
 
     Version 2.2 rejects fields of later versions. Flags cannot store the order in which vectors are
-    concatenated. For another order, a list of modes is written, which versions before 5.4 reject.
+    concatenated. For any other order, this writes a list that versions before 5.4 reject.
     """
     modes, width = _as_list(task.pooling), task.backbone.hidden_dim
     if modes == [mode for mode in POOLING_FLAGS.values() if mode in modes]:

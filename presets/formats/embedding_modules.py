@@ -47,7 +47,7 @@ ACTIVATIONS = {
     "silu": "torch.nn.modules.activation.SiLU",
 }
 _ACTIVATION = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)")
-# Names of the input tensors of modules: the vector of a text, or the vectors of its tokens.
+# Input tensor names for modules: one vector per text, or one vector per token.
 SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"
 
 
@@ -57,15 +57,15 @@ def read_pooling(
     """Read the configuration of a Pooling module.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
-        module: `Module`. The Pooling module.
+        files: `FolderFiles` for the whole folder.
+        module: Pooling `Module` to read.
         width: Integer or None. Dimension of the encoder's vectors. None skips the check.
 
     Returns:
-        A tuple of the `pooling` of `TextEmbedder` and a boolean, whether prompts are pooled.
+        A tuple (`pooling` for `TextEmbedder`, whether to pool prompts).
 
     Raises:
-        ValueError: If a field has a wrong value, or if the dimension differs from `width`.
+        ValueError: If a field value is not valid, or if dimensions differ from `width`.
     """
     config, path = _module_config(files, module)
     own = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
@@ -95,16 +95,16 @@ def read_dense(
     """Read the configuration of a Dense module.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
-        module: `Module`. The Dense module.
+        files: `FolderFiles` for the whole folder.
+        module: Dense `Module` to read.
         width: Integer. Dimension of the input vectors.
-        embedding: String. Name of the input tensor, `SENTENCE` or `TOKENS`. Defaults to `SENTENCE`.
+        embedding: String. Input tensor name, `SENTENCE` or `TOKENS`. Defaults to `SENTENCE`.
 
     Returns:
         A dict, an entry of `dense` of `TextEmbedder`.
 
     Raises:
-        ValueError: If a field has a wrong value, or if `in_features` differs from `width`.
+        ValueError: If a field value is not valid, or if `in_features` differs from `width`.
     """
     config, path = _module_config(files, module)
     sizes, flags = ("in_features", "out_features"), ("bias", "use_residual")
@@ -133,10 +133,10 @@ def read_dense(
 def read_dense_layers(
     files: FolderFiles, modules: Sequence[Module], width: int, embedding: str = SENTENCE
 ) -> list[dict[str, object]]:
-    """Read the configurations of all Dense modules and check the shapes of their weights.
+    """Read all Dense module configurations and check their weight shapes.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
+        files: `FolderFiles` for the whole folder.
         modules: List of `Module`. The output of each module is the input of the next one.
         width: Integer. Dimension of the input vectors of the first module.
         embedding: String. Name of the input tensor. See `read_dense`. Defaults to `SENTENCE`.
@@ -156,14 +156,14 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
     """Read the configuration of a SpladePooling module.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
-        module: `Module`. The SpladePooling module.
+        files: `FolderFiles` for the whole folder.
+        module: SpladePooling `Module` to read.
 
     Returns:
-        A tuple of the pooling and the activation of `SparseEncoder`.
+        A tuple with `pooling` and `activation` for `SparseEncoder`.
 
     Raises:
-        ValueError: If a field has a value that is not implemented.
+        ValueError: If a field value is not implemented.
 
     Source: sentence-transformers 6.2, `sparse_encoder/modules/splade_pooling.py`.
     """
@@ -181,15 +181,15 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
 
 
 def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENCE) -> None:
-    """Check the configuration of a Normalize module, if it has one.
+    """Check a Normalize module's configuration, if it has one.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
-        module: `Module`. The Normalize module.
-        embedding: String. Name of the input tensor, `SENTENCE` or `TOKENS`. Defaults to `SENTENCE`.
+        files: `FolderFiles` for the whole folder.
+        module: Normalize `Module` to read.
+        embedding: String. Input tensor name, `SENTENCE` or `TOKENS`. Defaults to `SENTENCE`.
 
     Raises:
-        ValueError: If the input or output of the module is another tensor.
+        ValueError: If the module reads or writes another tensor.
     """
     if f"{module.path}/{CONFIG}" in files:
         config, path = _module_config(files, module)
@@ -199,16 +199,16 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
 
 
 def read_activation(name: object, field: object, expected: tuple[str, ...] = ()) -> str:
-    """Convert the class name of an activation in PyTorch to its name in Keras.
+    """Convert a PyTorch activation class name to its Keras name.
 
     Args:
-        name: Value in the file.
+        name: Value found in the file.
         field: Name of the file and the field for error messages.
         expected: Tuple of strings. Keras names of allowed activations. An empty tuple allows all of
             `ACTIVATIONS`. Defaults to ().
 
     Raises:
-        ValueError: If the activation is not implemented.
+        ValueError: If this activation is not implemented.
 
     Example:
         >>> read_activation("torch.nn.modules.activation.Tanh", "config.json")
@@ -239,21 +239,21 @@ def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
 
 
 def _check_names(config: Mapping, names: tuple[str, ...], path: object, embedding: str) -> None:
-    """Raise an error if the input or output of a module is another tensor."""
+    """Raise an error if a module reads or writes another tensor."""
     for name in names:
         read_field(config, name, one_of(embedding), path)
 
 
 PT = {"format": "pt"}  # metadata that transformers expects in safetensors files
-# {attribute of a projection: name in its weights}
+# {projection attribute: name in its weights}
 _LAYERS = {"dense": "linear", "residual_dense": "residual"}
 
 
 class ModuleCheckpoint(Checkpoint):
-    """The weights of a module in a subfolder.
+    """Module weights in a subfolder.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
+        files: `FolderFiles` for the whole folder.
         module: `Module` with weights.
     """
 
@@ -270,11 +270,11 @@ class ModuleCheckpoint(Checkpoint):
 
 
 def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: int) -> None:
-    """Check the shapes of the weights of a Dense module before its layer is created.
+    """Check weight shapes for a Dense module before creating its layer.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
-        module: `Module`. The Dense module.
+        files: `FolderFiles` for the whole folder.
+        module: Dense `Module` to read.
         dense: Dict. The settings from `read_dense`.
         width: Integer. Dimension of the input vectors.
     """
@@ -299,12 +299,12 @@ def load_dense(
 
     Args:
         layer: `Projection` layer.
-        files: `FolderFiles`. The files of the whole folder.
-        module: `Module`. The Dense module.
+        files: `FolderFiles` for the whole folder.
+        module: Dense `Module` to read.
         allow_nonfinite: Boolean. See `Safeguards`.
 
     Raises:
-        ValueError: If the weights have other shapes.
+        ValueError: If weight shapes differ.
     """
     advice = (
         " The given pooling does not fit the dense layers of the preset. Remove it, or also pass "
@@ -338,13 +338,13 @@ def dense_files(
         paths: List of strings. The subfolder of each layer.
         width: Integer. Dimension of the input vectors of the first layer.
         name: String. Name of the argument that contains the layers, for error messages.
-        dtype: Dtype of the stored weights, or None to keep their dtypes.
+        dtype: Dtype to use for stored weights, or None to keep each dtype.
 
     Returns:
         A dict from file paths to their contents.
 
     Raises:
-        ValueError: If sentence-transformers does not support the activation of a layer.
+        ValueError: If sentence-transformers does not support a layer's activation.
     """
     files: dict[str, object] = {}
     for i, (layer, path) in enumerate(zip(layers, paths, strict=True)):
@@ -373,7 +373,7 @@ def _dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str,
 
 
 def _arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
-    """Return the weights of a `Projection` with their names in files."""
+    """Return `Projection` weights with their names in files."""
     for path in _LAYERS:
         check_not_quantized(layer, path)
     return {
@@ -383,14 +383,14 @@ def _arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
 
 
 class LinearFile(Checkpoint):
-    """The weights of a linear layer in a separate file, as in BGE-M3.
+    """Linear layer weights in a separate file, as BGE-M3 stores them.
 
     Args:
-        files: `FolderFiles`. The files of the folder.
+        files: `FolderFiles` for the folder.
         name: String. Name of a PyTorch file with "weight" and optionally "bias".
 
     Raises:
-        ValueError: If the file contains other tensors, or if the shapes do not match.
+        ValueError: If the file contains other tensors, or if shapes do not match.
 
     Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`.
     """
@@ -420,7 +420,7 @@ class LinearFile(Checkpoint):
         return self._file.read(name)
 
     def check_width(self, width: int) -> None:
-        """Raise an error if the input dimension of the layer differs from the encoder.
+        """Raise an error when the layer expects another input dimension than the encoder has.
 
         Args:
             width: Integer. Dimension of the encoder's vectors.
@@ -435,7 +435,7 @@ class LinearFile(Checkpoint):
         """Assign the weights to a `Projection`.
 
         Raises:
-            ValueError: If the weights have other shapes.
+            ValueError: If weight shapes differ.
         """
         _load(layer, self, allow_nonfinite)
 

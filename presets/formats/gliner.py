@@ -1,9 +1,8 @@
 """Read and write folders of gliner, which extracts entities of arbitrary types.
 
-A folder contains `gliner_config.json`, which includes the configuration of the encoder, the
-weights, and a tokenizer. The tensors of the encoder have a prefix. Folders of older versions only
-contain the name of the encoder. In this case, its configuration and tokenizer are downloaded from
-the hub.
+Each folder contains `gliner_config.json` (including the encoder configuration), the weights, and a
+tokenizer. All encoder tensors have a prefix. Folders of older versions only contain the name of the
+encoder. In this case, the encoder configuration and tokenizer are downloaded from the hub.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ _OTHERS = {
 
 @dataclasses.dataclass(frozen=True)
 class SpanHeadRecord(Head):
-    """The layers that follow the encoder in a folder of gliner.
+    """Layers in a gliner folder that follow the encoder.
 
     Attributes:
         span_mode: String. Method that computes span vectors from word vectors.
@@ -121,7 +120,7 @@ def read_config(files: FolderFiles) -> dict:
     """Read and check `gliner_config.json`. Missing fields have the defaults of gliner.
 
     Raises:
-        ValueError: If a field has a wrong value or a value that is not implemented.
+        ValueError: If a field value is not valid or not implemented.
     """
     config, path = files.read_json(GLINER), files.path / GLINER
     for field, what in _OTHERS.items():
@@ -148,17 +147,16 @@ def read_config(files: FolderFiles) -> dict:
 
 
 def encoder_address(files: FolderFiles) -> str | None:
-    """Return the address of the encoder if the folder does not contain all its files, else None.
+    """Return an address to download the encoder from if files are missing, else None.
 
-    Folders of versions before 0.2.7 have neither the configuration nor the tokenizer of the
-    encoder.
+    Versions before 0.2.7 store neither the encoder's configuration nor its tokenizer.
 
     Args:
-        files: `FolderFiles`. The files of the folder.
+        files: `FolderFiles` for the folder.
 
     Raises:
-        ValueError: If the configuration or tokenizer of the encoder is missing, and the folder does
-            not name a repository.
+        ValueError: If the encoder's configuration or tokenizer is missing, and no repository is
+            named.
     """
     config = read_config(files)
     if config["encoder_config"] is not None and any(n in files for n in tokenizer_file_names()):
@@ -179,12 +177,11 @@ def read_encoder(
     """Read the configuration and the tokenizer of an encoder.
 
     Args:
-        files: `FolderFiles`. The files of a folder of gliner.
-        encoder: `FolderFiles` or None. The files of the encoder on the hub, if the folder is
-            incomplete.
+        files: `FolderFiles` for a gliner folder.
+        encoder: `FolderFiles` or None. Encoder files on the hub, when the folder is not complete.
 
     Returns:
-        A tuple of the content of config.json and the tokenizer.
+        A tuple (config.json content, tokenizer).
     """
     config = read_config(files)
     own = config["encoder_config"]
@@ -199,17 +196,17 @@ def read_encoder(
 
 
 class GlinerCheckpoint(HuggingFaceCheckpoint):
-    """A folder of gliner with the encoder and the layers that follow it.
+    """A gliner folder with an encoder and the layers that follow it.
 
-    The layers keep the names that they have in gliner.
+    Layer names are the same as in gliner.
 
     Args:
-        files: `FolderFiles`. The files of the folder.
-        settings: Dict. The content of `encoder_zoo.json`.
+        files: `FolderFiles` for the folder.
+        settings: Dict. Content from `encoder_zoo.json`.
         encoder: `FolderFiles` or None. See `read_encoder`. Defaults to None.
 
     Attributes:
-        gliner: Dict. The content of `gliner_config.json` with the defaults of gliner.
+        gliner: Dict. Content from `gliner_config.json`, with gliner defaults.
     """
 
     is_of_one_task = True
@@ -228,7 +225,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
 
 
 class GlinerFolder(FolderFormat):
-    """The folder of gliner for `EntityExtractor`. Other folders have no further arguments."""
+    """The folder of gliner for `EntityExtractor`. Other folders do not need further arguments."""
 
     opened_by = "GLiNER"
     settings = ("max_words", "label_marker", "separator")

@@ -1,4 +1,4 @@
-"""Read folders in the Hugging Face format, with weights in one file or in shards."""
+"""Read folders in Hugging Face format. Weights can be in one file or in shards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WRAPPERS = ("module.", "_orig_mod.", "model.")
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """A tensor in a file, or slice number `part` of `parts` equal slices of its rows."""
+    """A tensor in a file, or slice number `part` when its rows are split into `parts` slices."""
 
     file: SafetensorsFile | PyTorchFile
     name: str
@@ -52,16 +52,16 @@ class HuggingFaceCheckpoint(Checkpoint):
     """A folder with `config.json` and `model.safetensors` or `pytorch_model.bin`, or shards.
 
     Args:
-        files: `FolderFiles`. The files of the folder.
-        settings: Dict. The content of `encoder_zoo.json`.
+        files: `FolderFiles` for the folder.
+        settings: Dict. Content from `encoder_zoo.json`.
         config_name: String. Name of the configuration file. Defaults to "config.json".
-        config: Dict or None. The configuration of the encoder, if it is only a part of the file.
+        config: Dict or None. Configuration for the encoder, if it is only part of the file.
             Defaults to None, which reads the whole file.
         wrapper: String or None. Prefix of the encoder's tensors. Defaults to None, which detects
             the prefix with `_wrapper_of`.
 
     Raises:
-        ValueError: If a file is missing, damaged, or has wrong values.
+        ValueError: If a file is missing or damaged, or if its values are not valid.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         return self._tensors[name].read()
 
     def _read_alias(self) -> None:
-        """Rename a head that is an alias of another head. See `Family.aliases`."""
+        """Rename a head that is an alias for another head. See `Family.aliases`."""
         for name, alias in self.family.aliases.items():
             if self.config.get("architectures") == [self.family.class_prefix + name]:
                 output = self.family.heads[alias.head].output
@@ -123,7 +123,7 @@ def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
     """Open the weight files. safetensors files are preferred to PyTorch files.
 
     Raises:
-        ValueError: If there are no weights, or if a file is damaged.
+        ValueError: If no weights are found, or if a file is damaged.
     """
     for weights in WEIGHT_FORMATS:
         read = _READERS[weights]
@@ -187,13 +187,13 @@ def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
 
 
 def _has_blocks(family: Family, raw_names: list[str]) -> bool:
-    """Return whether tensor names match the blocks of a family."""
+    """Check whether tensor names match blocks in a family."""
     stems = tuple(name.format(0) for name in family.tensors.values() if "{}" in name)
     return any(_normalize(name, family).startswith(stems) for name in raw_names)
 
 
 def _wrapper_of(raw_names: list[str], family: Family) -> str:
-    """Return the common prefix of all tensors if the model is part of another module, or "".
+    """Return the prefix that all tensors share when the model is part of another module, or "".
 
     Example:
         >>> names = ["net.bert.embeddings.word_embeddings.weight", "net.classifier.weight"]
@@ -226,7 +226,7 @@ def _normalize(name: str, family: Family) -> str:
 
 
 def _renamed(name: str, other: str, ours: str) -> str:
-    """Replace a prefix of a name. {} matches a number that is copied to the new prefix.
+    """Replace a name's prefix. {} matches a number, which is copied to the new prefix.
 
     Example:
         >>> _renamed("layers.3.norm1.bias", "layers.{}.norm1.", "layers.{}.norm.")
@@ -242,7 +242,7 @@ def _renamed(name: str, other: str, ours: str) -> str:
 def _stored_tensors(
     file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family, wrapper: str
 ) -> Iterator[tuple[str, _Stored]]:
-    """Yield the name of a tensor and its location. Fused tensors are split, see `Family.fused`."""
+    """Yield tensor names and where to find them. Fused tensors are split, see `Family.fused`."""
     name, shape = _normalize(raw_name.removeprefix(wrapper), family), file.shapes[raw_name]
     for fused, parts in family.fused.items():
         names = [_renamed(name, fused, part) for part in parts]

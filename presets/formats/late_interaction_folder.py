@@ -1,8 +1,8 @@
 """Read and write the folders of late interaction models.
 
-Four layouts are read: ColBERT, PyLate, sentence-transformers since version 6, and BGE-M3. The
-layout of PyLate is written, which sentence-transformers also reads. If the first token has no
-vector, the layout of BGE-M3 is written. Any encoder or text embedding model can become a late
+Four layouts are read: ColBERT, PyLate, sentence-transformers since version 6, and BGE-M3. Otherwise
+it writes the PyLate layout, which sentence-transformers also reads. If the first token has no
+vector, this writes the BGE-M3 layout. Any encoder or text embedding model can become a late
 interaction model with a new projection.
 """
 
@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-# Default markers for models without markers, as in PyLate. Each marker with its space is a token.
+# Default markers for models without markers, as in PyLate. Each marker is one token, including its
+# space.
 NEW_MARKERS = {"query_marker": "[Q] ", "document_marker": "[D] "}
 _STANFORD, _PYLATE, _ST, _ENCODER = "HF_ColBERT", "ColBERT", "MultiVectorEncoder", "encoder"
 _BGE_M3 = "BGE-M3"
@@ -67,7 +68,7 @@ _PROJECTION = {"dense": "linear"}  # name of the projection in ColBERT
 
 
 def _form(preset: Checkpoint | TokenizerPreset) -> str:
-    """Return the layout of the files of a preset."""
+    """Return the file layout for a preset."""
     settings = theirs.model_settings(preset.files.root)
     if _STANFORD in (preset.config.get("architectures") or []):
         return _STANFORD
@@ -176,7 +177,7 @@ class LateInteractionFolder(FolderFormat):
 
 
 def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-    """Return the preprocessor settings of a preset in any layout, such as markers and lengths."""
+    """Return preprocessor settings for a preset in any layout, such as markers and lengths."""
     form, files = _form(preset), preset.files
     if form == _STANFORD:
         return of_stanford(files)
@@ -224,7 +225,7 @@ def _settings_of_projection(units: int, activation: str, use_bias: bool, residua
 
 
 def _modules(files: FolderFiles, form: str) -> list[Module]:
-    """Read the modules of a folder and check them."""
+    """Read and check all modules in a folder."""
     modules = theirs.read_modules(files)
     kinds = [module.kind for module in modules]
     allowed = {
@@ -245,19 +246,19 @@ def _modules(files: FolderFiles, form: str) -> list[Module]:
 def hybrid_files(
     dense: keras.Model, terms: keras.Model, tokens: keras.Model, dtype: object
 ) -> dict[str, bytes]:
-    """Create the files of a BGE-M3 model in addition to the files of its `TextEmbedder`.
+    """Create BGE-M3 files that are needed in addition to `TextEmbedder` files.
 
     Args:
         dense: `TextEmbedder`.
         terms: `SparseEncoder` with token weights.
         tokens: `LateInteraction`.
-        dtype: Dtype of the weights of the heads, or None to keep their dtypes.
+        dtype: Dtype to use for head weights, or None to keep each dtype.
 
     Returns:
         A dict from file names to contents.
 
     Raises:
-        ValueError: If the files of BGE-M3 cannot store a setting.
+        ValueError: If BGE-M3 files cannot store a setting.
     """
     found = (terms.pooling, terms.similarity_function), tokens.similarity_function
     expected = ("token_weights", "dot"), "meanmaxsim"
@@ -306,7 +307,7 @@ def _bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
 
 
 def _pylate_settings(task: keras.Model) -> dict[str, object]:
-    """Create the settings of a model. Models without a preprocessor have the defaults of PyLate."""
+    """Create model settings. PyLate defaults are used for models without a preprocessor."""
     preprocessor, longest = task.preprocessor, task.backbone.max_sequence_length
     settings = {"model_type": _PYLATE, "default_prompt_name": None}
     settings["similarity_fn_name"] = _SIMILARITIES[task.similarity_function]

@@ -1,4 +1,4 @@
-"""Names of the files in a preset."""
+"""File names in a preset."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRANSFORMER_SETTINGS = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
-# Additional files without weights, and with weights.
+# Additional files, first for presets without weights and then for presets with weights.
 MODULE_SETTINGS = (MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS, ROUTER, IDF)
 LINEAR = (SPARSE_LINEAR, COLBERT_LINEAR)
 _MODULE_FOLDER = "[0-9]*_*"  # such as 1_Pooling
@@ -36,11 +36,11 @@ _ROUTE_FOLDER = "*_[0-9]_*"  # such as query_0_SparseStaticEmbedding
 
 
 class WeightFormat(NamedTuple):
-    """Names of weight files. The weights are in one file, or in shards with an index.
+    """Names of weight files. Weights are stored in one file, or in shards with an index.
 
     Attributes:
-        file: String. Name of a file with all weights.
-        index: String. Name of the index of shards.
+        file: String. Name for a file with all weights.
+        index: String. Name for the shard index.
         shards: String. Regular expression for the names of shards.
         patterns: Tuple of strings. Patterns for the names of all these files, including names that
             other programs use.
@@ -52,7 +52,7 @@ class WeightFormat(NamedTuple):
     patterns: tuple[str, ...]
 
     def is_index_or_shard(self, name: str) -> bool:
-        """Return whether a file is a shard or the index of the shards.
+        """Check whether a file is a shard or a shard index.
 
         Example:
             >>> WEIGHT_FORMATS[0].is_index_or_shard("model-00001-of-00002.safetensors")

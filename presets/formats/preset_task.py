@@ -17,17 +17,16 @@ if TYPE_CHECKING:
 
 
 class FolderFormat:
-    """The files of a preset in addition to config.json, the weights and the tokenizer.
+    """Preset files to write in addition to config.json, the weights and the tokenizer.
 
     The base class adds no files, as in transformers. Subclasses implement the layouts of other
     libraries.
 
     Attributes:
-        opened_by: String or None. Class of sentence-transformers or gliner that opens the folder.
+        opened_by: String or None. Class in sentence-transformers or gliner that opens the folder.
             None means a class of transformers.
-        settings: Tuple of strings. Arguments of the task and its preprocessor that are stored in
-            these files. They are not stored in `encoder_zoo.json`, and `from_preset` does not pass
-            them to the backbone.
+        settings: Tuple of strings. Task and preprocessor arguments that these files store. They are
+            not written to `encoder_zoo.json` and not passed to the backbone by `from_preset`.
         encoder_prefix: String or None. Prefix of the encoder's tensors, if these files contain the
             configuration instead of config.json. None means the tensor names of transformers.
     """
@@ -37,65 +36,65 @@ class FolderFormat:
     encoder_prefix: str | None = None
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
-        """Read the arguments of the task from the files.
+        """Read task arguments from the files.
 
         Args:
-            checkpoint: `Checkpoint`. The opened preset.
-            given: Dict of arguments from the caller, which have priority.
+            checkpoint: Open `Checkpoint` to load from.
+            given: Dict with arguments from the caller. They have priority.
 
         Returns:
             A dict from names of arguments to values. A `FolderFiles` value is opened as a model of
                 the same class.
 
         Raises:
-            ValueError: If the content of a file is invalid. The message contains its path.
+            ValueError: If file contents are not valid. The message contains its path.
         """
         return {}
 
     def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-        """Read the arguments of the preprocessor from the files.
+        """Read preprocessor arguments from the files.
 
         Args:
             preset: The opened preset.
-            tokenizer: Tokenizer of the preset.
+            tokenizer: Tokenizer loaded from the preset.
 
         Returns:
             A dict from names of arguments to values.
 
         Raises:
-            ValueError: If a field has a wrong value.
+            ValueError: If a field value is not valid.
         """
         return {}
 
     def tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> Sequence[str]:
-        """Return the tokens that the task needs and that are missing in the tokenizer.
+        """Return tokens that the task needs but the tokenizer does not have.
 
         Args:
             preset: The opened preset.
-            tokenizer: Tokenizer of the preset.
-            given: Dict of arguments from the caller.
+            tokenizer: Tokenizer loaded from the preset.
+            given: Dict with arguments from the caller.
         """
         return ()
 
     def restore(
         self, task: PresetTask, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
     ) -> set[str]:
-        """Load the weights of layers that follow the backbone and are not part of `Family.heads`.
+        """Load weights for layers that follow the backbone and are not in `Family.heads`.
 
         Args:
-            task: Task that was created with `arguments`.
-            checkpoint: `Checkpoint`. The opened preset.
-            given: Dict of arguments from the caller.
+            task: Task created with `arguments`.
+            checkpoint: Open `Checkpoint` to load from.
+            given: Dict with arguments from the caller.
             allow_nonfinite: Boolean. See `presets.opening.Safeguards`.
 
         Returns:
-            A set of names of the loaded tensors of the checkpoint. Tensors in separate files are
+            A set with the checkpoint names for all loaded tensors. Tensors in separate files are
                 not included.
         """
         return set()
 
     def weights(self, task: PresetTask) -> list[keras.Variable]:
-        """Return the weights in `files` and the weights that only training uses."""
+        """Return weights stored in `files` and weights that are only used in training."""
         return []
 
     def files(self, task: PresetTask, dtype: object = None) -> dict[str, object]:
@@ -103,11 +102,12 @@ class FolderFormat:
 
         Args:
             task: Task to save.
-            dtype: Dtype of the stored weights. Defaults to None, which keeps their dtypes.
+            dtype: Dtype of the stored weights. Defaults to None, which keeps each dtype.
 
         Returns:
             A dict from paths in the folder to bytes. These files replace tokenizer files with the
-                same name. A model instead of bytes is saved to the subfolder with this path.
+                same name. To save a model in a subfolder, map its path to the model instead of
+                bytes.
         """
         return {}
 
@@ -125,16 +125,16 @@ TRANSFORMERS_FOLDER = FolderFormat()
 
 @dataclasses.dataclass(frozen=True)
 class TaskRecord:
-    """The properties of a task class that other code reads.
+    """Task class properties used by other code.
 
     Subclasses change properties with `record = dataclasses.replace(Base.record, ...)`.
 
     Args:
-        name: String. Name in `TASKS` and in `encoder_zoo.json`.
+        name: String. Name to use in `TASKS` and `encoder_zoo.json`.
         preprocessor_class: Class of the preprocessor.
-        head: String. Key of the head in `Family.heads`, which is also the suffix of the class name
-            in transformers. Defaults to "Model", which needs no head.
-        default_head: `Head` or None. Head for families without this key. None means that these
+        head: String. Head name in `Family.heads`, which is also a class name suffix in
+            transformers. Defaults to "Model", which needs no head.
+        default_head: `Head` or None. Head for families without this key. None means that such
             families are not supported. Defaults to None.
         pipeline_tag: String. Name of the task on the Hugging Face Hub. Defaults to
             "feature-extraction".
@@ -145,24 +145,25 @@ class TaskRecord:
         answer_type: TypedDict or None. Type of the results, if the results can be empty lists.
             Defaults to None.
         answer_settings: Tuple of strings. Constructor arguments for inference. They are saved in
-            `encoder_zoo.json` with the arguments of the preprocessor.
-        tuned_settings: Dict from names of settings that depend on the weights to tuples (initial
-            value, name of the method that tunes it). `fit` resets them to the initial value.
-        distilled_settings: Tuple of strings. Arguments of the task and its preprocessor that a
-            student copies from its teacher.
+            `encoder_zoo.json` together with preprocessor arguments.
+        tuned_settings: Dict that maps settings that depend on the weights to tuples (initial value,
+            name for the method that tunes it). `fit` resets them to the initial value.
+        distilled_settings: Tuple of strings. Task and preprocessor arguments that students copy
+            from a teacher.
         instead_of_predict: String or None. Advice for raw texts, if `predict` only accepts prepared
             inputs. Defaults to None.
         only_saved_model: String or None. Feature that can only be exported as a SavedModel. For
             such a task, `for_cpu` converts only the backbone, with the output "sequence_output".
             Defaults to None.
-        file_advice: String. End of the error message for a path that is passed instead of texts.
+        file_advice: String. Last part to use in error messages when a path was passed instead of
+            texts.
         folder: `FolderFormat` of its presets. Defaults to the format of transformers.
         learning_rate: Float or None. Peak of the default learning rate. None means the value of the
             family. Defaults to None.
         warmup: Float or None. Fraction of the steps in which the learning rate increases. None
             means the usual value. Defaults to None.
-        of_pairs: Boolean or None. Whether the head distinguishes the segments of a pair, for
-            families that have both types of heads with the same name. Defaults to None.
+        of_pairs: Boolean or None. Whether the head handles pair segments separately, for families
+            that use the same name for both head types. Defaults to None.
         has_classes: Boolean. Whether the outputs are classes with `labels` and `num_classes`.
             Defaults to False.
         labels_tokens: Boolean. Whether labels and results belong to tokens. Defaults to False.
@@ -176,12 +177,12 @@ class TaskRecord:
         group_lengths: Boolean. Whether `fit` groups examples of similar length into batches.
             Defaults to True.
         packs_batches: Boolean. Whether the texts of a batch can be packed on JAX. See
-            `choose_sequence_counts`. Packing requires that `logits_of` computes the outputs from
-            `encoded`, and that the loss is a mean over examples, independent of their batches.
-            Defaults to False.
+            `choose_sequence_counts`. Packing requires `logits_of` to compute outputs from
+            `encoded`, and a loss that averages over examples without depending on batches. Defaults
+            to False.
         goes_step_by_step: String or None. Name of a recurrent layer, such as "an LSTM". TensorFlow
-            does not compile its training with XLA, because XLA needs a fixed number of steps.
-            Defaults to None.
+            does not use XLA for training it, because XLA needs a fixed number of steps. Defaults to
+            None.
 
     Example:
         >>> from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -226,17 +227,17 @@ class PresetTask(Protocol):
         record: `TaskRecord` of the task class.
         head_record: `Head` of the backbone's family.
         problem_type: String as in config.json, or None for tasks without problem types.
-        labels: List of strings or None. Names of the classes.
+        labels: List of strings or None. Class names.
         num_classes: Integer or None. Number of classes.
         new_head: Tuple of arrays or None. Initial weights of a new head. None means that the
-            checkpoint has the head.
+            checkpoint contains a head.
         kept_weights: Dict from tensor names to values in the checkpoint, for a head that `fit`
             builds.
-        given_head: Layer from the user that replaces the head of the family, or None.
+        given_head: Layer that users pass to replace the family's head, or None.
         weights_before_adapters: Dict of arrays. See `adapters.weights_before_adapters`.
-        head: Layers that follow the backbone, or None.
+        head: Layers to apply after the backbone, or None.
         backbone: Backbone. The encoder.
-        preprocessor: Preprocessor of the class `record.preprocessor_class`, or None.
+        preprocessor: Preprocessor from `record.preprocessor_class`, or None.
         learning_rate: Float. Recommended peak learning rate for further training.
         default_learning_rate: Float. Peak learning rate of the family.
         last_evaluation: Dict of floats. Results of the last `evaluate` with the current weights,
@@ -261,21 +262,21 @@ class PresetTask(Protocol):
 
     @classmethod
     def head_of(cls, family: Family) -> Head:
-        """Return the head of the family for this task."""
+        """Return the family's head for this task."""
 
     @classmethod
     def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
         """Return the constructor arguments in config.json. The caller's arguments have priority."""
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Return why the head of a checkpoint cannot be loaded, or None if it can be loaded."""
+        """Explain why a checkpoint head cannot be loaded. Return None if it can be loaded."""
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
-        """Return the row of each label in the head of a checkpoint with partly different labels.
+        """Return each label's row in a checkpoint head that only has some labels in common.
 
-        The row of a new label is None. If the head is used without changes or not at all, the
-        result is None.
+        The row of a new label is None. The result is None when the head is used without changes or
+        not used at all.
         """
 
     def train_pooler(self) -> None:
-        """Unfreeze the pooler if the head uses its output."""
+        """Unfreeze the pooler if this head uses its output."""

@@ -1,8 +1,8 @@
-"""Read folders of all versions of sentence-transformers, and write their common files.
+"""Read folders from all sentence-transformers versions, and write files that all models share.
 
 `modules.json` lists the modules of a model: an encoder, a pooling, dense layers, a normalization.
-The files of each module are in the root or in a subfolder. The classes in `modules.json` are never
-imported.
+Files for each module are in the root or in a subfolder. This module never imports classes named in
+`modules.json`.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ ENCODERS = ("Transformer", "MLMTransformer")  # MLMTransformer up to version 5.3
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
 STATIC = "StaticEmbedding"  # a table of token vectors instead of an encoder
 KINDS += ("MLMTransformer", "SpladePooling", "MultiVectorMask", STATIC, "Router")
-# Modules in the routes of a Router. IDF is the older name of SparseStaticEmbedding.
+# Modules that can be used in Router routes. IDF is the older name of SparseStaticEmbedding.
 ROUTED = (*ENCODERS, "SpladePooling", "SparseStaticEmbedding", "IDF")
 _TYPE = re.compile(r"(?:sentence_transformers|pylate)(?:\.\w+)*\.(\w+)")
 _TEXT_OUTPUT = "last_hidden_state"
-# {task in transformers: name of the output of a Transformer}
+# {task in transformers: output name for a Transformer}
 _OUTPUTS = {
     "feature-extraction": "token_embeddings",
     "fill-mask": "token_embeddings",
     "sequence-classification": "scores",
 }
-# Fields of `sentence_bert_config.json` that are read.
+# Fields to read from `sentence_bert_config.json`.
 _READ = ("max_seq_length", "do_lower_case", "transformer_task", "modality_config")
 _READ += ("module_output_name",)
 # Fields that are only read for late interaction. For other models they must be null.
 OF_ROLES = ("query_length", "document_length", "query_expansion")
-# {field: reason why it does not change the outputs}
+# {field: why the outputs do not depend on it}
 IRRELEVANT = {
     "unpad_inputs": "packs texts without padding, with equal outputs",
     "backend": "choice of a library",
@@ -67,12 +67,12 @@ IRRELEVANT = {
     "config_kwargs.trust_remote_code": "code in a folder is never run",
     "config_kwargs.use_cache": "used by decoders only",
 }
-# Fields of `config_sentence_transformers.json` that are read, including fields of PyLate.
+# Fields to read from `config_sentence_transformers.json`, including PyLate fields.
 MODEL_FIELDS = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
 MODEL_FIELDS += ("max_active_dims", "activation_fn", "model_type", "query_prefix")
 MODEL_FIELDS += ("document_prefix", "do_query_expansion", "attend_to_expansion_tokens")
 MODEL_FIELDS += ("skiplist_words", *OF_ROLES)
-# {field: reason why it does not change the outputs}
+# {field: why the outputs do not depend on it}
 IRRELEVANT_MODEL_FIELDS = {
     "__version__": "for information",
     "requirements": "versions of packages that are not used here",
@@ -90,8 +90,8 @@ class Module(NamedTuple):
     """An entry of `modules.json`.
 
     Attributes:
-        kind: String. Name of the class, without its package.
-        path: String. Path of the subfolder, or "" for the root.
+        kind: String. Class name without its package.
+        path: String. Subfolder path, or "" for the root.
     """
 
     kind: str
@@ -99,12 +99,12 @@ class Module(NamedTuple):
 
 
 def encoder_files(files: FolderFiles) -> FolderFiles:
-    """Return the files of the encoder, from the root or from a subfolder such as `0_Transformer`.
+    """Return files for the encoder, from the root or from a subfolder such as `0_Transformer`.
 
-    If a Router has several encoders, the document encoder is used.
+    For a Router with several encoders, this is the document encoder.
 
     Args:
-        files: `FolderFiles`. The files of a preset. Its modules do not need to be supported.
+        files: `FolderFiles` for a preset. Its modules do not need to be supported.
 
     Returns:
         A `FolderFiles`.
@@ -124,7 +124,7 @@ def encoder_files(files: FolderFiles) -> FolderFiles:
 
 
 def first_module(files: FolderFiles) -> Mapping:
-    """Return the first entry of `modules.json` without checks, or {} if the file is missing."""
+    """Return the first `modules.json` entry without any checks. Missing files return {}."""
     entries = files.read_json_array(MODULES) if MODULES in files else []
     return entries[0] if entries and isinstance(entries[0], dict) else {}
 
@@ -133,8 +133,8 @@ class Routes(NamedTuple):
     """The modules of a Router.
 
     Attributes:
-        query: List of `Module`. The modules for queries.
-        document: List of `Module`. The modules for documents, starting with an encoder.
+        query: List of `Module` for queries.
+        document: List of `Module` for documents, starting with an encoder.
         default: String, "query" or "document". The route for texts without a role.
     """
 
@@ -144,10 +144,10 @@ class Routes(NamedTuple):
 
 
 def read_routes(files: FolderFiles) -> Routes | None:
-    """Read `router_config.json`. Return None if the model has no Router.
+    """Read `router_config.json`. Return None for models without a Router.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
+        files: `FolderFiles` for the whole folder.
 
     Raises:
         ValueError: If a route is missing or malformed, or if a module is not implemented.
@@ -193,7 +193,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
 
 
 def _name_of_route(config: Mapping, role: str, path: object) -> str:
-    """Return the name of the route for a role, which is "query" or "document"."""
+    """Return the route name for a role. Roles are "query" and "document"."""
     structure, mappings = config.get("structure", {}), {}
     for key, route in (config.get("parameters", {}).get("route_mappings") or {}).items():
         try:
@@ -217,7 +217,7 @@ def _name_of_route(config: Mapping, role: str, path: object) -> str:
 
 
 def _route(config: Mapping, role: str, path: object) -> list[Module]:
-    """Return the checked modules of the route for a role."""
+    """Check and return all modules on a role's route."""
     name, modules = _name_of_route(config, role, path), []
     ids = config["structure"][name]
     if not isinstance(ids, list) or not ids:
@@ -234,7 +234,7 @@ def _route(config: Mapping, role: str, path: object) -> list[Module]:
 
 
 def _checked_kind(given: object, known: Sequence[str], what: str) -> str:
-    """Return the name of a module class without its package, if it is one of the known classes."""
+    """Check that a module class is known and return its name without the package."""
     matched = _TYPE.fullmatch(given) if isinstance(given, str) else None
     if matched is None or matched[1] not in known:
         raise invalid(
@@ -249,7 +249,7 @@ def read_modules(files: FolderFiles) -> list[Module]:
     """Read `modules.json`.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
+        files: `FolderFiles` for the whole folder.
 
     Returns:
         A list of `Module`.
@@ -274,13 +274,13 @@ def embedding_modules(files: FolderFiles) -> list[Module]:
     """Read the `modules.json` of a text embedding model.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
+        files: `FolderFiles` for the whole folder.
 
     Returns:
         A list of `Module`.
 
     Raises:
-        ValueError: If the modules or their order are not supported for text embeddings. See also
+        ValueError: If these modules or their order are not supported for text embeddings. See also
             `read_modules`.
     """
     modules = read_modules(files)
@@ -299,13 +299,13 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
     """Check that this package implements the settings of an encoder module.
 
     Args:
-        files: `FolderFiles`. The files of the encoder.
+        files: `FolderFiles` for the encoder.
         task: String. A task in transformers, such as "feature-extraction".
         has_roles: Boolean. Whether the model has settings for queries and documents. Defaults to
             False.
 
     Raises:
-        ValueError: If a field has a value that is not implemented.
+        ValueError: If a field value is not implemented.
     """
     name, settings = transformer_settings(files)
     modalities = settings.get("modality_config") or {}
@@ -334,7 +334,7 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
 def _flat(settings: Mapping) -> Iterator[tuple[str, str, object]]:
     """Yield (name, current name, value) for all fields of `sentence_bert_config.json`.
 
-    The fields inside `..._kwargs` are yielded one by one.
+    Fields inside `..._kwargs` are yielded one by one.
     """
     for name, value in settings.items():
         name_today = _OLD_NAMES.get(name, name)
@@ -349,20 +349,20 @@ def transformer_settings(files: FolderFiles) -> tuple[str, dict]:
     """Return the name and content of `sentence_bert_config.json`. A missing file is read as {}.
 
     Args:
-        files: `FolderFiles`. The files of the encoder.
+        files: `FolderFiles` for the encoder.
     """
     name = next((name for name in TRANSFORMER_SETTINGS if name in files), None)
     return (name, files.read_json(name)) if name else (TRANSFORMER_SETTINGS[0], {})
 
 
 def read_length(files: FolderFiles) -> int | None:
-    """Return the maximum sequence length, or None if the files do not define it.
+    """Return the maximum sequence length, or None if no file defines it.
 
     Args:
-        files: `FolderFiles`. The files of the encoder.
+        files: `FolderFiles` for the encoder.
 
     Raises:
-        ValueError: If `max_seq_length` is not an integer of 3 or more.
+        ValueError: If `max_seq_length` is not an integer greater than 2.
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`; before 5.4
     `models/Transformer.py`.
@@ -378,10 +378,10 @@ def read_length(files: FolderFiles) -> int | None:
 
 
 def tokenizer_length(files: FolderFiles) -> int | None:
-    """Return the maximum sequence length in `tokenizer_config.json`, or None if it is missing.
+    """Return the maximum sequence length from `tokenizer_config.json`. Missing lengths return None.
 
     Args:
-        files: `FolderFiles`. The files of the encoder or of the static table.
+        files: `FolderFiles`. Encoder files, or files with a static table.
     """
     name = "tokenizer_config.json"
     length = files.read_json(name).get("model_max_length") if name in files else None
@@ -393,7 +393,7 @@ def check_case(files: FolderFiles, tokenizer) -> None:
     """Check that a tokenizer lowercases texts if `do_lower_case` is true.
 
     Args:
-        files: `FolderFiles`. The files of the encoder.
+        files: `FolderFiles` for the encoder.
         tokenizer: Tokenizer from the same files.
 
     Raises:
@@ -414,13 +414,13 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
     """Return the preprocessor arguments in `config_sentence_transformers.json`.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
+        files: `FolderFiles` for the whole folder.
 
     Returns:
         A dict with `prompts` and `default_prompt`, without empty values.
 
     Raises:
-        ValueError: If `prompts` is not an object of strings, or if the default prompt is missing.
+        ValueError: If `prompts` is not an object with strings, or if the default prompt is missing.
     """
     settings, path = model_settings(files), files.path / MODEL_SETTINGS
     default, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
@@ -428,7 +428,7 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
         isinstance(text, str | type(None)) for text in prompts.values()
     ):
         raise invalid(f"{path}: prompts", prompts, "an object of names and texts")
-    # sentence-transformers writes empty prompts with these names for models without prompts.
+    # For models without prompts, sentence-transformers writes empty prompts with these names.
     empty = {n for n, text in prompts.items() if not text and n in ("query", "document")}
     prompts = {n: text or "" for n, text in prompts.items() if n not in empty or n == default}
     if default is not None and not (isinstance(default, str) and default in prompts):
@@ -442,10 +442,10 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
 
 
 def model_settings(files: FolderFiles) -> dict:
-    """Return the content of `config_sentence_transformers.json`, or {} if it is missing.
+    """Read `config_sentence_transformers.json`. Missing files return {}.
 
     Raises:
-        ValueError: If an unknown field has a value, because it may change the vectors.
+        ValueError: If an unknown field has a value, because it may affect vectors.
     """
     settings = files.read_json(MODEL_SETTINGS) if MODEL_SETTINGS in files else {}
     for name, value in settings.items():
@@ -461,7 +461,7 @@ def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
     """Return the similarity in `config_sentence_transformers.json`.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
+        files: `FolderFiles` for the whole folder.
         known: List of strings. The similarities that the model supports. The first one is the
             default.
 
@@ -473,14 +473,14 @@ def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
 
 
 def read_count(files: FolderFiles, field: str) -> int | None:
-    """Return an integer in `config_sentence_transformers.json`, or None if it is missing.
+    """Read an integer from `config_sentence_transformers.json`. Missing fields return None.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
+        files: `FolderFiles` for the whole folder.
         field: String, "truncate_dim" or "max_active_dims".
 
     Raises:
-        ValueError: If the field is not an integer of 1 or more.
+        ValueError: If the field is not a positive integer.
     """
     return read_field(model_settings(files), field, COUNT, files.path / MODEL_SETTINGS)
 

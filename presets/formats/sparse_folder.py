@@ -68,7 +68,7 @@ class SparseFolder(FolderFormat):
 
     Args:
         load_table_class: Function that imports the class for a table of query term weights.
-        read_tokenizer: Function of the files of the table and a family. Returns the tokenizer.
+        read_tokenizer: Function to call with table files and a family. Returns the tokenizer.
     """
 
     opened_by = "SparseEncoder"
@@ -103,8 +103,8 @@ class SparseFolder(FolderFormat):
     def _own_arguments(self, checkpoint: Checkpoint) -> dict[str, object]:
         """Return the arguments except the query encoder.
 
-        If the folder has no `SpladePooling`, it contains an encoder or a masked language model. In
-        this case there are no arguments.
+        Folders without `SpladePooling` contain an encoder or a masked language model. In this case
+        no arguments are needed.
         """
         files = checkpoint.files.root
         modules = _modules_of(checkpoint)
@@ -184,7 +184,7 @@ class SparseFolder(FolderFormat):
 
 
 def _modules_of(checkpoint: Checkpoint) -> Sequence[Module]:
-    """Return the modules of a folder. If it has a Router, return the route of this checkpoint."""
+    """Return all modules in a folder. For a Router, return the route to this checkpoint."""
     files = checkpoint.files.root
     if (routes := theirs.read_routes(files)) is not None:
         same = (r for r in (routes.document, routes.query) if r[0].path == checkpoint.files.inside)
@@ -196,8 +196,8 @@ class QueryTable(NamedTuple):
     """A table of query term weights in a preset.
 
     Attributes:
-        files: `FolderFiles`. The files of its folder.
-        module: `Module` of the table, or None for an `idf.json` file without modules.
+        files: `FolderFiles` for its folder.
+        module: Table `Module`, or None for an `idf.json` file without modules.
         is_trained: Boolean. Whether `fit` updates the table.
     """
 
@@ -207,13 +207,14 @@ class QueryTable(NamedTuple):
 
 
 def _query_table(checkpoint: Checkpoint) -> QueryTable | None:
-    """Return the query table of a preset, or None if there is no table.
+    """Return a preset's query table, or None if it has no table.
 
     Args:
-        checkpoint: `Checkpoint`. The opened preset.
+        checkpoint: Open `Checkpoint` to load from.
 
     Raises:
-        ValueError: If the query route is neither a table nor an encoder, or if a field is wrong.
+        ValueError: If the query route is neither a table nor an encoder, or if a field value is not
+            valid.
     """
     files, routes = checkpoint.files.root, theirs.read_routes(checkpoint.files.root)
     if routes is None:
@@ -237,10 +238,10 @@ def _query_table(checkpoint: Checkpoint) -> QueryTable | None:
 
 
 def _query_model(checkpoint: Checkpoint) -> FolderFiles | None:
-    """Return the files of a separate query encoder, or None if the preset has only one encoder.
+    """Return files for a separate query encoder, or None if the preset only has one encoder.
 
     Args:
-        checkpoint: `Checkpoint`. The opened preset.
+        checkpoint: Open `Checkpoint` to load from.
     """
     routes = theirs.read_routes(checkpoint.files.root)
     if routes is None or routes.document[0].path != checkpoint.files.inside:
@@ -260,11 +261,11 @@ def _restore_query_table(
     Args:
         weight: Variable of shape (vocabulary,). The weights of the table.
         tokenizer: Tokenizer of queries.
-        checkpoint: `Checkpoint`. The opened preset.
+        checkpoint: Open `Checkpoint` to load from.
         allow_nonfinite: Boolean. See `Safeguards`.
 
     Raises:
-        ValueError: If the weights have another shape, or if a token is not in the vocabulary.
+        ValueError: If weights have another shape, or if a token is not in the vocabulary.
     """
     table = _query_table(checkpoint)
     files = table.files
@@ -280,7 +281,7 @@ def _restore_query_table(
         values = float_values(weights.tensor("weight"))
     if not allow_nonfinite:
         check_weights(values, path, "Pass allow_nonfinite=True to load it anyway.")
-    # The embedding can have extra rows without tokens. They do not occur in queries.
+    # Embeddings can have extra rows without tokens. They do not occur in queries.
     weight.assign(np.pad(values, (0, weight.shape[0] - len(values))))
 
 
@@ -289,11 +290,11 @@ def _of_json(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, 
 
     Args:
         given: Path in the configuration. Only its file name is used.
-        files: `FolderFiles`. The files of the table.
+        files: `FolderFiles` for the table.
         tokenizer: Tokenizer of queries.
 
     Returns:
-        A tuple of the weights, shape (vocabulary,), and the path of the file.
+        A tuple (weights with shape (vocabulary,), path to the file).
     """
     name = given.replace("\\", "/").split("/")[-1] if isinstance(given, str) else None
     where = next((part for part in (files, files.root) if name in part), None)
@@ -320,9 +321,9 @@ def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dic
     """Return `max_terms` and the similarity from the model settings.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
-        of_others: Tuple of strings. Similarities that belong to other vectors of the same folder
-            and are ignored. Defaults to ().
+        files: `FolderFiles` for the whole folder.
+        of_others: Tuple of strings. Similarities to ignore because they belong to other vectors in
+            the same folder. Defaults to ().
     """
     settings, similarity = theirs.model_settings(files), SIMILARITIES[0]
     found, model_type = (settings.get(n) for n in ("similarity_fn_name", "model_type"))
@@ -345,7 +346,7 @@ def _token_weights(checkpoint: Checkpoint) -> LinearFile:
 
 
 def _check_modules(files: FolderFiles, modules: list[Module], encoder: FolderFiles) -> None:
-    """Check that the modules are a masked language model and its pooling."""
+    """Check that all modules together are a masked language model with pooling."""
     kinds = [module.kind for module in modules]
     if kinds not in _OF_ENCODERS:
         raise ValueError(
@@ -372,7 +373,7 @@ def _pooling(task: keras.Model) -> dict[str, object]:
 def _query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str, object]]:
     """Create the files of the query modules.
 
-    The configuration, weights and tokenizer of a second encoder are not included.
+    This does not include configuration, weights or tokenizer for a second encoder.
 
     Returns:
         A tuple of a list of the module folders and a dict from file paths to contents.

@@ -1,8 +1,8 @@
 """Read and write folders of static embeddings from sentence-transformers and model2vec.
 
 A table has one row per token. In compressed tables, several tokens share a row, and a mapping and
-weights select and scale it. The layout of model2vec is written together with the files of
-sentence-transformers, so both libraries can open it.
+weights select and scale it. It writes model2vec files together with sentence-transformers files, so
+both libraries can open them.
 
 Dimensions in comments: V vocabulary, R rows, D vector size.
 """
@@ -52,14 +52,17 @@ TABLE_BYTES, TABLE_RATIO = 2**29, 16
 
 
 class StoredFile(NamedTuple):
-    """A tokenizer.json that is not read yet. It has the same methods as `StoredTokenizer`."""
+    """A tokenizer.json file that has not been read yet.
+
+    It has the same methods as `StoredTokenizer`.
+    """
 
     files: Mapping[str, object]
     name = FileTokenizer.__name__
 
     @property
     def kind(self) -> StoredFile:
-        """Return the object that loads the class of the tokenizer."""
+        """Return an object that loads the tokenizer class."""
         return self
 
     def load(self) -> type[FileTokenizer]:
@@ -67,19 +70,19 @@ class StoredFile(NamedTuple):
         return FileTokenizer
 
     def arguments(self, family: object) -> dict:
-        """Return further arguments of the tokenizer."""
+        """Return further tokenizer arguments."""
         return {}
 
     def special_tokens_to_add(self, tokenizer: FileTokenizer) -> list:
-        """Return the special tokens in the files that are missing in the tokenizer."""
+        """Return special tokens in files that the tokenizer does not have."""
         return []
 
 
 def static_module(files: FolderFiles) -> Module | None:
-    """Return the module of the table if the folder contains static embeddings, else None.
+    """Return the table module for folders with static embeddings, else None.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
+        files: `FolderFiles` for the whole folder.
     """
     if MODULES in files:
         if str(first_module(files).get("type")).split(".")[-1] != STATIC:
@@ -93,13 +96,13 @@ class StaticCheckpoint(Checkpoint):
     """A folder of static embeddings.
 
     Args:
-        files: `FolderFiles`. The files of the whole folder.
-        settings: Dict. The content of `encoder_zoo.json`.
+        files: `FolderFiles` for the whole folder.
+        settings: Dict. Content from `encoder_zoo.json`.
         module: `Module` of the table.
 
     Raises:
-        ValueError: If tokenizer.json is missing, if the weights have other names or shapes, or if
-            the mapping exceeds the table.
+        ValueError: If tokenizer.json is missing, if weight names or shapes differ, or if the
+            mapping exceeds the table.
     """
 
     @property
@@ -177,7 +180,7 @@ class StaticCheckpoint(Checkpoint):
         return {"normalize": self.own["normalize"]}
 
     def length(self) -> int | None:
-        """Return the maximum number of tokens that are read from a text."""
+        """Return how many tokens to read from each text at most."""
         default = MAX_LENGTH if self._table == MODEL2VEC else None
         length = self.own.get("max_length", default)
         check_argument(f"{self.config_file}: max_length", length, COUNT_OR_NULL)

@@ -28,12 +28,12 @@ _LONGEST = 2**20  # in tokens. Tokenizers without a limit have 1e30
 
 
 class StoredTokenizer(NamedTuple):
-    """The class and the files of a tokenizer that is not built yet.
+    """Tokenizer class and files for a tokenizer that has not been built yet.
 
     Attributes:
-        kind: `TokenizerClass`. The class of the tokenizer.
+        kind: `TokenizerClass`. Tokenizer class.
         files: `TokenizerFiles`. The contents of the files.
-        added: Tuple of strings. Special tokens of the model that are missing in the files.
+        added: Tuple of strings. Special tokens for this model that are not in the files.
     """
 
     kind: TokenizerClass
@@ -47,11 +47,10 @@ class StoredTokenizer(NamedTuple):
         ids are disabled for families without segments.
 
         Args:
-            family: `Family` of the model, or None if unknown.
+            family: `Family` for this model, or None if not known.
 
         Raises:
-            ValueError: If a field has a wrong value, or if the start token is on the wrong side of
-                the texts.
+            ValueError: If a field value is not valid, or if the start token is on the wrong side.
         """
         template = self.files.template() or self.kind
         if template.first_column != self.kind.first_column:
@@ -82,10 +81,10 @@ class StoredTokenizer(NamedTuple):
         return not is_of_5 or self.files.tokenizer_class in _WITH_SEGMENTS
 
     def special_tokens_to_add(self, tokenizer: Tokenizer) -> list[dict[str, object]]:
-        """Return the special tokens in the files that are not among the added tokens yet.
+        """Return special tokens from the files that are not added tokens yet.
 
         Args:
-            tokenizer: Tokenizer that was built from the files.
+            tokenizer: Tokenizer built from these files.
 
         Raises:
             ValueError: If a special token is not in the vocabulary.
@@ -149,14 +148,14 @@ def _model_max_length(files: TokenizerFiles) -> dict[str, int]:
 
 
 def checked_length(length: object, field: str) -> int | None:
-    """Check a maximum length. Return None if the value stands for no limit.
+    """Check a maximum length. Return None when the value means no limit.
 
     Args:
-        length: Value in the file.
+        length: Value found in the file.
         field: String. Names of the file and the field for the error message.
 
     Raises:
-        ValueError: If the length is not an integer of 3 or more.
+        ValueError: If the length is not an integer greater than 2.
 
     Example:
         >>> checked_length(512, "file"), checked_length(int(1e30), "file")
@@ -171,15 +170,15 @@ def checked_length(length: object, field: str) -> int | None:
 def read_stored_tokenizer(
     files: FolderFiles, config: Mapping, default: TokenizerClass | None
 ) -> StoredTokenizer:
-    """Read the tokenizer files of a folder and choose the class of the tokenizer.
+    """Read tokenizer files in a folder and choose a tokenizer class.
 
     Args:
-        files: `FolderFiles`. The files of a preset.
-        config: Dict. The content of config.json, or {} if the file is missing.
-        default: `TokenizerClass` or None. Class to use if the files do not determine it.
+        files: `FolderFiles` for a preset.
+        config: Dict. Content from config.json, or {} if this file is missing.
+        default: `TokenizerClass` or None. Class to use when files do not determine it.
 
     Raises:
-        ValueError: If a file of the tokenizer is invalid. See also `choose_tokenizer`.
+        ValueError: If a tokenizer file is not valid. See also `choose_tokenizer`.
     """
     kind = choose_tokenizer(_contents(files, TOKENIZER_JSON), config, files.listed, default)
     stored = StoredTokenizer(kind, read_tokenizer_files(files, kind))
@@ -211,8 +210,8 @@ def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerF
     """Read the tokenizer files of a folder for a known class.
 
     Args:
-        files: `FolderFiles`. The files of a preset.
-        kind: `TokenizerClass`. The class of the tokenizer.
+        files: `FolderFiles` for a preset.
+        kind: `TokenizerClass`. Tokenizer class.
 
     Returns:
         A `TokenizerFiles`, the input of `kind.load().from_files(...)`.
