@@ -10,7 +10,7 @@ import sys
 
 
 def backend() -> str:
-    """Return the name of the Keras backend, even if Keras is not imported yet.
+    """Return the Keras backend name, even if Keras has not been imported yet.
 
     Example:
         >>> import keras
@@ -37,7 +37,7 @@ def keras_file() -> pathlib.Path:
 
 
 def read_backend(file: pathlib.Path) -> str:
-    """Return the backend in keras.json, or the default backend of Keras."""
+    """Return the backend from keras.json, or the default Keras backend."""
     try:
         return json.loads(file.read_text()).get("backend", "tensorflow")
     except (OSError, ValueError):

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class ConfigFromSignature:
-    """Mixin that creates the configuration from attributes with the same names as the arguments.
+    """Mixin that creates a configuration from attributes named like the arguments.
 
-    This mixin must come before the Keras class. Every `__init__` from the class up to this mixin
-    must store each named argument under its own name. For this reason, a sublayer is called
-    `dropout_layer` and not `dropout`.
+    This mixin must come before the Keras class. Every `__init__` between the class and this mixin
+    must store each named argument under its own name. For this reason, sublayers use names such as
+    `dropout_layer` instead of `dropout`.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -29,15 +29,15 @@ class ConfigFromSignature:
         3.0
     """
 
-    # Arguments that cannot be changed after the object was created.
+    # Arguments that cannot be changed after creating the object.
     fixed_settings: ClassVar[tuple[str, ...]] = ()
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute after the same checks as in the constructor.
+        """Set an attribute after checking it like a constructor argument.
 
         Raises:
-            ValueError: If the constructor does not accept the value.
-            AttributeError: If the argument cannot be changed after the object was created.
+            ValueError: If the constructor would reject this value.
+            AttributeError: If this argument cannot be changed after creating the object.
         """
         rule = argument_rules(type(self)).get(name)
         if rule is not None:
@@ -65,7 +65,7 @@ class ConfigFromSignature:
 
 
 def _check_can_change(thing: ConfigFromSignature, name: str, value: object) -> None:
-    """Check that an argument can be changed after the object was created."""
+    """Check that an argument can be changed after creating the object."""
     is_made = name in vars(thing) and vars(thing).get("built", True)
     if is_made and name in thing.fixed_settings and vars(thing)[name] != value:
         raise AttributeError(
@@ -75,7 +75,7 @@ def _check_can_change(thing: ConfigFromSignature, name: str, value: object) -> N
 
 
 def repr_from_signature(thing: object, *first: str) -> str:
-    """Create a `repr` with the class, some leading words, and all arguments without default values.
+    """Create a `repr` with the class, optional leading words, and all changed arguments.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -93,14 +93,14 @@ def repr_from_signature(thing: object, *first: str) -> str:
 
 
 def argument_names(cls: type) -> list[str]:
-    """Return the named arguments of all `__init__` methods between the class and the mixin."""
+    """Return named arguments for all `__init__` methods between the class and this mixin."""
     return list(_arguments(cls))
 
 
 def argument_defaults(cls: type) -> dict[str, object]:
     """Map arguments to their default values. Subclasses override their base classes.
 
-    If a class has an attribute `defaults`, its values have priority.
+    If a class has a `defaults` attribute, its values have priority.
 
     Example:
         >>> class Scale(ConfigFromSignature, keras.layers.Layer):
@@ -115,7 +115,7 @@ def argument_defaults(cls: type) -> dict[str, object]:
 
 
 def signature_of_arguments(cls: type) -> inspect.Signature:
-    """Create a signature with all named arguments of a class, including arguments of base classes.
+    """Create a signature with all named class arguments, including base class arguments.
 
     Example:
         >>> class Scale(ConfigFromSignature, keras.layers.Layer):
@@ -153,7 +153,7 @@ def argument_rules(cls: type) -> dict[str, Rule]:
 
 
 def _initializers(cls: type) -> list[Callable]:
-    """Return all `__init__` methods between the class and the mixin, starting with the class."""
+    """Return all `__init__` methods between the class and this mixin. The class comes first."""
     classes = [c for c in cls.__mro__ if issubclass(c, ConfigFromSignature)]
     return [vars(c)["__init__"] for c in classes if "__init__" in vars(c)]
 

@@ -19,7 +19,7 @@ _MARKDOWN = re.compile(
     r"[\\`*\[\]<>&|~#$@{}]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=[Ww])\.| (?= )|^ | \Z"
     "|[\t\n\x0c\r\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 )
-# Characters that JSON does not escape, but that are line ends or not printable in YAML 1.1.
+# Characters that JSON does not escape but that YAML 1.1 cannot print or treats as line ends.
 _CONTROLS = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _IN_LINE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -35,7 +35,7 @@ def in_html(text: object) -> str:
 
 
 def in_markdown(text: object) -> str:
-    """Escape a text for a line of Markdown, for example a heading or a table cell.
+    """Escape text for a single Markdown line, for example a heading or table cell.
 
     Example:
         >>> in_markdown("bert_base *new* | <b>")
@@ -55,7 +55,7 @@ def in_yaml(text: str) -> str:
 
 
 def in_python(text: str) -> str:
-    """Escape a text as a Python string in double quotes, on one line and without backticks.
+    """Escape text as a Python string in double quotes, on one line and without backticks.
 
     Example:
         >>> in_python('my "preset"')
@@ -65,7 +65,7 @@ def in_python(text: str) -> str:
 
 
 def in_line(text: str) -> str:
-    """Escape a text for a log message or a terminal, so that it cannot add lines or colors.
+    """Escape text for log messages and terminals, so that it cannot add lines or colors.
 
     Example:
         >>> in_line("a\\nb \\x1b[31m")
@@ -85,7 +85,7 @@ def visible(text: str) -> str:
 
 
 def check_writable(text: str, name: str) -> None:
-    """Check that UTF-8 can encode a text.
+    """Check that text can be encoded as UTF-8.
 
     Raises:
         ValueError: If the text contains a lone surrogate.
@@ -105,7 +105,7 @@ def _unicode_escape(found: re.Match) -> str:
 
 
 class EscapesData(logging.Filter):
-    """Logging filter that escapes the arguments of a message, so that it stays on one line."""
+    """Logging filter that escapes message arguments to keep each message on one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -114,7 +114,7 @@ class EscapesData(logging.Filter):
 
 
 class _Line(str):
-    """A string that is escaped when it is formatted with `%s`, as with `%r`."""
+    """A string that is escaped when formatted with `%s`, as it would be with `%r`."""
 
     def __str__(self) -> str:
         return in_line(str.__str__(self))

@@ -14,7 +14,7 @@ EXTRAS = {
     "explain_answers": "explanations.answers:explain_answers",
     # What `fit` takes: rows that hold texts and their annotations.
     "read_rows": "annotations.rows:read_rows",
-    # Models of KerasHub in memory, and folders that it opens.
+    # KerasHub models in memory, and KerasHub folders to open.
     "load_from_keras_hub": "formats.kerashub_models:load_from_keras_hub",
     "save_for_keras_hub": "formats.kerashub_models:save_for_keras_hub",
     # Formats of presets.

@@ -1,16 +1,16 @@
-"""Private names of Keras that this package uses; nothing else in it may name one.
+"""Private Keras names used in this package. No other module may use private Keras names.
 
-- `_direction` tells `EarlyStopping` which values of a metric are better. Without it users have to
-  say so by `mode`.
-- `_maybe_symbolic_build` builds under a strategy, from masks and parts of unequal size, for which
-  Keras fails.
-- `_purge_model_variables` lets other threads, and callbacks, ask a model during `fit` on JAX.
-- `_jax_state_synced` lets several threads be in loops of Keras on JAX at once.
-- `_value` takes 0.02 ms a step on JAX for 200 variables, where `value` and `assign` take 0.9 ms.
-  They are used where there is none.
+- `_direction` tells `EarlyStopping` which metric values are better. Without it, users need to pass
+  `mode`.
+- `_maybe_symbolic_build` builds models under a strategy from masks and batches with different
+  sizes, for which Keras fails.
+- `_purge_model_variables` allows callbacks and other threads to use a model during `fit` on JAX.
+- `_jax_state_synced` allows several threads to run Keras loops on JAX at the same time.
+- `_value` takes 0.02 ms per step on JAX for 200 variables, compared to 0.9 ms for `value` and
+  `assign`. Without `_value`, these public names are used.
 
-Each is looked for before it is used. `tests/common/test_keras_private.py` fails where a release of
-Keras renames one, or calls it in another way.
+Each name is only used if it exists. `tests/common/test_keras_private.py` fails when a Keras release
+renames one of them or calls it in another way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from encoder_zoo.common.weights_lock import weights_lock
 
 jax = LazyModule("jax")
 M = TypeVar("M", bound=keras.Model)
-# The parts of a model's state that a step of Keras's on JAX takes and returns.
+# State variables that a Keras step on JAX takes and returns.
 WEIGHTS = ("trainable_variables", "non_trainable_variables")
 STATES_OF_JAX = {
     "test": (*WEIGHTS, "metrics_variables"),
@@ -38,37 +38,39 @@ STATES_OF_JAX = {
 
 
 class HigherIsBetter:
-    """Mixin of metrics of which a higher value is better, for callbacks with `mode="auto"`.
+    """Mixin for metrics that improve when they increase, to support callbacks with `mode="auto"`.
 
-    Keras's `EarlyStopping` and the like raise an error after the first epoch for a metric that
-    does not say so. Metrics derived from one of Keras's that does have it already.
+    Without this attribute, Keras callbacks such as `EarlyStopping` raise an error after the first
+    epoch. Metrics that derive from a Keras metric with this attribute do not need it.
     """
 
     _direction = "up"
 
 
 def take_direction(metric: keras.metrics.Metric, inner: keras.metrics.Metric) -> None:
-    """Have callbacks monitor a metric as the one inside it: a higher or a lower value is better."""
+    """Copy from an inner metric whether higher or lower values are better."""
     if hasattr(inner, "_direction"):
         metric._direction = inner._direction
 
 
 def opens_training(cls: type[M]) -> type[M]:
-    """Open Keras's training functions to a class of models, and make them usable from many threads.
+    """Replace the training functions of a model class to make them usable from many threads.
 
-    A class decorator. Keras's trainer for JAX takes the weights out of the model while it trains,
-    evaluates and predicts, and has the step reuse their memory. Here the variables hold the weights
-    after every step, and a prediction leaves their memory alone. A Keras without the private parts
-    that this needs trains with functions of its own; threads that answer must then wait for `fit`.
+    A class decorator. On JAX, the Keras trainer removes all weights from the model during training,
+    evaluation and prediction, and each step reuses their memory. With this decorator, variables
+    hold the weights after every step, and predictions do not reuse their memory. If Keras does not
+    have the private names that this needs, its own functions are used. Prediction threads must then
+    wait until `fit` ends.
 
     The class may have three methods:
-        step_function(step): returns the function of an iterator that runs a step of `fit` or
-            `evaluate`, `train_step` or `test_step`, and holds the lock of the weights in each; None
-            is Keras's own.
-        _next_execution(): returns how many batches the next call of a step's function takes, from
-            1 on. Keras's is `steps_per_execution`, with which an epoch of an endless dataset, whose
-            batches that does not divide, takes too many.
-        forget_stale_functions(): sets functions of layers that the model no longer has to None.
+        step_function(step): Return a function that takes an iterator and runs one step of `fit` or
+            `evaluate`. `step` is `train_step` or `test_step`. The function must hold the weights
+            lock during each step. Return None to use the Keras function.
+        _next_execution(): Return how many batches to use in the next call, which is at least 1.
+            Keras always uses `steps_per_execution`. For an endless dataset, this would run too many
+            steps if it does not divide the number of batches in an epoch.
+        forget_stale_functions(): Set functions to None that were created for
+            layers that the model no longer has.
     """
     call, make_predict_function = cls.__call__, cls.make_predict_function
     if not hasattr(cls, "step_function"):
@@ -80,7 +82,7 @@ def opens_training(cls: type[M]) -> type[M]:
     own_on_jax = backend == "jax" and hasattr(cls, "_purge_model_variables")
 
     def make_function(self, kind: str, force: bool) -> None:
-        """Make the function of `fit` or `evaluate`, which holds the lock of the weights."""
+        """Create a function for `fit` or `evaluate` that holds the weights lock."""
         self.forget_stale_functions()
         attribute = f"{kind}_function"
         if not force and getattr(self, attribute) is not None:
@@ -103,15 +105,15 @@ def opens_training(cls: type[M]) -> type[M]:
         setattr(self, attribute, function)
 
     def make_train_function(self, force: bool = False) -> None:
-        """Make the function as in Keras; weights change while no other thread reads them."""
+        """Create the function as in Keras, but change weights while no other thread reads."""
         make_function(self, "train", force)
 
     def make_test_function(self, force: bool = False) -> None:
-        """Make the function as in Keras; weights stay as they are while it runs."""
+        """Create the function as in Keras, but do not allow weight changes while it runs."""
         make_function(self, "test", force)
 
     def make_readers_predict_function(self, force: bool = False) -> None:
-        """Make the function as in Keras; no other thread changes weights while it runs."""
+        """Create the function as in Keras, but prevent weight changes by other threads."""
         self.forget_stale_functions()
         if not force and self.predict_function is not None:
             return
@@ -127,7 +129,7 @@ def opens_training(cls: type[M]) -> type[M]:
     @functools.wraps(call)
     def __call__(self, *args, **kwargs):
         if backend == "tensorflow" and tf.distribute.has_strategy():
-            # Replicas are other threads than that of the step, which may hold it.
+            # Replicas run in other threads than the step, which may hold the lock.
             return call(self, *args, **kwargs)
         with weights_lock(self).shared():
             return call(self, *args, **kwargs)
@@ -144,10 +146,10 @@ def opens_training(cls: type[M]) -> type[M]:
 
 
 def _build_under_strategies(cls: type[keras.Model]) -> None:
-    """Build under a strategy from a batch of the first replica.
+    """When a strategy is used, build the model from a batch on the first replica.
 
-    Keras takes the mean of a batch over the replicas, which fails for masks and for parts of
-    different size.
+    Keras averages batches over all replicas, which fails for masks and for batches with different
+    sizes.
     """
     symbolic_build = cls._maybe_symbolic_build
 
@@ -170,17 +172,17 @@ def _any_rows(values: tf.Tensor) -> keras.KerasTensor:
 
 
 def _open_on_jax(cls: type[keras.Model]) -> None:
-    """Leave the weights in the model while Keras's loops run, in one thread or in several."""
+    """Keep weights in the model during Keras loops, which may run in several threads."""
 
     def _purge_model_variables(self, *args, **kwargs) -> None:
-        """Leave the weights in the model, unlike Keras on JAX: other threads read them."""
+        """Keep weights in the model, because other threads read them."""
 
     def is_synced(self) -> bool:
-        """Return whether this thread's loop still has to take the state of its steps."""
+        """Check whether variables are in sync with the step state in this thread."""
         return threading.get_ident() not in vars(self).setdefault("_unsynced", set())
 
     def set_synced(self, value: bool) -> None:
-        """Note for this thread alone what Keras notes for all."""
+        """Set the flag for this thread only. Keras has one flag for all threads."""
         unsynced = vars(self).setdefault("_unsynced", set())
         (unsynced.discard if value else unsynced.add)(threading.get_ident())
 
@@ -189,7 +191,7 @@ def _open_on_jax(cls: type[keras.Model]) -> None:
 
 
 def _executing(model: keras.Model, make: Callable) -> Callable:
-    """Return Keras's function of several batches, with as many as `_next_execution` says."""
+    """Create a Keras function that runs as many batches as `_next_execution` returns."""
     functions = {}
 
     def function(*arguments):
@@ -198,7 +200,7 @@ def _executing(model: keras.Model, make: Callable) -> Callable:
         if count not in functions:
             functions[count] = make()
         try:
-            model.steps_per_execution = count  # Keras reads it when it traces and runs
+            model.steps_per_execution = count  # Keras reads this when tracing and running
             return functions[count](*arguments)
         finally:
             model.steps_per_execution = whole
@@ -207,7 +209,7 @@ def _executing(model: keras.Model, make: Callable) -> Callable:
 
 
 def holding(model: keras.Model, changes: bool, function: Callable) -> Callable:
-    """Return a function that holds the lock of a model's weights, to change or to read them."""
+    """Wrap a function to hold a model's weights lock for changing or reading weights."""
     lock = weights_lock(model)
     hold = lock.exclusive if changes else lock.shared
 
@@ -219,11 +221,11 @@ def holding(model: keras.Model, changes: bool, function: Callable) -> Callable:
 
 
 class _Held:
-    """Variables in the place of their values, as a part of the state that steps hand on.
+    """Variables to pass between steps instead of their values.
 
-    A list of them Keras would look through after every step, for layers; it takes longer than a
-    step of short texts on a GPU, as does looking for the variables in the model. Keras has nothing
-    to put back into the variables: a part of the state counts as empty.
+    With a plain list, Keras would search it for layers after every step. On a GPU, this would take
+    longer than a step on short texts, and the same is true for collecting variables from the model.
+    This object is falsy, so that Keras does not write anything back to the variables.
     """
 
     def __init__(self, variables: list[keras.Variable]):
@@ -234,7 +236,7 @@ class _Held:
 
 
 def _held_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held, ...]:
-    """Return the variables of the parts of a state."""
+    """Return variables for these state parts."""
     found = (
         model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
         for name in parts
@@ -243,19 +245,19 @@ def _held_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held, 
 
 
 def _is_held(given: tuple) -> bool:
-    """Return whether a state is what a step returned; at first Keras gives the values."""
+    """Check whether a step returned this state. In the first step, Keras passes values."""
     return isinstance(given[0], _Held)
 
 
 def _values_of(held: tuple[_Held, ...]) -> tuple[list, ...]:
-    """Return the state that JAX's functions take."""
+    """Return the state to pass to JAX functions."""
     read, _ = _access()
     return tuple(list(map(read, part.variables)) for part in held)
 
 
 @functools.cache
 def _access() -> tuple[Callable, Callable]:
-    """Return the functions that read and write the value of a variable, outside of all scopes."""
+    """Return functions for reading and writing variable values outside any scope."""
     if "_value" in vars(keras.Variable(0.0)):
         return operator.attrgetter("_value"), lambda variable, value: setattr(
             variable, "_value", value
@@ -264,15 +266,15 @@ def _access() -> tuple[Callable, Callable]:
 
 
 def joins_processes(model: keras.Model) -> bool:
-    """Return whether Keras trains one model in all processes of `torch.distributed`.
+    """Check whether Keras trains a single model in all `torch.distributed` processes.
 
-    Its trainer has then an attribute for the model that they share, `ddp_model`.
+    If so, the trainer has an attribute for this shared model, `ddp_model`.
     """
     return hasattr(model, "ddp_model") and torch_processes() > 1
 
 
 def torch_processes() -> int:
-    """Return the number of processes of `torch.distributed`, 1 on other backends.
+    """Return the number of `torch.distributed` processes. On other backends, return 1.
 
     Example:
         >>> torch_processes()
@@ -286,21 +288,21 @@ def torch_processes() -> int:
 
 
 def torch_process() -> int:
-    """Return the number of this process among those of `torch.distributed`, from 0 on."""
+    """Return this process's index in `torch.distributed`. Without several processes, return 0."""
     return sys.modules["torch"].distributed.get_rank() if torch_processes() > 1 else 0
 
 
 def gather_from_processes(value: object) -> list:
-    """Return the values of all processes of `torch.distributed`, each of which must call this."""
+    """Gather a value from all `torch.distributed` processes. Each process must call this."""
     found = [None] * torch_processes()
     sys.modules["torch"].distributed.all_gather_object(found, value)
     return found
 
 
 def _predict_function_on_torch(model: keras.Model) -> Callable:
-    """Return the function of `predict` in one of several processes, each of which has all weights.
+    """Create a `predict` function for one of several processes. Each process has all weights.
 
-    Keras's own would join the processes, and wait until all others predict, too.
+    The Keras function would synchronize all processes and wait until they predict, too.
     """
     torch = sys.modules["torch"]
 
@@ -318,14 +320,14 @@ def _predict_function_on_torch(model: keras.Model) -> Callable:
 
 
 def _function_on_jax(model: keras.Model, step: Callable, parts: tuple) -> Callable:
-    """Return the function of `fit` or `evaluate` on JAX, of Keras's state and an iterator.
+    """Create a function for `fit` or `evaluate` on JAX that takes a state and an iterator.
 
-    It takes the state from the variables, and puts the new one into them.
+    It reads the state from variables and writes the new state to them.
 
     Args:
-        model: compiled.
-        step: `train_step` or `test_step`, of a state and a batch.
-        parts: names of the parts of the state.
+        model: Compiled model.
+        step: `train_step` or `test_step`, a function to call with a state and a batch.
+        parts: Tuple of strings. Names for the state parts.
     """
     compiled = step
     if model.jit_compile and not model.run_eagerly:
@@ -339,7 +341,7 @@ def _function_on_jax(model: keras.Model, step: Callable, parts: tuple) -> Callab
     def function(given, iterator):
         data = next(iterator)
         held = given if _is_held(given) else _held_variables(model, parts)
-        with weights_lock(model).exclusive(trains):  # the memory of the state is used again
+        with weights_lock(model).exclusive(trains):  # reuses the state's memory
             logs, state = compiled(_values_of(held), data)
             for part, values in zip(held, state, strict=True):
                 for variable, value in zip(part.variables, values, strict=True):
@@ -350,7 +352,7 @@ def _function_on_jax(model: keras.Model, step: Callable, parts: tuple) -> Callab
 
 
 def _predict_function_on_jax(model: keras.Model) -> Callable:
-    """Return the function of `predict` on JAX; Keras's own reuses the memory of the weights."""
+    """Create a `predict` function for JAX that does not reuse weight memory as Keras does."""
     step = model.predict_step
     if model.jit_compile and not model.run_eagerly:
         step = jax.jit(step)

@@ -1,4 +1,4 @@
-"""The layers inside a layer, and what each has of its own, by public names of Keras."""
+"""Find nested layers and their own weights and attributes through public Keras names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import gc
 
 import keras
 
-# Of any layer: only models have `layers` by name.
+# This works for any layer, while only models have public `layers`.
 _inside = keras.Model.layers.fget
 
 
 def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return a layer and all layers inside it, in order; the public `layers` has one level only.
+    """Return a layer and all nested layers in order. Public `layers` only has one level.
 
     Example:
         >>> [layer.name for layer in layers_in(keras.layers.Dropout(0.1, name="dropout"))]
@@ -33,7 +33,7 @@ def innermost_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 
 def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
-    """Return a layer's weights without those of the layers inside it, frozen ones included.
+    """Return a layer's own weights, including frozen weights, without weights in nested layers.
 
     Example:
         >>> block = keras.Sequential([keras.layers.Dense(2)])
@@ -46,7 +46,7 @@ def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
 
 
 def attributes_of(layer: keras.layers.Layer) -> dict[str, object]:
-    """Return the public attributes of a layer's instance, also the layers that PyTorch holds.
+    """Return a layer's public instance attributes, including layers that PyTorch manages.
 
     Example:
         >>> block = keras.layers.Layer()
@@ -60,7 +60,7 @@ def attributes_of(layer: keras.layers.Layer) -> dict[str, object]:
 
 
 def frozen_kernel(dense: keras.layers.Dense) -> keras.Variable:
-    """Return the kernel of a dense layer with LoRA; its `kernel` has the updates added."""
+    """Return the original kernel for a dense layer with LoRA. `kernel` includes updates."""
     return next(weight for weight in own_weights(dense) if weight.name == "kernel")
 
 
@@ -75,7 +75,7 @@ def remove_lora(layer: keras.layers.Layer) -> None:
         >>> [weight.name for weight in dense.weights]
         ['kernel', 'bias']
     """
-    # Keras collects garbage after each variable, which takes seconds unless all is frozen.
+    # Keras collects garbage after each variable. Without freezing objects, this takes seconds.
     freezes = not gc.get_freeze_count()
     if freezes:
         gc.freeze()

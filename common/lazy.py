@@ -1,7 +1,7 @@
-"""Modules that are imported on first use.
+"""Modules to import on first use.
 
-`keras` is Keras and `tf` is TensorFlow. `array_ops` contains operations of TensorFlow, or their
-replacements for NumPy.
+`keras` is Keras and `tf` is TensorFlow. `array_ops` contains TensorFlow operations, or equivalent
+functions for NumPy.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
 
 class LazyModule(types.ModuleType):
-    """Module that is imported when one of its attributes is used for the first time.
+    """Module that is imported when any attribute is used for the first time.
 
     Args:
         name: String. The module name.
         missing: String. Error message if the module is not installed. Defaults to None, which keeps
-            Python's own message.
+            the original Python message.
 
     Example:
         >>> LazyModule("math").floor(2.5)
@@ -47,12 +47,12 @@ class LazyModule(types.ModuleType):
             raise AttributeError(name)
         require(self)
         value = getattr(self._module, name)
-        setattr(self, name, value)  # avoids another call of this method
+        setattr(self, name, value)  # avoids calling this method again
         return value
 
 
 def require(module: LazyModule) -> None:
-    """Import a module immediately, so that an error is raised before any work is done.
+    """Import a module immediately, so that errors are raised before any work is done.
 
     Example:
         >>> require(LazyModule("cannot_be_found", "This needs the package cannot-be-found."))
@@ -71,8 +71,8 @@ def require(module: LazyModule) -> None:
 numpy_ops = LazyModule("encoder_zoo.common.numpy_ops")
 
 
-# "numpy", "tensorflow" or None, the backend's. It is no argument, because it would be one of every
-# operation of `array_ops`, and of every function that calls one.
+# "numpy", "tensorflow" or None, the backend's. This is not an argument, because then every
+# `array_ops` operation and every function that calls one would need it.
 _engine = contextvars.ContextVar("engine", default=None)
 
 
@@ -86,7 +86,7 @@ def _using(engine: str) -> Iterator[None]:
 
 
 def in_numpy() -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that uses NumPy for preprocessing, even on TensorFlow.
+    """Return a context manager to use NumPy for preprocessing, even on TensorFlow.
 
     NumPy is faster than eager TensorFlow operations.
 
@@ -99,7 +99,7 @@ def in_numpy() -> contextlib.AbstractContextManager[None]:
 
 
 def for_graphs() -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that uses TensorFlow on every backend, for tables in its graphs.
+    """Return a context manager to use TensorFlow on every backend, for tables in TensorFlow graphs.
 
     Example:
         >>> import tensorflow
@@ -111,9 +111,9 @@ def for_graphs() -> contextlib.AbstractContextManager[None]:
 
 
 def in_tensorflow() -> bool:
-    """Return whether tensors belong to TensorFlow, by the backend or inside its graphs.
+    """Check whether tensors belong to TensorFlow, based on the backend or inside its graphs.
 
-    On JAX and PyTorch, they are NumPy arrays, and TensorFlow does not need to be installed.
+    On JAX and PyTorch, they work with NumPy arrays, and TensorFlow does not need to be installed.
     """
     engine = _engine.get()
     if engine == "tensorflow":
@@ -127,8 +127,8 @@ def in_tensorflow() -> bool:
 class ArrayOperations(types.ModuleType):
     """Operations of TensorFlow if `in_tensorflow` is True, and of `common.numpy_ops` otherwise.
 
-    Both modules use the same names. Operations without a replacement, such as `tf.data`, are only
-    in `tf`.
+    Both modules use the same names. Operations without a NumPy version, such as `tf.data`, are only
+    available in `tf`.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -150,13 +150,13 @@ _user: int | None = None  # the process that started to use the backend
 
 
 def refuse_in_fork() -> None:
-    """Remember the process that uses the backend, and raise an error in a forked process.
+    """Remember which process uses the backend, and raise an error in forked processes.
 
-    TensorFlow, JAX and PyTorch use threads, which do not exist in a forked process. It would wait
-    for them forever.
+    TensorFlow, JAX and PyTorch use threads, which do not exist in forked processes. A forked
+    process would wait for them forever.
 
     Raises:
-        RuntimeError: If the current process was forked from a process that used the backend.
+        RuntimeError: If this process was forked from a process that used the backend.
     """
     global _user
     if backend() == "numpy":

@@ -4,7 +4,7 @@ import os
 
 
 def usable_cores() -> int:
-    """Return the number of CPU cores for this process, which can be limited in containers.
+    """Return how many CPU cores this process can use. Containers may limit this number.
 
     Example:
         >>> 1 <= usable_cores() <= os.cpu_count()

@@ -55,14 +55,14 @@ def shown(value: object) -> str:
 
 
 def missing_rows(values: Sequence, name: str) -> str:
-    """Describe the number of missing texts and how to keep their rows, for an error message.
+    """Describe how many texts are missing and how to keep their rows, for an error message.
 
     Args:
-        values: Sequence with the values of all rows.
+        values: Sequence with values for all rows.
         name: String. The name of the argument that contains the values.
 
     Returns:
-        String that starts with a space, or "" if no value is missing.
+        String that starts with a space, or "" if all values are present.
 
     Example:
         >>> missing_rows(["good", None, float("nan")], "x")[:65]

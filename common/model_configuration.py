@@ -1,4 +1,4 @@
-"""Create a configuration from the arguments of a model and the state of its layers."""
+"""Create a configuration from model arguments and the state in its layers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from encoder_zoo.common.wording import invalid
 M = TypeVar("M", bound=keras.Model)
 
 
-# It is in no model, so that nothing else is taken for the same object.
+# No model contains this object, so it cannot be mistaken for a shared one.
 _PROBE = keras.initializers.Zeros()
-DEFLATED = 1032  # bytes that one byte of a zip archive can stand for, at most
+DEFLATED = 1032  # maximum number of bytes that can be unpacked from one byte in a zip archive
 
 
 def saves_layer_states(cls: type[M]) -> type[M]:
-    """Add the state of a model's layers to its configuration.
+    """Add layer states to a model's configuration.
 
-    A class decorator for models with a `ConfigFromSignature`. This state contains the layers that
-    `quantize` has quantized, the layers with low-rank updates, and the frozen layers and weights.
-    Models and layers in the arguments are serialized too, so a model from
-    `from_config(get_config())` does not share anything with the original.
+    A class decorator for models with a `ConfigFromSignature`. This state contains all layers
+    quantized by `quantize`, layers with low-rank updates, and frozen layers and weights. Models and
+    layers in arguments are serialized too, so `from_config(get_config())` returns a model that does
+    not share anything with the original.
 
     Example:
         >>> @saves_layer_states
@@ -46,7 +46,7 @@ def saves_layer_states(cls: type[M]) -> type[M]:
     arguments_of, made_of = cls.get_config, cls.from_config.__func__
 
     def get_config(self) -> dict:
-        """Return the constructor arguments of this model and the state of its layers."""
+        """Return this model's constructor arguments and the state in its layers."""
         config = {name: as_configuration(value) for name, value in arguments_of(self).items()}
         state = {name: read(self) for name, (read, _) in LAYER_STATES.items()}
         return {**config, **{name: value for name, value in state.items() if value}}
@@ -72,7 +72,8 @@ def saves_layer_states(cls: type[M]) -> type[M]:
 def as_configuration(value: object) -> object:
     """Serialize a layer, a model or a preprocessor. Other values are returned unchanged.
 
-    While Keras saves a model, the layer itself is returned, so that two tasks can share a backbone.
+    While Keras is saving a model, this returns the layer itself, so that two tasks can share a
+    backbone.
     """
     if isinstance(value, keras.layers.Layer | ConfigFromSignature) and not _notes_shared_objects():
         return keras.saving.serialize_keras_object(value)
@@ -80,19 +81,19 @@ def as_configuration(value: object) -> object:
 
 
 def _notes_shared_objects() -> bool:
-    """Return whether Keras is saving a model, and so notes objects that occur in it twice.
+    """Check whether Keras is saving a model and keeps track of objects that occur twice.
 
-    It finds them only where configurations hold the objects themselves.
+    Keras only finds such objects if the configuration contains the objects themselves.
     """
     _, again = (keras.saving.serialize_keras_object(_PROBE) for _ in range(2))
     return "shared_object_id" in again
 
 
 def _weight_bytes_of_opened_file() -> int | None:
-    """Return the size of the weights in the `.keras` file that Keras is opening; None if none is.
+    """Return the weight size in the `.keras` file that Keras is opening, or None without any file.
 
-    Keras builds a model before it looks at its weights, and tells the model nothing of the file:
-    it is the archive that a function holds which has called this one.
+    Keras builds a model before reading its weights and does not pass the file to the model. For
+    this reason, the archive is found in a calling function's local variables.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -108,7 +109,7 @@ def _weight_bytes_of_opened_file() -> int | None:
 
 
 def check_file_holds(cls: type, config: Mapping) -> None:
-    """Check that an opened `.keras` file can contain the weights, before memory is allocated.
+    """Check that an opened `.keras` file can contain all weights, before allocating memory.
 
     `cls.least_weights(config)` is a lower bound for the number of weights.
     """
@@ -151,7 +152,7 @@ def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
 
 
 def _updated_layers(model: keras.Model) -> dict[str, dict]:
-    """Map the index of each layer with low-rank updates to their rank and alpha."""
+    """Map layer indices to rank and alpha, for all layers with low-rank updates."""
     return {
         str(index): {"rank": layer.lora_rank, "alpha": layer.lora_alpha}
         for index, layer in enumerate(layers_in(model))
@@ -163,7 +164,7 @@ MOST_RANK = 1024  # maximum rank in a file. For wider layers, the maximum is the
 
 
 def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
-    """Restore low-rank updates, unless they already exist in layers of the arguments."""
+    """Restore low-rank updates, unless the layers in the arguments already have them."""
     layers = layers_in(model)
     for index, entry in updated.items():
         layer, rank, alpha = layers[int(index)], entry["rank"], entry["alpha"]
@@ -180,10 +181,10 @@ def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
 
 
 def _frozen_layers(model: keras.Model) -> dict[str, list]:
-    """Find the frozen layers, and the weights that differ from their layer.
+    """Find frozen layers, and weights that are frozen independently from their layer.
 
-    Layers are represented by their index in the model. Weights are represented by two indices, one
-    for the layer and one for the weight in the layer.
+    Layers are represented by their index in the model. Weights are represented by two indices: the
+    layer index, and the weight index in this layer.
     """
     layers = layers_in(model)
     frozen = [i for i, layer in enumerate(layers) if not layer.trainable]
@@ -207,7 +208,7 @@ def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
         weight.trainable = not layers[i].trainable
 
 
-# Maps keys of a configuration to functions that read and restore the state of the layers.
+# Maps configuration keys to functions that read and restore layer states.
 LAYER_STATES = {
     "quantized": (_quantized_layers, _quantize_layers),
     "low_rank_updates": (_updated_layers, _update_layers),

@@ -11,7 +11,7 @@ from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array
 
 
 def wrap_numpy(function: Callable) -> Callable:
-    """Wrap a NumPy function, so that it accepts the positional arguments of TensorFlow."""
+    """Wrap a NumPy function to accept positional arguments in TensorFlow's order."""
 
     def operation(*values, **options):
         return as_array(function(*map(as_array, values), **options))
@@ -44,7 +44,7 @@ def argsort(values, axis: int = -1, direction: str = "ASCENDING", stable: bool =
 
 
 def reduction(function: Callable, **options) -> Callable:
-    """Create a reduction along an axis that keeps the dtype of the values."""
+    """Create a reduction along an axis that keeps the dtype."""
 
     def reduce(values, axis=None, keepdims: bool = False) -> Array:
         if isinstance(values, RaggedArray):
@@ -87,7 +87,7 @@ def cumsum(values, axis: int = 0, exclusive: bool = False) -> Array:
 
 
 def segments(function: np.ufunc, values, segment_ids) -> Array:
-    """Reduce the values of each segment. Segment ids are sorted and contain every id from 0."""
+    """Reduce the values of each segment. Segment ids must be sorted and contain every id from 0."""
     values, ids = as_array(values), np.asarray(segment_ids)
     starts = np.flatnonzero(np.diff(ids, prepend=-1))
     return as_array(function.reduceat(values, starts)) if len(values) else values
@@ -156,7 +156,7 @@ clip_by_value = wrap_numpy(np.clip)
 
 
 class TensorArray:
-    """A list of arrays, which are written one after another."""
+    """A list of arrays that are written one after another."""
 
     def __init__(self, dtype=None, size=0, **options):
         self._values = [None] * int(size)
@@ -186,7 +186,7 @@ def cond(predicate, true_fn: Callable, false_fn: Callable):
 
 
 def scan(function: Callable, elements, initializer):
-    """Apply a function to each element together with the previous result, and stack the results."""
+    """Apply a function to each element and the previous result, and stack all results."""
     found = list(itertools.accumulate(elements, function, initial=initializer))[1:]
     return map_structure(lambda *parts: stack(parts), *found)
 
@@ -203,7 +203,7 @@ def map_structure(function: Callable, first, *others, expand_composites: bool = 
 
 
 def flatten(values) -> list:
-    """Return the values in a structure, those of a dict in the order of its sorted keys."""
+    """Return all values in a structure. For dicts, values are ordered by sorted keys."""
     if isinstance(values, Mapping):
         values = [values[name] for name in sorted(values)]
     if not isinstance(values, tuple | list):

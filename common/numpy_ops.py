@@ -1,8 +1,8 @@
-"""NumPy versions of the TensorFlow operations that preprocessing uses, with the same names.
+"""NumPy versions of TensorFlow operations for preprocessing, with the same names.
 
-On JAX and PyTorch, `common.lazy.array_ops` is this module, so preprocessing only needs one
-implementation for all backends. Arrays have the type `Array`, ragged tensors have the type
-`RaggedArray`, and strings are UTF-8 bytes in object arrays.
+On JAX and PyTorch, `common.lazy.array_ops` is this module, so that one preprocessing implementation
+works for all backends. Arrays have the type `Array`, ragged tensors have the type `RaggedArray`,
+and strings are UTF-8 bytes in object arrays.
 
 See TensorFlow for the documentation. Only differences are documented here.
 """
@@ -75,7 +75,7 @@ class TensorShape(tuple):
         return len(self)
 
     def is_compatible_with(self, other) -> bool:
-        """Return whether the sizes are equal, as far as they are known."""
+        """Check whether sizes are equal, as far as they are known."""
         pairs = zip(self, other, strict=False)
         return len(self) == len(other) and all(None in (a, b) or a == b for a, b in pairs)
 
@@ -280,7 +280,7 @@ def argmax(values, axis: int = 0, output_type=int64) -> Array:
 
 
 def unique(values) -> SimpleNamespace:
-    """Return `y`, the unique values in the order of their first occurrence, and `idx`, int32."""
+    """Return `y`, unique values in the order in which they first occur, and `idx`, int32."""
     found, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse].astype(np.int32)
@@ -321,7 +321,7 @@ def ragged_boolean_mask(values: RaggedArray, mask: RaggedArray) -> RaggedArray:
 
 
 def unique_rows(x, axis) -> tuple[Array, Array]:
-    """Return the unique rows in the order of their first occurrence, and the index of each row."""
+    """Return unique rows in the order in which they first occur, and an index for each row."""
     found, first, inverse = np.unique(x, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse.reshape(-1)]

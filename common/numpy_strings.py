@@ -101,7 +101,7 @@ def compile_re2(pattern: str) -> re.Pattern:
 
 @functools.lru_cache(maxsize=16)
 def category_ranges(category: str) -> str:
-    """Return the character ranges of a Unicode category, such as "L", for a pattern."""
+    """Return character ranges for a Unicode category, such as "L", to use in a pattern."""
     codes = [i for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i))[0] == category]
     starts = [i for i, before in zip(codes, [-9, *codes], strict=False) if i != before + 1]
     ends = [i for i, after in zip(codes, [*codes[1:], -9], strict=True) if i != after - 1]

@@ -12,7 +12,7 @@ class Progress(ABC):
     """Count finished work and print a progress message from time to time.
 
     Args:
-        done: Integer. Work that was finished before, for example by an interrupted run.
+        done: Integer. Work that was finished earlier, for example by an interrupted run.
 
     Attributes:
         done: Integer. Work that is finished now.
@@ -23,7 +23,7 @@ class Progress(ABC):
         self._begun = self._printed = time.monotonic()
 
     def count(self, number: int, state: str = "") -> None:
-        """Count finished work, and print a message if the last one is some seconds old."""
+        """Count finished work. Print a message if the last one was printed some seconds ago."""
         self.done += number
         if time.monotonic() - self._printed >= SECONDS:
             self._printed = time.monotonic()
@@ -36,4 +36,4 @@ class Progress(ABC):
 
     @abstractmethod
     def show(self, state: str = "") -> None:
-        """Print a message that ends with the state of the run."""
+        """Print a message that ends with the current progress."""

@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Array(np.ndarray):
-    """`numpy.ndarray` with a method `numpy()`, so that code for tensors supports it.
+    """`numpy.ndarray` with a `numpy()` method, to support code written for tensors.
 
     Example:
         >>> as_array([3, 4])[1:].numpy().tolist()
@@ -96,7 +96,7 @@ class RaggedArray:
 
     @classmethod
     def from_tensor(cls, tensor, lengths=None, padding=None) -> RaggedArray:
-        """Create rows from an array (N, L, ...), without the padding at their ends."""
+        """Create rows from an array (N, L, ...), without padding at the end."""
         tensor = as_array(tensor)
         if lengths is None:
             lengths = np.full(len(tensor), tensor.shape[1], np.int64)
@@ -109,7 +109,7 @@ class RaggedArray:
 
     @property
     def flat_values(self) -> Array:
-        """The values of all rows, (P, ...)."""
+        """Values for all rows, (P, ...)."""
         return self.values.flat_values if isinstance(self.values, RaggedArray) else self.values
 
     @property
@@ -145,7 +145,7 @@ class RaggedArray:
         return self.values[begin:end]
 
     def _columns(self, rows: slice, columns: slice) -> RaggedArray:
-        """Select some columns of some rows."""
+        """Select columns from rows."""
         part = self[rows]
         starts, lengths = part.row_starts(), part.row_lengths()
         bounds = [columns.indices(length) for length in lengths.tolist()]
@@ -167,7 +167,7 @@ class RaggedArray:
         return RaggedArray.from_row_lengths(values, lengths)
 
     def _binary(self, function, other) -> RaggedArray:
-        """Apply a function to the values and a number, or to two arrays with equal row lengths."""
+        """Apply a function to the values and a scalar, or to two arrays with equal row lengths."""
         other = other.flat_values if isinstance(other, RaggedArray) else other
         return self.with_flat_values(function(self.flat_values, other))
 
@@ -221,7 +221,7 @@ class RaggedArray:
 
         Args:
             default_value: Value for the padding. Defaults to None, which means 0 or b"".
-            shape: Sequence (N, L, ...). None stands for a size that is computed from the rows.
+            shape: Sequence (N, L, ...). None stands for a size to compute from the rows.
         """
         shape = [None] * 2 if shape is None else [None if s is None else int(s) for s in shape]
         lengths, inner = self.row_lengths().numpy(), self.values

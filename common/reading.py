@@ -1,8 +1,8 @@
 """Convert the errors of file readers to errors that name the file.
 
-A file from an unknown source can violate any assumption of the code that reads it. Readers check as
-much as possible. All other errors, for example a `KeyError` or a panic in a Rust library, are
-handled here.
+Files from unknown sources can violate any assumption made by the code that reads them. Readers
+check as much as possible. All other errors, for example a `KeyError` or a panic in a Rust library,
+are handled here.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from encoder_zoo.common.wording import decode_exactly, invalid, shown
 
 _PACKAGE = __name__.partition(".")[0]
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_MOST = 300  # maximum number of characters from the message of another library
+_MOST = 300  # maximum number of characters to show from another library's message
 
 
 @contextlib.contextmanager
 def reading(name: object, expected: str = "It is damaged, or of another format.") -> Iterator[None]:
     """Convert all errors inside the `with` block to errors that name the file.
 
-    Errors of this package keep their messages. `OSError` and `ImportError` are not converted.
+    Errors from this package keep their messages. `OSError` and `ImportError` are not converted.
 
     Args:
         name: Name of the file, row or line. The message starts with it.
-        expected: String. Second sentence of the message, unless the error comes from this package.
+        expected: String. Second sentence in the message, unless the error was raised in this
+            package.
 
     Raises:
         ValueError: If the block raises an error, including a panic in a Rust library.
@@ -59,16 +60,16 @@ def reading(name: object, expected: str = "It is damaged, or of another format."
 def loading(name: object) -> Iterator[None]:
     """Convert unexpected errors inside the `with` block to errors that name the folder.
 
-    Unexpected errors are panics and errors that Python raises itself, for example "'int' object is
-    not iterable". Errors from a `raise` statement are not converted, because they can be caused by
-    the arguments of the caller. It makes no difference if the statement is in this package, in
-    Keras or in a registered class.
+    Unexpected errors are panics and errors raised by Python itself, for example "'int' object is
+    not iterable". Errors raised by a `raise` statement are not converted, because they can be
+    caused by user arguments. The statement can be in this package, in Keras or in a registered
+    class.
 
     Args:
         name: Name of the folder. The message starts with it.
 
     Raises:
-        ValueError: If the block raises an error that does not come from a `raise` statement.
+        ValueError: If the block raises an error without a `raise` statement.
 
     Example:
         >>> with loading("my_preset"):
@@ -90,7 +91,7 @@ def loading(name: object) -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """Return the type and message of an error on one line, without a full stop.
+    """Return an error's type and message on one line, without a full stop.
 
     Example:
         >>> described(RecursionError("maximum recursion depth exceeded"))
@@ -105,7 +106,7 @@ def described(error: BaseException) -> str:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Read a text file with UTF-8 encoding, with or without a byte order mark.
+    """Read a UTF-8 text file with or without a byte order mark.
 
     Line endings are kept, because offsets can depend on them.
 
@@ -129,7 +130,7 @@ def parse_json(text: str, name: object) -> Any:
 
     Raises:
         ValueError: If the text is not valid JSON, is nested too deeply, or contains an integer with
-            more digits than Python supports.
+            too many digits for Python.
 
     Example:
         >>> parse_json("[" * 100_000, "rows.json")
@@ -148,7 +149,7 @@ def parse_json(text: str, name: object) -> Any:
 def field_of(
     holder: Any, key: str, kind: type | tuple[type, ...], where: str, *default: Any
 ) -> Any:
-    """Return a field of an object from a file after checking its type.
+    """Read a field from an object in a file and check its type.
 
     Args:
         holder: Dictionary with the field.
@@ -194,7 +195,7 @@ _WORDS = {
 
 
 def is_panic(error: BaseException) -> bool:
-    """Return whether an error is a panic in a Rust library, which is not an `Exception`."""
+    """Check whether an error is a panic in a Rust library. Panics are not `Exception` instances."""
     return type(error).__name__ == "PanicException"
 
 
@@ -204,7 +205,7 @@ def _stops_program(error: BaseException) -> bool:
 
 
 def _statement(error: BaseException) -> tuple[str, str]:
-    """Return the module that raised an error and the name of the instruction."""
+    """Return the module that raised an error, and the instruction name."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -216,6 +217,6 @@ def _statement(error: BaseException) -> tuple[str, str]:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Return whether an error comes from a `raise` statement in this package."""
+    """Check whether an error was raised by a `raise` statement in this package."""
     module, statement = _statement(error)
     return module.partition(".")[0] == _PACKAGE and statement == "RAISE_VARARGS"

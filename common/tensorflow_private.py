@@ -1,4 +1,4 @@
-"""Private names of TensorFlow that this package uses, each with the reason why."""
+"""Private TensorFlow names used in this package. Each function explains why it needs them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ import keras
 from encoder_zoo.common.lazy import tf
 
 _TRAINED: weakref.WeakSet[keras.Model] = weakref.WeakSet()
-_GONE: list[None] = []  # one entry for each trained model that is gone; threads may append
+_GONE: list[None] = []  # one entry per deleted model, appended from any thread
 GONE_AT_ONCE = 6
 
 
 def drop_kernels_of_models_gone(model: keras.Model) -> None:
-    """Have TensorFlow drop the kernels of trained models that are gone, some models at a time.
+    """Make TensorFlow free kernels for trained models that no longer exist, several models at once.
 
-    It keeps those of each graph that has run, 3 MB of a small model, as long as the process lives,
-    and can drop only all of them; those that are in use are made again when they run next.
+    TensorFlow keeps kernels for each graph that was run until the process ends, about 3 MB for a
+    small model. It can only free all kernels together. Kernels that are still in use will be
+    created again on their next run.
 
     Args:
-        model: that is trained next.
+        model: Model that will be trained next.
     """
     if keras.config.backend() != "tensorflow":
         return
     if len(_GONE) >= GONE_AT_ONCE:
         _GONE.clear()
-        # As in `keras.utils.clear_session`, which forgets more.
+        # This is part of `keras.utils.clear_session`, which resets more.
         from tensorflow.python.eager import context
 
         context.context().clear_kernel_cache()
@@ -41,13 +42,14 @@ def drop_kernels_of_models_gone(model: keras.Model) -> None:
 
 @contextlib.contextmanager
 def graphs_as_traced(applies: bool) -> Iterator[None]:
-    """Have TensorFlow run the graphs that are called inside as they are, not rewritten before.
+    """Make TensorFlow run graphs in a `with` block without rewriting them first.
 
-    Rewriting (Grappler) takes half a second of a small model. A graph must be called alike each
-    time, else TensorFlow prepares it again; the public option is that of the whole process.
+    Rewriting (Grappler) takes half a second for a small model. Each graph must always be called
+    with the same setting, because otherwise TensorFlow prepares it again. The public option would
+    apply to the whole process.
 
     Args:
-        applies: whether to do so.
+        applies: Boolean. If False, do nothing.
     """
     if not applies:
         yield
@@ -72,14 +74,14 @@ def _not_rewriting(config: bytes) -> tf.compat.v1.ConfigProto:
 
 
 def separate_collectives(strategy: tf.distribute.MirroredStrategy) -> None:
-    """Give a strategy group keys of its own for TensorFlow's collectives.
+    """Use separate TensorFlow collective group keys for a strategy.
 
-    TensorFlow numbers the collectives of every strategy from the same start and remembers the shape
-    of each number, so that a second strategy on the same devices fails with "Shape mismatch in the
-    collective instance" as soon as its gradients have other shapes. Plain Keras fails in that way.
+    TensorFlow numbers collectives from the same start in every strategy and remembers the shape for
+    each number. For this reason, a second strategy on the same devices fails with "Shape mismatch
+    in the collective instance" when its gradients have other shapes. Plain Keras also fails.
 
     Args:
-        strategy: in whose scope a model is built.
+        strategy: Strategy in whose scope a model will be built.
     """
     extended = strategy.extended
     if strategy in _SEPARATED or not hasattr(extended, "_make_collective_ops_with_fallbacks"):

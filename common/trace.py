@@ -1,7 +1,7 @@
-"""Settings of the TensorFlow graph that is being traced, for the layers and preprocessors in it.
+"""Settings for the TensorFlow graph being traced, to be read by layers and preprocessors.
 
-Layers and preprocessors cannot get the settings as an argument, because Keras and the tasks call
-them with fixed arguments.
+Layers and preprocessors cannot take settings as an argument, because Keras and tasks call them with
+fixed arguments.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from collections.abc import Iterator
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Hold the settings with which a TensorFlow graph is traced.
+    """Settings for tracing a TensorFlow graph.
 
     Attributes:
-        is_long: Boolean. Whether the graph is used for long or for short texts, so that it only
-            contains one attention method. Defaults to None: it is used for both.
-        blocks: Dict of the functions of blocks in the graph, by what they compute. Identical blocks
-            are then traced only once. Most of the tracing time is spent on blocks, and the final
-            graph has the same operations, because TensorFlow inlines the calls. Defaults to None.
-        serves: Boolean. Whether the graph is part of an export. It then answers for empty texts
-            too: a server puts the requests of several clients into one batch, and an error for one
-            text would be the error of all of them. Defaults to False.
+        is_long: Boolean. Whether the graph will only be used for long texts or only for short
+            texts, so that it needs a single attention method. Defaults to None, which supports
+            both.
+        blocks: Dict with block functions in this graph. Keys describe what they compute. Identical
+            blocks are then traced only once. Most tracing time is spent on blocks. The final graph
+            has the same operations because TensorFlow inlines all calls. Defaults to None.
+        serves: Boolean. Whether the graph is part of an export. If True, it also accepts empty
+            texts. Servers put requests from several clients into one batch, and an error for one
+            text would affect all clients. Defaults to False.
     """
 
     is_long: bool | None = None
@@ -36,7 +37,7 @@ _trace: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", d
 
 
 def current_trace() -> Trace:
-    """Return the settings of the graph that is being traced."""
+    """Return settings for the graph being traced."""
     return _trace.get() or Trace()
 
 

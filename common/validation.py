@@ -1,4 +1,4 @@
-"""Types with rules for their values, and a decorator that checks arguments with these rules."""
+"""Types with rules for their values, and a decorator to check arguments with these rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable)
 
 
 class Rule(NamedTuple):
-    """A condition for a value, and a description of the values that satisfy it.
+    """A condition for values, with a description of all values that satisfy it.
 
     Example:
         >>> rule = Rule(lambda v: v in "abc", "a letter up to c")
@@ -50,7 +50,7 @@ def one_of(*values: object) -> Rule:
 
 
 def integer_from(least: int) -> Rule:
-    """Create a rule that accepts integers with a minimum value.
+    """Create a rule that accepts integers from a minimum value.
 
     Example:
         >>> rule = integer_from(1)
@@ -64,7 +64,7 @@ SMALLEST, LARGEST = 1e-30, 1e30  # products of such numbers still fit into float
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a number that fits into float32, and not a boolean.
+    """Check whether a value is a number that fits into float32. Booleans are not accepted.
 
     Example:
         >>> [is_number(value) for value in (0, -2.5, float("nan"), 1e-300, 10**400, True)]
@@ -108,11 +108,11 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 def validate_arguments(function: F) -> F:
-    """Check the arguments of every call with the rules in their annotations.
+    """Check arguments in every call with the rules in their annotations.
 
-    Annotate an argument with a type from this module, `Annotated[..., Rule(...)]`, `bool`,
-    `Literal[...]`, or a union of these types, and decorate the function or method. Types with a
-    rule must be imported at run time and not only under `TYPE_CHECKING`. Unknown argument names are
+    Decorate the function or method, and annotate its arguments with a type from this module,
+    `Annotated[..., Rule(...)]`, `bool`, `Literal[...]`, or a union of these types. Types with a
+    rule must be imported at run time, not only under `TYPE_CHECKING`. Unknown argument names are
     rejected. This includes `**options: Unpack[Options]` with a TypedDict `Options`.
 
     Args:
@@ -156,7 +156,7 @@ def validate_arguments(function: F) -> F:
 
 
 def known_names(function: Callable) -> set[str] | None:
-    """Return the argument names of a function, or None if it accepts any name.
+    """Return all argument names for a function, or None if it accepts any name.
 
     Example:
         >>> def read(path, top_k=1): ...
@@ -178,7 +178,7 @@ def known_names(function: Callable) -> set[str] | None:
 
 
 def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs: dict) -> None:
-    """Raise a TypeError for an unknown argument, with the name of the class or function."""
+    """Raise a TypeError for an unknown argument that shows the class or function name."""
     if known is None or kwargs.keys() <= known:
         return
     named, called = known - {"self", "cls"}, function.__qualname__
@@ -190,7 +190,7 @@ def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs
 
 
 def rules_of(function: Callable) -> dict[str, Rule]:
-    """Return the rules in the annotations of a function.
+    """Return the rules in a function's annotations.
 
     Example:
         >>> def read(path: str, top_k: PositiveInt | None = None, shuffle: bool = True): ...
@@ -206,7 +206,7 @@ def rules_of(function: Callable) -> dict[str, Rule]:
 
 
 def _find_names(function: Callable) -> dict[str, object]:
-    """Return the global names of a function's module, except modules.
+    """Return all global names in a function's module, except modules.
 
     For this reason, an annotation such as `tf.Tensor` does not import TensorFlow.
     """
@@ -219,7 +219,7 @@ def _evaluate(annotation: object, names: dict) -> object:
         return annotation
     try:
         return eval(annotation, names)
-    except NameError:  # a module, or a name for type checkers only, which have no rules
+    except NameError:  # a module or a name for type checkers, which have no rules
         return None
 
 
@@ -248,10 +248,10 @@ def rule_of(annotation: object) -> Rule | None:
 
 
 def check_argument(name: str, value: object, rule: Rule) -> None:
-    """Check that the value of an argument satisfies its rule.
+    """Check that an argument value satisfies its rule.
 
     Raises:
-        ValueError: If the value does not satisfy the rule.
+        ValueError: If the value breaks its rule.
     """
     if isinstance(value, np.generic):
         value = value.item()

@@ -1,4 +1,4 @@
-"""Give TensorFlow variables the same names in all instances of a model class."""
+"""Use the same TensorFlow variable names in all instances of a model class."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import keras
 
 from encoder_zoo.common.lazy import array_ops, tf
 
-# Names of models and random generators end with a number that Keras counts in each process.
+# Model and random generator names end with a number that Keras counts in each process.
 _COUNTED = re.compile(r"(^[^/]+|/seed_generator)_\d+(?=/)")
 
 
 class NamesVariablesAlike(type(keras.Model)):
-    """Metaclass for models that uses the same TensorFlow variable names in every instance.
+    """Metaclass for models that use the same TensorFlow variable names in every instance.
 
-    TensorFlow compiles the creation of a variable once for each name, and keeps 35 kB for each name
-    until the process ends. Keras names the models of a class "bert_backbone", "bert_backbone_1" and
-    so on, so every new model would use more memory. The names that Keras shows for models, layers
-    and weights do not change.
+    For each variable name, TensorFlow compiles its creation once and keeps 35 kB until the process
+    ends. Because Keras names models "bert_backbone", "bert_backbone_1" and so on, every new model
+    would use more memory. Names that Keras shows for models, layers and weights do not change.
     """
 
     def __call__(cls, *args, **kwargs):

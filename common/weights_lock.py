@@ -1,7 +1,7 @@
-"""One lock for the weights of a model: many threads may read them, one at a time changes them.
+"""Lock model weights. Many threads can read them at once, but only one thread can change them.
 
-Every answer then uses one state of the weights, before a change or after it. `LocksWeights` says
-which methods of a model hold the lock, and `reads_weights` holds it in a function.
+In this way, each prediction uses a single state of the weights. `LocksWeights` defines which model
+methods hold the lock. To hold it in a function, use `reads_weights`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ R = TypeVar("R")
 
 
 class WeightsLock:
-    """A lock that many threads share to read, and a single thread holds to write, in fair turns.
+    """A fair lock that many threads can share to read and only one thread can hold to write.
 
-    Threads enter in the order in which they came: readers together, writers alone. A thread that
-    holds the lock may take it again, in either way.
+    Threads enter in the order in which they arrive. Readers can enter together, but writers enter
+    one by one. A thread that holds the lock can acquire it again, for reading or writing.
 
     Attributes:
-        of_metrics: A lock of the thread that fits or evaluates.
-        version: Integer that grows whenever weights may have changed.
+        of_metrics: Lock to hold while running `fit` or `evaluate`.
+        version: Integer that increases whenever weights may have changed.
 
     Example:
         >>> lock = WeightsLock()
@@ -46,11 +46,11 @@ class WeightsLock:
         self._readers: dict[int, int] = {}  # how often each thread holds it
         self._writer: int | None = None
         self._depth = self.version = 0
-        self._waiting: deque[tuple[int, bool]] = deque()  # threads, and whether they write
+        self._waiting: deque[tuple[int, bool]] = deque()  # (thread, whether it writes)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Wait until no thread changes the weights, and keep other threads from a change."""
+        """Wait until no thread is changing weights, and then prevent changes by other threads."""
         me, readers = threading.get_ident(), self._readers
         with self._changed:
             if me not in readers and self._writer != me:
@@ -67,11 +67,11 @@ class WeightsLock:
 
     @contextlib.contextmanager
     def exclusive(self, changes: bool = True) -> Iterator[None]:
-        """Wait until no other thread reads or changes the weights, and keep others from both.
+        """Wait until no other thread reads or changes weights, and then prevent both.
 
         Args:
-            changes: Boolean. Whether the block may change weights, which counts as another version.
-                Defaults to True.
+            changes: Boolean. Whether the block may change weights. If so, the version will be
+                increased. Defaults to True.
         """
         me = threading.get_ident()
         with self._changed:
@@ -100,24 +100,24 @@ class WeightsLock:
             return not any(other for _, other in itertools.takewhile(turn.__ne__, waiting))
 
         if me in readers:
-            waiting.appendleft(turn)  # the others wait until it has read
+            waiting.appendleft(turn)  # others have to wait until this thread has read
         else:
             waiting.append(turn)
         try:
             self._changed.wait_for(may_enter)
-        finally:  # also after an interrupt by the user
+        finally:  # also when interrupted by the user
             waiting.remove(turn)
             self._changed.notify_all()
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Keep other threads from calls of a model whose functions and metrics are replaced."""
+        """Prevent other threads from calling a model while replacing functions or metrics."""
         with self.of_metrics, self.exclusive(changes=False):
             yield
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Keep the weights, and other threads from the metrics."""
+        """Prevent weight changes, and prevent other threads from using metrics."""
         with self.of_metrics, self.shared():
             yield
 
@@ -126,7 +126,7 @@ class WeightsLock:
         """Keep other threads from `fit` and `evaluate`.
 
         Raises:
-            RuntimeError: If another call of `fit` trains the model.
+            RuntimeError: If the model is being trained by another `fit` call.
         """
         if not self._fit.acquire(blocking=False):
             raise RuntimeError(
@@ -141,7 +141,7 @@ class WeightsLock:
 
 
 def weights_lock(model: keras.Model) -> WeightsLock:
-    """Return the lock of a model's weights. Tasks that share a backbone share its lock.
+    """Return the weights lock for a model. Tasks that share a backbone also share its lock.
 
     Example:
         >>> model = keras.Sequential()
@@ -150,24 +150,24 @@ def weights_lock(model: keras.Model) -> WeightsLock:
 
     Raises:
         RuntimeError: If this is a forked process, see `refuse_in_fork`. A thread that does not
-            exist there may hold the lock.
+            exist in the forked process may hold the lock.
     """
     refuse_in_fork()
     known = vars(getattr(model, "backbone", model))
-    # A new lock is only made at first, and then in one step for all threads.
+    # Create the lock only once, in a step that is atomic for all threads.
     return known.get("_weights_lock") or known.setdefault("_weights_lock", WeightsLock())
 
 
 def share_weights_lock(model: keras.Model, other: keras.Model) -> None:
-    """Make a model use the lock of another one that is trained together with it."""
+    """Make a model use another model's lock, because both are trained together."""
     vars(getattr(model, "backbone", model))["_weights_lock"] = weights_lock(other)
 
 
 def reads_weights(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep the weights of all models among a function's arguments while it runs.
+    """Prevent weight changes while a function runs, for all models in its arguments.
 
-    An argument is a model, or has a list of models in `_asked_models`. All threads take the locks
-    of several models in one order, so that they do not wait for each other.
+    Arguments can be models or objects that have a list of models in `_asked_models`. All threads
+    acquire locks in the same order to avoid deadlocks.
     """
 
     @functools.wraps(function)
@@ -184,8 +184,8 @@ def reads_weights(function: Callable[P, R]) -> Callable[P, R]:
     return holding
 
 
-# Methods of Keras's models and of ours, by the way in which they hold the lock. `__reduce__` makes
-# pickles and copies, and Keras sets the functions of a model to None while it exports it.
+# Model methods that hold the lock, grouped by how they hold it. `__reduce__` is used for pickling
+# and copying. `export` is included because Keras sets model functions to None while exporting.
 METHODS = {
     "shared": """predict predict_on_batch get_weights get_state_tree save save_weights __reduce__
         save_to_preset save_adapters for_cpu similarity""",
@@ -198,11 +198,11 @@ WAYS = {name: way for way, names in METHODS.items() for name in names.split()}
 
 
 class LocksWeights:
-    """Mixin of models that many threads may ask while others save, change or train them.
+    """Mixin for models that many threads can use while other threads save, change or train them.
 
-    The methods in `METHODS` hold the lock of the weights, and so do the public methods that take
-    a `batch_size`, as every method that answers does. Subclasses are treated in the same way, but
-    their own `fit`, `evaluate` and `compile` only hold the lock in those that they override.
+    All methods in `METHODS` hold the weights lock, as well as all public methods with a
+    `batch_size` argument. The same applies to methods in subclasses, except that `fit`, `evaluate`
+    and `compile` only hold the lock in their base class version.
     """
 
     def __init_subclass__(cls, **kwargs):
@@ -217,18 +217,18 @@ class LocksWeights:
 
     @property
     def weights_version(self) -> int:
-        """Return a number that grows whenever weights may have changed."""
+        """Return an integer that increases whenever weights may have changed."""
         return weights_lock(self).version
 
 
 def _answers(name: str, method: object) -> bool:
-    """Return whether an attribute of a class is a public method that takes a `batch_size`."""
+    """Check whether a class attribute is a public method with a `batch_size` argument."""
     is_public = inspect.isfunction(method) and not name.startswith("_")
     return is_public and "batch_size" in inspect.signature(method).parameters
 
 
 def _hold(way: str, method: Callable) -> Callable:
-    """Return a method that holds the lock of its model in some way, after checks of arguments."""
+    """Wrap a method to hold its model's lock. The lock is acquired after checking arguments."""
     if "__signature__" in vars(method):  # by `validate_arguments`
         return validate_arguments(_hold(way, method.__wrapped__))
     if way == "shared":

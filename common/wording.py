@@ -1,4 +1,4 @@
-"""Create error messages, and know the argument names of other libraries."""
+"""Create error messages, and recognize argument names used in other libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_NAMES, _MOST_LETTERS = 1000, 200  # limits for the comparison with an unkn
 
 
 def shown(value: object) -> str:
-    """Return the `repr` of a value from a file, shortened for an error message.
+    """Return the `repr` for a value from a file, shortened for error messages.
 
     Example:
         >>> shown(["cat"]), shown("a" * 10**6)
@@ -31,7 +31,7 @@ def shown(value: object) -> str:
 
 
 def with_type(value: object) -> str:
-    """Return the `repr` of a value with its type, shortened for an error message.
+    """Return the `repr` for a value with its type, shortened for error messages.
 
     Example:
         >>> with_type(None)
@@ -49,7 +49,7 @@ def invalid(
         name: String. The name of the argument, or file and field, for example `"config.json:
             num_labels"`.
         value: Any. The value that was received. The message contains its shortened `repr`.
-        expected: String. The values that are allowed, or what to do instead.
+        expected: String. Values that are allowed, or what to do instead.
         error: Exception type. Defaults to `ValueError`.
 
     Returns:
@@ -64,7 +64,7 @@ def invalid(
     return error(f"{name} is {shown(value)}. Expected {expected}.")
 
 
-# Argument names of other packages and the matching names in this package.
+# Argument names in other packages and their replacements in this package.
 OTHER_NAMES = {
     "num_labels": "num_classes",
     "max_length": "sequence_length",
@@ -94,7 +94,7 @@ OTHER_NAMES = {
     "qrels": "relevant",
     "warmup_steps": "warmup",
 }
-# Arguments of other packages without a counterpart, and why they are not needed.
+# Arguments in other packages that have no replacement, and why they are not needed.
 NOT_NEEDED = {
     "normalize_embeddings": "vectors have unit length, unless from_preset(..., normalize=False)",
     "show_progress_bar": "nothing is drawn; fit, evaluate and predict take verbose=",
@@ -107,7 +107,7 @@ NOT_NEEDED = {
 }
 
 
-# Arguments of other `fit` methods that belong to `compile` here.
+# Arguments for `fit` in other packages that belong to `compile` here.
 COMPILED = {
     **{name: f"compile({name}=...)" for name in ("optimizer", "loss", "metrics", "weight_decay")},
     **{name: f"compile({name}=...)" for name in ("learning_rate", "layer_decay", "jit_compile")},
@@ -145,8 +145,8 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
 def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0.6) -> list[str]:
     """Find known names that are similar to an unknown name, the most similar first.
 
-    The comparison is slow, so its cost is limited. For names with more than 200 characters, the
-    result is empty. If there are more than 1,000 known names, only names with the same first two
+    Because comparisons are slow, their number is limited. For names with more than 200 characters,
+    the result is empty. With more than 1,000 known names, only names that share the first two
     characters are compared.
 
     Args:
@@ -169,7 +169,7 @@ def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0
 
 
 def did_you_mean(names: Sequence[str]) -> str:
-    """Create the end of a message about an unknown name, or "" if there are no similar names.
+    """Suggest similar names in a message about an unknown name. Return "" if none exist.
 
     Example:
         >>> did_you_mean(["epochs", "epoch"])
@@ -185,7 +185,7 @@ def decoded(content: bytes, name: object) -> str:
     `tokenizers` does the same.
 
     Raises:
-        ValueError: If the content is not UTF-8, or starts with a byte order mark.
+        ValueError: If the content is not UTF-8, or if it starts with a byte order mark.
 
     Example:
         >>> decoded("é".encode("utf-16"), "vocab.txt")
@@ -210,7 +210,7 @@ def decode_exactly(content: bytes, name: object) -> str:
 
 
 def differing(said: Mapping[str, object]) -> str:
-    """Create the message for two files that do not match.
+    """Create a message for two files that do not match.
 
     Example:
         >>> differing({"vocab.txt": 5, "tokenizer.json": None})
@@ -221,7 +221,7 @@ def differing(said: Mapping[str, object]) -> str:
 
 
 class ForeignName:
-    """Attribute that rejects a name of another library and suggests our name.
+    """Attribute that rejects a name from another library and suggests a replacement.
 
     The attribute cannot be read or set. `hasattr` returns False, and setting the attribute raises
     an error instead of having no effect.

@@ -1,8 +1,8 @@
 """encoder_zoo: encoder-only transformers for Keras 3, from raw text to predictions.
 
-Every public name is imported when it is first used, so `import encoder_zoo` does not import Keras
-or TensorFlow. After this import, Keras can load files that contain the classes of this package. The
-names are listed in `__init__.pyi`.
+Every public name is imported on first use, so `import encoder_zoo` does not import Keras or
+TensorFlow. After this import, Keras can load files that contain classes from this package. Names
+are listed in `__init__.pyi`.
 
 Example:
     >>> import encoder_zoo as ez

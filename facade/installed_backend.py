@@ -1,4 +1,4 @@
-"""Select an installed Keras backend if TensorFlow, which is the default, is not installed."""
+"""Select an installed Keras backend when TensorFlow, the default, is not installed."""
 
 import importlib.util
 import logging
@@ -16,15 +16,15 @@ logger = logging.getLogger(__name__)
 def choose_installed_backend() -> None:
     """Set KERAS_BACKEND to an installed backend if TensorFlow would be used but is not installed.
 
-    If the variable is set or Keras is already imported, nothing changes. The file keras.json has
-    priority unless it contains TensorFlow, because Keras writes this default when it is first
+    Nothing changes when the variable is set or Keras has already been imported. The keras.json file
+    has priority unless it selects TensorFlow, because Keras writes this default when it is first
     imported.
 
     Raises:
         ImportError: If no backend is installed, or if the selected backend is not installed.
     """
     if "keras" in sys.modules or not _is_installed("keras"):
-        return  # without Keras there is `open_export`, which needs no backend
+        return  # without Keras, `open_export` can still be used, because it needs no backend
     file = keras_file()
     variable, in_file = os.environ.get("KERAS_BACKEND"), read_backend(file)
     backend = variable or in_file

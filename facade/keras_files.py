@@ -1,6 +1,6 @@
-"""Register the public classes with Keras without importing them, so it can load `.keras` files.
+"""Register public classes with Keras without importing them, so that it can load `.keras` files.
 
-Classes register themselves when their modules are imported. Until then, a `StandIn` is registered.
+Classes register themselves when importing their modules. Before this, a `StandIn` is registered.
 """
 
 import importlib
@@ -10,10 +10,10 @@ from encoder_zoo.common.serializable import call_after_keras
 
 
 def register_with_keras(homes: Mapping[str, str]) -> None:
-    """Register the public names with Keras, now or when Keras is imported.
+    """Register public names with Keras, now or when Keras is imported.
 
-    Other classes register themselves when a public class imports them. Modules in a file are never
-    imported.
+    Other classes register themselves when imported by a public class. Modules named in a file are
+    never imported.
 
     Args:
         homes: Dict {name: module that contains it}.
@@ -30,10 +30,10 @@ def register_with_keras(homes: Mapping[str, str]) -> None:
 
 
 class StandIn:
-    """Represents a class in the Keras registry, and imports it when it is first used.
+    """Represents a class in the Keras registry and imports it on first use.
 
     Raises:
-        TypeError: If the name is not a class in Keras files.
+        TypeError: If this name is not a class in Keras files.
 
     Example:
         >>> StandIn("encoder_zoo.encoders.tokenizers.wordpiece", "BertTokenizer").__name__

@@ -1,4 +1,4 @@
-"""The public names, read from the stub `__init__.pyi`."""
+"""Public names, read from the stub `__init__.pyi`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_stub(text: str) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def load(module: str, name: str) -> object:
-    """Import a name like `from module import name`.
+    """Import a name, as in `from module import name`.
 
     Example:
         >>> load("encoder_zoo.presets.registry", "list_presets").__name__

@@ -1,4 +1,4 @@
-"""Types of predictions: dicts with fixed keys, for type annotations.
+"""Prediction types: dicts with fixed keys, for use in type annotations.
 
 Example:
     >>> import encoder_zoo as ez

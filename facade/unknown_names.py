@@ -1,4 +1,4 @@
-"""Errors for unknown names: typos, and names of other libraries."""
+"""Errors for unknown names, such as typos and names used in other libraries."""
 
 from collections.abc import Iterable
 
@@ -47,12 +47,12 @@ ENDINGS = {
     "MaskedLM": "MaskedLM",
     "Classifier": "SequenceClassifier",
 }
-# {suffix of a class: suffix in this package}
+# {class name suffix: suffix in this package}
 RENAMED = {"TokenizerFast": "Tokenizer", "Model": "Backbone", "Config": "Backbone"}
 
 
 def explain(name: str, public: Iterable[str]) -> str:
-    """Return the error message for an unknown name.
+    """Return an error message for an unknown name.
 
     Example:
         >>> explain("Clasifier", ["Classifier", "SpanQA"])
@@ -72,7 +72,7 @@ def explain(name: str, public: Iterable[str]) -> str:
 
 
 def similar_names(name: str, public: Iterable[str]) -> list[str]:
-    """Return up to two public names that only differ by a typo or in their case.
+    """Return up to two public names that only differ by a typo or in case.
 
     Example:
         >>> similar_names("bertbackbone", ["BertBackbone", "AlbertBackbone", "SpanQA"])

@@ -1,8 +1,8 @@
-"""Conformance checks for custom families and tasks, similar to scikit-learn's `check_estimator`.
+"""Conformance checks for custom families and tasks, similar to `check_estimator` in scikit-learn.
 
-The checks are for classes that are registered with `encoder_zoo.register_family` or
-`encoder_zoo.register_task`. They cover training on raw text, saving and loading, and the
-independence of outputs from batching. A failed check raises an AssertionError with its name.
+These checks can be used for classes registered with `encoder_zoo.register_family` or
+`encoder_zoo.register_task`. They cover training on raw text, saving and loading, and outputs that
+should not depend on batching. If a check fails, it raises an AssertionError that contains its name.
 
 Example:
     >>> import encoder_zoo as ez
@@ -26,35 +26,35 @@ Checks = Iterator[tuple[str, Callable[[], None]]]
 
 
 def check_family(family: Family) -> None:
-    """Run all checks of a registered family.
+    """Run all checks for a registered family.
 
     Args:
         family: Family, such as `MyBackbone.family`.
 
     Raises:
-        AssertionError: If a check fails. The message contains the family, the name of the check
-            and the difference.
+        AssertionError: If a check fails. The message shows the family, the check name and the
+            difference.
     """
     _run(family_checks(family))
 
 
 def check_task(task: type[Task], families: Iterable[Family] | None = None) -> None:
-    """Run all checks of a registered task.
+    """Run all checks for a registered task.
 
     Args:
-        task: Class of the task.
-        families: Iterable of the families whose backbones are used. If None, the first registered
-            family that the task supports is used. Defaults to None.
+        task: Task class.
+        families: Iterable of families to use for backbones. If None, use the first registered
+            family that this task supports. Defaults to None.
 
     Raises:
-        AssertionError: If a check fails. The message contains the task, the family, the name of
-            the check and the difference.
+        AssertionError: If a check fails. The message shows the task, the family, the check name and
+            the difference.
     """
     _run(task_checks(task, families))
 
 
 def family_checks(family: Family) -> Checks:
-    """Yield pairs of a name and a function for every check of a family.
+    """Yield (name, function) pairs for all family checks.
 
     Args:
         family: Family, such as `MyBackbone.family`.
@@ -64,12 +64,12 @@ def family_checks(family: Family) -> Checks:
 
 
 def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> Checks:
-    """Yield pairs of a name and a function for every check of a task.
+    """Yield (name, function) pairs for all task checks.
 
     Args:
-        task: Class of the task.
-        families: Iterable of the families whose backbones are used. If None, the first registered
-            family that the task supports is used. Defaults to None.
+        task: Task class.
+        families: Iterable of families to use for backbones. If None, use the first registered
+            family that this task supports. Defaults to None.
     """
     if families is None:
         families = [next(family for family in all_families() if task.supports(family))]
@@ -83,9 +83,9 @@ def _words(check: Callable) -> str:
 
 
 def _named(name: str, check: Callable, *arguments: object) -> tuple[str, Callable[[], None]]:
-    """Return the name of a check and a function that runs it.
+    """Return a check's name and a function to run it.
 
-    The function raises an AssertionError with the name if the check raises any error.
+    If the check raises any error, the function raises an AssertionError with the check's name.
     """
 
     def run() -> None:

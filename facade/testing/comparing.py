@@ -1,4 +1,4 @@
-"""Assertions about model outputs, errors and log records."""
+"""Assertions for model outputs, errors and log records."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 
 
 def arrays(model: keras.Model, inputs: Mapping) -> list[np.ndarray]:
-    """Return the outputs of a model as a flat list."""
+    """Return model outputs as a flat list."""
     return [keras.ops.convert_to_numpy(values) for values in keras.tree.flatten(model(inputs))]
 
 
 def assert_same(found: list[np.ndarray], expected: list[np.ndarray], atol: float = 0.0) -> None:
-    """Assert that outputs are close to the expected outputs.
+    """Assert that outputs are close to expected outputs.
 
-    Outputs that are longer than expected, for example because of padding, are truncated.
+    Outputs longer than expected, for example due to padding, will be truncated.
     """
     assert len(found) == len(expected) > 0, f"{len(found)} outputs, expected {len(expected)}"
     for a, b in zip(found, expected, strict=True):
@@ -31,18 +31,18 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray], atol: float
 
 
 def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> None:
-    """Assert that every example has the same outputs in a batch as by itself without padding.
+    """Assert that every example has the same outputs in a batch as alone without padding.
 
     Args:
         model: Model with outputs of shape (B, ...) or (B, L, ...).
-        inputs: Dict of preprocessed inputs with a padding_mask of shape (B, L).
+        inputs: Dict with preprocessed inputs, including a padding_mask with shape (B, L).
     """
     mask = np.asarray(inputs["padding_mask"]).astype(bool)
-    other = np.where(mask, inputs["token_ids"], 7)  # the ids of padding must not matter
+    other = np.where(mask, inputs["token_ids"], 7)  # padding ids should not matter
     for given in (inputs, {**inputs, "token_ids": other}):
         together = arrays(model, given)
         for i, length in enumerate(mask.sum(axis=1)):
-            if length == 1:  # Keras warns about a softmax over an axis of size 1
+            if length == 1:  # Keras warns about softmax over an axis with size 1
                 continue
             single = {name: values[i : i + 1, :length] for name, values in inputs.items()}
             alone = arrays(model, single)
@@ -58,7 +58,7 @@ def assert_mixed_precision_is_close(
     assert kinds <= {"float32"}, f"weights are {kinds}, expected float32"
     for a, b in zip(arrays(mixed, inputs), arrays(exact, inputs), strict=True):
         difference = np.abs(a.astype("float32") - b)
-        # The weights of a tiny model magnify rounding errors.
+        # The weights in a tiny model increase rounding errors.
         assert 0 < difference.mean() < 0.25 * b.std(), f"mean difference {difference.mean():.2e}"
         assert np.quantile(difference, 0.98) < b.std(), f"differs by {difference.max():.2e}"
 
@@ -74,7 +74,7 @@ def assert_keras_file_round_trip(model: keras.Model, inputs: Mapping) -> None:
 
 @contextlib.contextmanager
 def assert_refused(words: str) -> Iterator[None]:
-    """Assert that the block raises a ValueError or TypeError whose message contains some words."""
+    """Assert that the block raises a ValueError or TypeError with certain words in its message."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -85,7 +85,7 @@ def assert_refused(words: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_warnings_logged() -> Iterator[None]:
-    """Assert that the block logs no warnings, for example about missing or unused weights."""
+    """Assert that the block does not log warnings, for example about missing weights."""
     records = []
     handler = logging.Handler()
     handler.emit = records.append
@@ -99,7 +99,7 @@ def no_warnings_logged() -> Iterator[None]:
 
 
 def other_than(default: object) -> object:
-    """Return a value that differs from the default of an argument, or the default if unknown."""
+    """Return a value that differs from an argument's default, or the default if unknown."""
     if isinstance(default, bool):
         return not default
     if isinstance(default, int):

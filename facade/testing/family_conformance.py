@@ -1,4 +1,4 @@
-"""Checks of a family and its backbone: configuration, saving, loading, batching and gradients."""
+"""Checks for families: configuration, saving, loading, batching and gradients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def the_family_is_registered(family: Family) -> None:
 
 
 def every_weight_has_one_name(family: Family) -> None:
-    """Check that `tensors` and `pooler` map every weight of the backbone to a unique name."""
+    """Check that `tensors` and `pooler` map every backbone weight to a unique name."""
     backbone = tiny.backbone(family)
     named = list(named_weights(backbone, backbone_layers(backbone)))
     inside = {id(weight) for _, weight, _ in named}
@@ -55,14 +55,14 @@ def every_weight_has_one_name(family: Family) -> None:
 
 
 def the_heads_have_known_activations(family: Family) -> None:
-    """Check that the activations of all heads are supported."""
+    """Check that all head activations are supported."""
     for name, head in family.heads.items():
         known = not head.hidden or head.hidden.activation in (None, *ACTIVATIONS)
         assert known, f"{name}: unknown activation {head.hidden.activation!r}"
 
 
 def changed_arguments(family: Family) -> dict[str, object]:
-    """Return arguments of a small backbone that differ from the defaults if possible."""
+    """Return arguments for a small backbone that differ from their defaults if possible."""
     rules = argument_rules(family.backbone)
     changed = {name: other_than(v) for name, v in argument_defaults(family.backbone).items()}
     allowed = {n: v for n, v in changed.items() if n in rules and rules[n].holds(v)}
@@ -70,7 +70,7 @@ def changed_arguments(family: Family) -> dict[str, object]:
 
 
 def config_json_round_trip(family: Family) -> None:
-    """Check that the arguments of the backbone can be written to config.json and read again."""
+    """Check that backbone arguments can be written to config.json and read again."""
     arguments = {n: v for n, v in changed_arguments(family).items() if n in family.config_keys}
     backbone = family.backbone(**arguments)
     config = backbone_config(backbone, None)
@@ -84,7 +84,7 @@ def config_json_round_trip(family: Family) -> None:
 
 
 def every_number_in_config_json_is_checked(family: Family) -> None:
-    """Check that a string in a numeric field of config.json raises an error."""
+    """Check that a string in a numeric config.json field raises an error."""
     backbone = tiny.backbone(family)
     config = backbone_config(backbone, None)
     for argument in sorted(set(family.config_keys) - {"terms"}):
@@ -122,7 +122,7 @@ def keras_file_round_trip(family: Family) -> None:
 
 
 def preset_round_trip(family: Family) -> None:
-    """Check that `save_to_preset` and `Backbone.from_preset` keep the class and the outputs."""
+    """Check that `save_to_preset` and `Backbone.from_preset` keep the same class and outputs."""
     backbone, inputs = tiny.backbone(family), tiny.examples(family)
     with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
         backbone.save_to_preset(folder, tiny.tokenizer(family))
@@ -134,7 +134,7 @@ def preset_round_trip(family: Family) -> None:
 
 
 def padding_and_batching_change_nothing(family: Family) -> None:
-    """Check that outputs do not depend on the other examples in the batch or on padding ids."""
+    """Check that outputs do not depend on other examples in the batch or on padding ids."""
     assert_batching_changes_nothing(tiny.backbone(family), tiny.examples(family))
 
 
@@ -147,7 +147,7 @@ def mixed_precision_is_close(family: Family) -> None:
 
 
 def gradients_reach_every_weight(family: Family) -> None:
-    """Check the gradients, and that gradient checkpointing does not change them."""
+    """Check gradients, which should not be affected by gradient checkpointing."""
     inputs, found = tiny.examples(family), []
     for checkpointing in (False, True):
         keras.utils.set_random_seed(0)
@@ -160,7 +160,7 @@ def gradients_reach_every_weight(family: Family) -> None:
 
 
 def gradients(model: keras.Model, inputs: dict) -> list[np.ndarray]:
-    """Return the gradients of a sum over all outputs in training mode."""
+    """Return gradients for a sum over all outputs in training mode."""
     import tensorflow as tf
 
     with tf.GradientTape() as tape:

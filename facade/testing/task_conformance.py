@@ -1,4 +1,4 @@
-"""Checks of a task: training, prediction, saving, loading, batching, gradients and export."""
+"""Checks for tasks: training, prediction, saving, loading, batching, gradients and export."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def the_task_is_registered(cls: type[Task], family: Family) -> None:
 
 
 def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> None:
-    """Check that `Head.tensors` maps every trainable weight of the head to a unique name."""
+    """Check that `Head.tensors` maps every trainable head weight to a unique name."""
     task = tiny.task(family, cls)
     named = [weight for _, weight, _ in named_weights(task, task.head_record.tensors)]
     parts = [part for part in vars(task).values() if isinstance(part, keras.Model)]
@@ -53,7 +53,7 @@ def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> No
 
 
 def get_config_round_trip(cls: type[Task], family: Family) -> None:
-    """Check that `from_config` keeps the arguments and the outputs."""
+    """Check that `from_config` keeps the same arguments and outputs."""
     task, inputs = tiny.task(family, cls, dropout=0.35), tiny.examples(family)
     again = cls.from_config(task.get_config())
     for name in set(argument_names(cls)) - {"backbone", "preprocessor", "head"}:
@@ -69,7 +69,7 @@ def keras_file_round_trip(cls: type[Task], family: Family) -> None:
 
 
 def preset_round_trip(cls: type[Task], family: Family) -> None:
-    """Check that `save_to_preset` and `from_preset` keep the outputs, labels and tokenizer."""
+    """Check that `save_to_preset` and `from_preset` keep the same outputs, labels and tokenizer."""
     task, inputs = tiny.task(family, cls), tiny.examples(family)
     with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
         task.save_to_preset(folder)
@@ -83,7 +83,7 @@ def preset_round_trip(cls: type[Task], family: Family) -> None:
 
 
 def padding_and_batching_change_nothing(cls: type[Task], family: Family) -> None:
-    """Check that outputs do not depend on the other examples in the batch or on padding ids."""
+    """Check that outputs do not depend on other examples in the batch or on padding ids."""
     assert_batching_changes_nothing(tiny.task(family, cls), tiny.examples(family))
 
 
@@ -111,15 +111,15 @@ def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
 
 
 def _compile_for_few_steps(task: Task) -> None:
-    """Compile a task for a few steps, without a graph on TensorFlow.
+    """Compile a task to train for a few steps, without a graph on TensorFlow.
 
-    On JAX, eager execution would compile every operation separately.
+    On JAX, eager execution would compile each operation separately.
     """
     task.compile(run_eagerly=keras.backend.backend() == "tensorflow")
 
 
 def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
-    """Check that `fit`, `evaluate` and `predict` accept raw inputs and that `fit` trains."""
+    """Check that `fit`, `evaluate` and `predict` accept raw inputs and `fit` trains."""
     task, data = tiny.task(family, cls), cls.tiny_data()
     before = [keras.ops.convert_to_numpy(weight) for weight in task.trainable_weights]
     _compile_for_few_steps(task)
@@ -145,7 +145,7 @@ def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
 
 
 def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
-    """Check that `predict` accepts preprocessed inputs and rejects invalid ids and names."""
+    """Check that `predict` accepts preprocessed inputs and rejects wrong ids and names."""
     task, inputs = tiny.task(family, cls), tiny.examples(family)
     _compile_for_few_steps(task)
     outputs = keras.tree.flatten(task.predict(inputs, verbose=0))

@@ -1,6 +1,6 @@
-"""Small tokenizers, backbones, tasks and inputs for tests of any family.
+"""Small tokenizers, backbones, tasks and inputs to use in tests for any family.
 
-Dimensions in comments: B is the batch size and L the sequence length.
+In comments, B is the batch size and L is the sequence length.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from encoder_zoo.tasks.base.task import Task
 
 M = TypeVar("M", bound=keras.Model)
 
-# Default backbone arguments. `Family.tiny` contains further arguments for a family.
+# Default backbone arguments. `Family.tiny` contains additional arguments for a family.
 SIZES = {
     "vocabulary_size": 30,
     "num_layers": 2,
@@ -37,7 +37,7 @@ SIZES = {
     "intermediate_dim": 16,
     "max_sequence_length": 16,
 }
-# Files of a tokenizer with 30 tokens, for every class of tokenizers.
+# Files for a tokenizer with 30 tokens, for every tokenizer class.
 PIECES = ["▁", *"abcdefghijklmnop", "▁a", "▁b", "▁c", "ab", "cd"]
 BPE_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *"abcdefghijklmnopqrst", "ab", "Ġc"]
 MODERN_TOKENS = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *BPE_TOKENS[5:]]
@@ -142,8 +142,8 @@ def tokenizer_of(kind: TokenizerClass, **template: object) -> Tokenizer:
     """Build a tokenizer with 30 tokens.
 
     Args:
-        kind: Class of the tokenizer, from `encoders.tokenizers`.
-        **template: Arguments of `Tokenizer.from_files`.
+        kind: Tokenizer class from `encoders.tokenizers`.
+        **template: Arguments to pass to `Tokenizer.from_files`.
     """
     contents = {
         name: _sentencepiece_model(*content) if name.endswith(".model") else content
@@ -162,21 +162,21 @@ def _sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
 
 
 def tokenizer(family: Family) -> Tokenizer:
-    """Build a tokenizer of the class that the family uses."""
+    """Build a tokenizer with the class that the family uses."""
     return tokenizer_of(family.tokenizer, uses_segments=family.uses_segments)
 
 
 def sizes(family: Family) -> dict[str, object]:
-    """Return the arguments of a small backbone."""
+    """Return arguments for a small backbone."""
     return copy.deepcopy({**SIZES, **family.tiny})
 
 
 def backbone(family: Family, **arguments: object) -> Backbone:
-    """Build a small backbone, with a pooler if the family has one.
+    """Build a small backbone. It has a pooler if the family has one.
 
     Args:
-        family: Family of the backbone.
-        **arguments: Arguments of the backbone that replace the defaults.
+        family: Family to use for the backbone.
+        **arguments: Backbone arguments to use instead of the defaults.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
@@ -188,12 +188,12 @@ def backbone(family: Family, **arguments: object) -> Backbone:
 
 
 def task(family: Family, cls: type[Task], **arguments: object) -> Task:
-    """Build a small task, with a pooler in the backbone if the head uses it.
+    """Build a small task. Its backbone has a pooler if the head uses it.
 
     Args:
-        family: Family of the backbone.
-        cls: Class of the task.
-        **arguments: Arguments of the backbone that replace the defaults.
+        family: Family to use for the backbone.
+        cls: Task class.
+        **arguments: Backbone arguments to use instead of the defaults.
     """
     arguments = {"pooler": cls.head_of(family).pooled, **arguments}
     preprocessor = cls.record.preprocessor_class(tokenizer(family))
@@ -202,9 +202,9 @@ def task(family: Family, cls: type[Task], **arguments: object) -> Task:
 
 
 def moved(model: M) -> M:
-    """Add random values with a standard deviation of 0.3 to all trainable weights of a model.
+    """Add random values with standard deviation 0.3 to all trainable weights in a model.
 
-    Without this, weights that are initialized with zeros or ones would not affect the outputs.
+    Otherwise, weights initialized with zeros or ones would not affect the outputs.
     """
     rng = np.random.default_rng(0)
     for weight in model.trainable_weights:
@@ -213,7 +213,7 @@ def moved(model: M) -> M:
 
 
 def examples(family: Family) -> dict[str, np.ndarray]:
-    """Return preprocessed inputs for examples of the maximum length, of 1 token and of 6 tokens."""
+    """Return preprocessed inputs with three examples: the maximum length, 1 token and 6 tokens."""
     rng = np.random.default_rng(0)
     length = SIZES["max_sequence_length"]
     mask = np.arange(length) < np.array([[length], [1], [6]])
