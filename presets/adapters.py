@@ -115,7 +115,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
             f"peft cannot store low-rank updates for {', '.join(others[:3])}, because transformers "
             "has no corresponding linear layer. Use save_to_preset."
         )
-    # Shapes follow PyTorch: A is (rank, in) and B is (out, rank).
+    # Shapes follow PyTorch conventions: A is (rank, in) and B is (out, rank).
     arrays = {
         f"{PREFIX}{name}.lora_{which}.weight": stored_array(kernel, transposed=True)
         for name, layer in layers.items()
@@ -173,7 +173,7 @@ def _whole_tensors(
     Args:
         task: The task.
         updates: Layers with low-rank updates.
-        head: Layer to use as head if the task has no head yet. Defaults to None.
+        head: Layer to use as head for tasks without a head. Defaults to None.
 
     Returns:
         A dict {name in the file: (weight, whether the file stores it transposed)}.
@@ -282,13 +282,13 @@ def _chosen_layers(
 ) -> tuple[dict[str, keras.layers.Dense], list[str]]:
     """Select the layers with low-rank updates.
 
-    A `target_modules` list selects layers in the same way as peft, even when tensors are missing.
-    Regular expressions are not evaluated. Instead, layers are selected by their tensors in the
-    file.
+    A `target_modules` list selects layers the same way as peft, even when tensors are missing.
+    Regular expressions are not evaluated. Instead, layers with tensors in the file will be
+    selected.
 
     Returns:
-        A dict from names to layers, and a list with missing tensors, which is empty when layers
-        were found.
+        A dict from names to layers, and a list with missing tensors. This list will be empty when
+        layers are found.
     """
     known, targets = projections(task.backbone), config.get("target_modules")
     stored = {
@@ -322,7 +322,7 @@ def _is_chosen(name: str, config: dict) -> bool:
 
 
 def _is_in(name: str, modules: Iterable[str]) -> bool:
-    """Check whether a tensor or a layer is inside one of the given modules."""
+    """Check whether tensors or layers belong to any of these modules."""
     return any(f".{module}." in f".{name}." for module in modules)
 
 
@@ -331,7 +331,7 @@ def _layer_of(name: str) -> str:
 
 
 def _is_saved(name: str, config: dict) -> bool:
-    """Check whether adapter files must contain this tensor from the head or its pooler."""
+    """Check whether adapter files should contain this head or pooler tensor."""
     classifiers = CLASSIFIERS if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS") else ()
     return _is_in(name, (*(config.get("modules_to_save") or ()), *classifiers))
 
@@ -355,7 +355,7 @@ def _literal(pattern: str) -> str:
 
 
 def _missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer | None:
-    """Build a head that matches the class count in the file, if the task has no classes yet."""
+    """Build a head with as many classes as the file has, for tasks without classes."""
     shape = file.shapes.get(f"{PREFIX}{task.head_record.output}.weight", ())
     if task.head is not None or task.given_head is not None or len(shape) != 2:
         return None
@@ -390,7 +390,7 @@ WORDS = Rule(
 def _patterns(rule: Rule) -> Rule:
     """Create a rule for dicts from module names to values.
 
-    Regular expressions are not allowed because evaluating them can take very long.
+    Regular expressions are not allowed, because they can take very long to evaluate.
     """
     return Rule(
         lambda v: (

@@ -1,6 +1,6 @@
-"""Find a checkpoint head that matches a task, and load its weights.
+"""Find a checkpoint head for a task and load its weights.
 
-Weights determine whether a head exists and how many outputs it has. Output names are read from
+Weights determine whether heads exist and how many outputs they have. Output names are read from
 config.json. `architectures` in config.json often names the model from which training started. For
 this reason, it is only used to choose between tasks that use the same tensor names.
 """
@@ -106,7 +106,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
 
 
 def _names_of_classes(config: Mapping) -> list[str] | None:
-    """Return class names from config.json, or LABEL_0, ... if it only has a class count."""
+    """Return class names from config.json, or LABEL_0, ... when only a class count is given."""
     if names := config.get("id2label"):
         return [names[key] for key in sorted(names, key=int)]
     if numbers := config.get("label2id"):
@@ -127,7 +127,7 @@ def _check_named_by_caller(checkpoint: Checkpoint, names: Sequence[str], given: 
 
 
 def _holds(checkpoint: Checkpoint, head: Head) -> bool:
-    """Check whether the checkpoint has tensors for all layers in a head."""
+    """Check whether the checkpoint has tensors for all head layers."""
     layers = set(head.tensors.values())
     if head.tied_bias_may_be_absent:
         layers.discard(head.tied_bias)
@@ -136,7 +136,7 @@ def _holds(checkpoint: Checkpoint, head: Head) -> bool:
 
 
 def _rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
-    """Return other heads in this family that could own the same tensors."""
+    """Return other heads in this family that could own these tensors."""
     if head.tied_bias:  # other pretraining heads have separate tensors
         return {}
     outputs = checkpoint.shapes.get(f"{head.output}.weight", (0,))[0]
@@ -153,9 +153,9 @@ def _rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Hea
 def _owner_by_tensors(
     checkpoint: Checkpoint, suffix: str, head: Head, rivals: Mapping[str, Head]
 ) -> str | None:
-    """Infer a head's task from its hidden layers and pooler. Return None when this is not clear."""
+    """Infer a head's task from its hidden layers and pooler. Return None when this is unclear."""
     family = checkpoint.family
-    # Checkpoints may contain encoder layers that are not used, such as a pooler.
+    # Checkpoints may contain unused encoder layers, such as a pooler.
     own = {
         name: {layer for layer in other.tensors.values() if not layer.startswith(family.prefix)}
         for name, other in {suffix: head, **rivals}.items()
@@ -209,7 +209,7 @@ def restore_head(
     new_pooler: bool,
     other_class: str | None,
 ) -> set[str]:
-    """Load a task's head, or log a warning that explains why it is new.
+    """Load a task's head, or log a warning to explain why it is new.
 
     Args:
         checkpoint: `Checkpoint` after `settle_head`.
@@ -223,8 +223,8 @@ def restore_head(
         The set of the names of loaded tensors.
 
     Raises:
-        ValueError: If this task saved the checkpoint, but some tensors are missing or have other
-            shapes.
+        ValueError: If this task saved the checkpoint, but some tensors are missing or their shapes
+            differ.
     """
     head = task.head_of(checkpoint.family)
     checkpoint = _with_labels_of(task, checkpoint, head)
@@ -291,7 +291,7 @@ def _absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[str]:
 
 
 def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequence[str]) -> None:
-    """Log missing biases for a trained head, and all layers that are not part of any head."""
+    """Log missing biases for trained heads, and all layers that are not part of any head."""
     folder, name = checkpoint.folder.name, type(task).__name__
     if absent:
         message = "%s has no %s. The head of %s uses 0 instead."
@@ -310,7 +310,7 @@ def _keep_hidden(
 ) -> set[str]:
     """Load hidden head layers from the checkpoint if possible, as transformers does.
 
-    If `fit` will build this head from its labels, weights are stored in `kept_weights` until then.
+    If `fit` should build this head from its labels, weights are kept in `kept_weights` until then.
     """
     record = task.head_record
     if task.head:
@@ -326,12 +326,12 @@ def _keep_hidden(
 
 
 def _layers_of(heads: Iterable[Head]) -> set[str]:
-    """Return layer names that these heads have in a checkpoint."""
+    """Return checkpoint names for all head layers."""
     return {name for head in heads for name in (*head.tensors.values(), head.output) if name}
 
 
 def _unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterable[str]) -> str:
-    """List tensors that belong neither to the encoder nor to any given layer."""
+    """List tensors that do not belong to the encoder or to any given layer."""
     family = checkpoint.family
     known = {name.split(".")[0] for name in (*family.tensors.values(), family.pooler or "")}
     known |= layers
@@ -341,7 +341,7 @@ def _unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterable[str
 
 
 def _unread_files(checkpoint: Checkpoint) -> str:
-    """List files in the folder or repository that may contain a head but are not read.
+    """List unread files in the folder or repository that may contain a head.
 
     This does not include training states or weights for other frameworks.
     """

@@ -103,8 +103,8 @@ def not_downloaded(folder: pathlib.Path) -> list[str]:
     """List files in a repository that are missing from its cached folder.
 
     Args:
-        folder: Path. A folder from `from_hugging_face`. For other folders, and for folders that
-            this process has not listed on the hub, the result is empty.
+        folder: Path. A folder from `from_hugging_face`. This is empty for other folders, and for
+            folders that this process has not listed on the hub.
     """
     names = [name for name in _LISTED.get(folder, ()) if "/" not in name]
     return [name for name in names if not (folder / name).exists()]
@@ -132,8 +132,8 @@ def list_files(
         A tuple (dict {name: file} to download, commit, names for all files).
 
     Raises:
-        ValueError: If the hub denies the request or sends a listing that is not valid, if the
-            repository has no weights, or if files exceed `max_bytes`.
+        ValueError: If the hub denies the request or sends an invalid listing, if the repository has
+            no weights, or if files exceed `max_bytes`.
         Unreachable: If the hub does not respond.
     """
     from huggingface_hub import HfApi
@@ -170,7 +170,7 @@ def list_files(
 
 
 def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
-    """Check names, sizes and checksums in a listing, because paths are built from them."""
+    """Check names, sizes and checksums in a listing, because they are used to build paths."""
     if not isinstance(info.sha, str) or not hub_cache.SHA1.fullmatch(info.sha):
         raise ValueError(f"its commit is {shown(info.sha)}")
     files = {}

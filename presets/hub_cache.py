@@ -98,8 +98,7 @@ def download_files(
         verify: Boolean. Whether to replace existing files with other contents.
 
     Raises:
-        Unreachable: If a download fails, or if its content does not match the checksum after
-            several attempts.
+        Unreachable: If a download fails, or if checksums still differ after several attempts.
         ValueError: If a path in the cache is a link or not a regular file.
     """
     from huggingface_hub import hf_hub_url
@@ -124,14 +123,14 @@ def download_files(
 
 
 def write_reference(folder: pathlib.Path, revision: str, commit: str) -> None:
-    """Write the commit for a branch or tag, so that it can be found without a connection."""
+    """Write the commit for a branch or tag, to find it again without a connection."""
     path = folder / "refs" / revision
     if not path.is_file() or path.read_text("utf-8") != commit:
         _replace(path, lambda new: new.write_text(commit, encoding="utf-8"))
 
 
 def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
-    """Write a temporary file and move it to a path in a single step."""
+    """Write a temporary file and then move it to a path in a single step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{secrets.token_hex(8)}")
     write(new)
@@ -162,7 +161,7 @@ class _Part(io.FileIO):
 
 
 def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
-    """Download a file, or complete a partial download, to its path in the cache."""
+    """Download a file to its path in the cache, or complete a partial download."""
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 

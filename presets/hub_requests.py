@@ -38,8 +38,8 @@ class Unreachable(Exception):
 def within(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -> T:
     """Return a request's result. The request must make progress within a minute.
 
-    Without this function, the client waits as long as a server demands, or as long as a server
-    sends a byte from time to time.
+    Otherwise, clients would wait as long as a server demands, or as long as it sends a byte from
+    time to time.
 
     Args:
         function: Function to call for sending the request. It runs in a thread, which will be
@@ -117,5 +117,5 @@ def first_line(error: Exception) -> str:
 
 
 def endpoint() -> str | None:
-    """Return HF_ENDPOINT, even when it was set after importing huggingface_hub."""
+    """Return HF_ENDPOINT, even when set after importing huggingface_hub."""
     return os.environ.get("HF_ENDPOINT")

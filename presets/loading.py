@@ -285,7 +285,7 @@ def make_preprocessor(
 
 
 def with_rows_for(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
-    """Add embeddings for tokens that the checkpoint does not have yet."""
+    """Add embeddings for tokens that are missing in the checkpoint."""
     if tokenizer is None:
         return checkpoint
     rows = checkpoint.config[checkpoint.family.config_keys["vocabulary_size"]]
@@ -385,7 +385,7 @@ def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> Non
 
 
 def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> None:
-    """Check that a given preprocessor uses the preset's tokens and no other arguments are passed.
+    """Check that a given preprocessor uses the preset's tokens, without other arguments.
 
     Args:
         cls: Task class.
@@ -394,7 +394,7 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
         others: Dict of preprocessor arguments from the caller.
 
     Raises:
-        TypeError: If preprocessor arguments are given in addition to a preprocessor.
+        TypeError: If preprocessor arguments are passed together with a preprocessor.
         ValueError: If the vocabularies differ.
     """
     if given is None:
@@ -445,7 +445,7 @@ def _read_tokenizer(
 
 
 def _positions(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
-    """Return the model's maximum sequence length, or None if no model was found."""
+    """Return the model's maximum sequence length, or None without a model."""
     family = checkpoint.family
     if family is None or family.config_keys["hidden_dim"] not in checkpoint.config:
         return None
@@ -469,7 +469,7 @@ def _check_vocabulary(
     because row counts are rounded up.
 
     Raises:
-        ValueError: If the vocabulary is not complete or belongs to another model, or if padding
+        ValueError: If the vocabulary is incomplete or belongs to another model, or if padding
             tokens differ.
     """
     file, key = checkpoint.config_file.name, checkpoint.family.config_keys["vocabulary_size"]
@@ -485,7 +485,7 @@ def _check_vocabulary(
         )
     padding = checkpoint.config.get("pad_token_id")
     # The padding id is not used by models in which positions do not depend on padding. For such
-    # models, config.json may contain a padding id from another tokenizer.
+    # models, config.json may contain another tokenizer's padding id.
     counts = checkpoint.family.positions_skip_padding or kind == checkpoint.family.tokenizer
     if counts and padding is not None and padding != tokenizer.pad_token_id:
         raise ValueError(

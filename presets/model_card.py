@@ -208,7 +208,7 @@ def _about_results(results: Mapping[str, float]) -> str:
 
 
 def _about_usage(name: str, description: Description) -> str:
-    """Create code for opening a preset with this package and with another library."""
+    """Create code to open a preset with this package and with another library."""
     usage, repository = description.usage, description.repository
     source, note = (f"hf://{repository}", "") if repository else (name, "  # path of this folder")
     code = f"{usage.library.imports}\n\nmodel = {usage.library.opens}"

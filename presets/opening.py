@@ -154,7 +154,7 @@ class TokenizerPreset:
 
 @contextlib.contextmanager
 def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterator[TokenizerPreset]:
-    """Open a preset in any format to read only its tokenizer files.
+    """Open a preset in any format to read tokenizer files only.
 
     Args:
         source: String or path. Preset to load, as in `from_preset`. Other files can be missing.

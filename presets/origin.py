@@ -39,7 +39,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
-    """Find where a preset's weights come from in the list of presets or in its model card.
+    """Find where preset weights come from, using the list of presets or the model card.
 
     Args:
         source: String or path. The argument of `from_preset`.

@@ -59,7 +59,7 @@ def _fetch_card(api: HfApi, repository: str, folder: pathlib.Path) -> list[str]:
     """Download the model card, because it may have been written by a user.
 
     Returns:
-        A list with all file names. The result is empty if this repository does not exist yet.
+        A list with all file names. This will be empty when the repository does not exist yet.
     """
     from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -84,7 +84,7 @@ def _commit(
     private: bool | None,
     message: str,
 ) -> str:
-    """Create the repository if needed, and replace its preset in a single commit.
+    """Create the repository if needed, and replace its preset with a single commit.
 
     As in `save_to_preset`, all other files are kept.
 
@@ -105,7 +105,7 @@ def _commit(
 
 
 def _is_replaced(name: str) -> bool:
-    """Check whether saving would replace a file in a repository.
+    """Check whether saving would replace repository files.
 
     Example:
         >>> [_is_replaced(n) for n in ("vocab.txt", "1_Pooling/config.json", "onnx/config.json")]

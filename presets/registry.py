@@ -43,7 +43,7 @@ class PresetInfo(NamedTuple):
 
 
 class PresetTable(Sequence[PresetInfo]):
-    """The rows of `list_presets()`. They are displayed as a table, also in notebooks."""
+    """The rows of `list_presets()`. This displays a table, also in notebooks."""
 
     def __init__(self, rows: list[PresetInfo]):
         self._rows = rows
@@ -121,7 +121,7 @@ def _entries() -> dict[str, dict]:
 
 
 def listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
-    """Return listed embedding settings that are not in the repository.
+    """Return listed embedding settings that are missing in the repository.
 
     Args:
         source: String or path to resolve, as in `resolve`. Any revision of a listed repository is

@@ -53,8 +53,8 @@ def restore_backbone(
 ) -> tuple[Backbone, set[str], bool]:
     """Load a backbone from a checkpoint.
 
-    If a backbone subclass has additional weights, their initial values are kept and this is logged
-    as a warning.
+    If backbone subclasses have additional weights, this keeps their initial values and logs a
+    warning.
 
     Args:
         checkpoint: Open `Checkpoint`.
@@ -65,7 +65,7 @@ def restore_backbone(
         kind: Class of the backbone. Defaults to None, which means the family's class.
 
     Returns:
-        A tuple (backbone, names for its tensors as a set, whether its pooler is new).
+        A tuple (backbone, set with its tensor names, whether its pooler is new).
     """
     collect_dropped_models()
     kind = kind or checkpoint.family.backbone
@@ -120,7 +120,7 @@ def match_backbone(
 
 
 def _log_own_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoint) -> None:
-    """Log weights in a user's subclass that checkpoints in this family do not contain."""
+    """Log weights in user subclasses that are not part of any checkpoint in this family."""
     others = {id(weight) for weight in others}
     own = [weight.path for weight in backbone.weights if id(weight) not in others]
     if own:
@@ -193,8 +193,8 @@ def collect_dropped_models() -> None:
     """Collect garbage when models loaded since the last call have more than `MAX_WEIGHTS` weights.
 
     Keras layers contain reference cycles, so an unused model stays in memory until Python collects
-    garbage. The number of objects triggers this collection, not their size. Otherwise, a process
-    that loads many models would keep about a dozen models in memory.
+    garbage. The number of objects triggers this collection, not their size. Otherwise, processes
+    that load many models would keep about a dozen models in memory.
     """
     if sum(model.count_params() for model in list(_loaded)) > MAX_WEIGHTS:
         gc.collect()

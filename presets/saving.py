@@ -106,7 +106,7 @@ def save_task(
 ) -> None:
     """See `Task.save_to_preset`. The model card names the repository, if this is given.
 
-    `beside` is a dict that maps names for further files in this preset to their contents.
+    `beside` is a dict that maps further file names in this preset to their contents.
     """
     backbone, settings = task.backbone, {"task": task.record.name}
     if task.learning_rate != task.default_learning_rate:
@@ -262,7 +262,7 @@ def new_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
 
 
 def _is_preset(manifest: Mapping) -> bool:
-    """Check whether a manifest belongs to a preset instead of a tokenizer, index or backup."""
+    """Check whether this manifest belongs to a preset, not to a tokenizer, index or backup."""
     task = manifest["task"]
     return task != "tokenizer" and not task.endswith("_index") and "training" not in manifest
 
@@ -296,7 +296,7 @@ def _weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") ->
 def check_all_saved(
     model: keras.Model, saved: Weights, elsewhere: Iterable[keras.Variable] = ()
 ) -> None:
-    """Check that the checkpoint format has a name for every weight in a model.
+    """Check that the checkpoint format has names for all weights in a model.
 
     Args:
         model: Backbone or task to save.
@@ -340,7 +340,7 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
 
 
 def _shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
-    """Split names into shards in order. A shard only exceeds this limit if it has a single name.
+    """Split names into shards in order. Only shards with a single name can exceed this limit.
 
     Example:
         >>> _shards({"a": 3, "b": 3, "c": 9, "d": 1}, limit=6)

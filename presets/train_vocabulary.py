@@ -235,7 +235,7 @@ def train_albert_unigram(
 def _sentencepiece_model(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float, **options: object
 ) -> bytes:
-    """Train a model with at most `vocabulary_size` pieces and return its file as bytes."""
+    """Train a model with at most `vocabulary_size` pieces and return the model file as bytes."""
     written = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

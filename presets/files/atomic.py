@@ -42,8 +42,8 @@ class Kind(NamedTuple):
 
     Attributes:
         name: String. The name for error messages, for example "an index".
-        is_written: Function to call with a manifest. It returns whether the manifest belongs to
-            this kind.
+        is_written: Function to call with a manifest. It should return whether this manifest belongs
+            to this kind.
         manifest: String. Name of the manifest file, which lists all other files.
         read: List of strings. Patterns of the file names that a reader opens. User files must not
             match them.
@@ -72,8 +72,8 @@ def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
         The path of the new folder.
 
     Raises:
-        ValueError: If the target is a mount point or a link, or if this would replace files that
-            were not saved by this package.
+        ValueError: If the target is a mount point or a link, or if this would replace files saved
+            by other programs.
         OSError: If writing fails, for example because the disk is full.
 
     Example:
@@ -155,8 +155,8 @@ def replacing_file(
 def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
     """Delete all files listed in a manifest. Empty folders are removed, too.
 
-    Modified files and links are kept, and this is logged as a warning. Folders without this kind of
-    manifest are not changed.
+    This keeps modified files and links, and logs a warning. This does not change folders without
+    this kind of manifest.
     """
     target = pathlib.Path(folder)
     try:
@@ -249,7 +249,7 @@ def _check_no_link(path: pathlib.Path) -> None:
 
 
 def _check_writable(path: pathlib.Path) -> None:
-    """Check that no path is marked as read-only, even if the user could write to it anyway."""
+    """Check that no path is marked as read-only, even when users could write to it."""
     if not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK):
         raise PermissionError(
             errno.EACCES, f"{path} is read-only. Nothing was written. Make it writable (chmod u+w)"
@@ -317,7 +317,7 @@ def _make_foreign_error(target: pathlib.Path, name: str, kind: Kind) -> ValueErr
 
 
 def _parents(name: str) -> list[str]:
-    """List all parent folders for a relative path, from the outermost one to the innermost one.
+    """List all parent folders on a relative path, from the outermost to the innermost folder.
 
     Example:
         >>> _parents("assets/tokenizer/merges.txt")
@@ -365,7 +365,7 @@ def _remove_leftovers(target: pathlib.Path) -> None:
 
 
 def remove_temporary(folder: pathlib.Path, names: str) -> None:
-    """Remove temporary folders that match a pattern, unless a process is using them."""
+    """Remove temporary folders that match a pattern and are not in use."""
     for path in folder.glob(f".{names}.saving-*"):
         if _is_temporary(path):
             shutil.rmtree(path)
@@ -391,7 +391,7 @@ def _process_has_ended(name: str) -> bool:
 
 
 def _reset_permissions(new: pathlib.Path, target: pathlib.Path) -> None:
-    """Set the default permissions, because some writers only allow access by the owner."""
+    """Set default permissions, because some writers only give access to the owner."""
     mask = os.umask(0)
     os.umask(mask)
     for path in new.rglob("*"):
@@ -417,7 +417,7 @@ def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> Non
 
 
 def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) -> None:
-    """Move files that users added to the old folder while other files were being linked."""
+    """Move files that users added to the old folder while linking other files."""
     for path, name in _walk(old):
         there = target / name
         is_folder = path.is_dir() and not path.is_symlink()

@@ -1,4 +1,4 @@
-"""Read ranges and arrays from an open file, which can be shorter than declared in its header."""
+"""Read ranges and arrays from an open file, which may be shorter than its header says."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FileBytes:
         return content
 
     def check_size(self, expected: int, exact: bool = False) -> None:
-        """Check that the file size is not less than expected. If `exact` is True, it must be equal.
+        """Check that the file has at least the expected size. If `exact`, check for equality.
 
         Raises:
             ValueError: If the file is smaller than `size`, or if it is larger and `exact` is True.

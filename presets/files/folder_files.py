@@ -43,7 +43,7 @@ class FolderFiles:
 
     @property
     def root(self) -> FolderFiles:
-        """The files of the whole preset. For a subfolder, this is another object."""
+        """The files of the whole preset. This returns another object for each subfolder."""
         return self
 
     def __enter__(self) -> FolderFiles:
@@ -131,12 +131,12 @@ class FolderFiles:
         return self._read(name, TEXT_BYTES, inside)
 
     def list_opened(self, folder: str) -> list[str]:
-        """List all files in a subfolder that were opened together with the folder."""
+        """List subfolder files that were opened together with the folder."""
         prefix = f"{folder}/"
         return sorted(n.removeprefix(prefix) for n in self._files if n.startswith(prefix))
 
     def check_unchanged(self) -> None:
-        """Raise an error when files were modified while they were open."""
+        """Raise an error when open files were modified."""
         raise NotImplementedError
 
     def _open(self, name: str) -> None:

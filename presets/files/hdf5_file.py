@@ -25,7 +25,7 @@ class Hdf5File:
     storing them. All of these are rejected.
 
     Args:
-        file: Binary file. It must not be closed until all arrays are read. Its `name` is used in
+        file: Binary file. It should stay open until all arrays are read. Its `name` is used in
             error messages.
 
     Raises:

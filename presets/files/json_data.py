@@ -132,15 +132,15 @@ def parse_object(
     """Parse a JSON object.
 
     Args:
-        content: Bytes of UTF-8 text. Callers must check its length against `limit.content` first.
+        content: Bytes of UTF-8 text. Callers should check its length against `limit.content` first.
         name: The file name for error messages.
         limit: `Limit` of the parsed data. Defaults to `SETTINGS`.
         unique_names: Boolean. Whether to reject a duplicate name even if its values are equal.
             Defaults to False.
 
     Raises:
-        ValueError: If `content` is not a JSON object, needs too much memory, or contains code such
-            as a Lambda layer.
+        ValueError: If `content` is not a JSON object, needs too much memory, or contains code, for
+            example Lambda layers.
 
     Example:
         >>> parse_object(b'{"a": 1, "a": 2}', "config.json")
@@ -195,7 +195,7 @@ def estimate_memory(content: bytes) -> int:
         >>> estimate_memory(b'{"a": [1, 2]}')
         601
     """
-    # In Python, the widest character determines how much memory all characters in a string take.
+    # In Python, the widest character determines how much memory each character in a string takes.
     width = (
         4 if re.search(b"[\xf0-\xff]", content) else 2 if re.search(b"[\xc4-\xff]", content) else 1
     )

@@ -1,6 +1,6 @@
 """Read and write the manifest `encoder_zoo.json`, and other descriptions with a checksum.
 
-This manifest contains checksums for all files and settings that no other file contains.
+This manifest contains file checksums and all settings that no other file contains.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
 
 
 def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = NAME) -> None:
-    """Write a manifest. This must be done after writing all other files.
+    """Write a manifest. This should be called after writing all other files.
 
     Args:
         folder: Folder path.

@@ -17,16 +17,16 @@ _HAS_HANDLES = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  #
 
 
 class FolderReplaced(FileNotFoundError):
-    """Raised when a folder was replaced while opening its files."""
+    """Raised when folders were replaced while opening files."""
 
 
 class OpenFolder(FolderFiles):
     """Open a consistent version of all files in a local folder.
 
-    If files were opened by path while a writer replaces the folder (see `replacing`), a reader
-    could mix two versions. To avoid this, this class opens the folder first and then opens every
-    file relative to its handle. The files can still be read after the folder is replaced or
-    deleted.
+    Without a handle, files would be opened by path. When a writer replaces the folder at the same
+    time (see `replacing`), a reader could mix two versions. To avoid this, this class opens the
+    folder first and then opens every file relative to its handle. The files can still be read after
+    the folder is replaced or deleted.
 
     Args:
         path: String or path. The folder to open.
@@ -41,7 +41,7 @@ class OpenFolder(FolderFiles):
     Raises:
         FileNotFoundError: If the folder does not exist.
         ValueError: If a file is not a regular file, is a Git LFS pointer or links to a path outside
-            this preset, or if the folder keeps being replaced.
+            this preset, or if other processes keep replacing the folder.
 
     Example:
         >>> import tempfile
@@ -74,7 +74,7 @@ class OpenFolder(FolderFiles):
         )
 
     def check_unchanged(self) -> None:
-        """Check that no other process has written to any open file.
+        """Check that no other process has written to open files.
 
         Raises:
             ValueError: If a file was modified while reading.
@@ -202,7 +202,7 @@ def _state(file: BinaryIO) -> tuple[int, int]:
 
 
 class InputFiles:
-    """Input files that must not change while reading.
+    """Input files that should not change while reading.
 
     This detects replaced and overwritten files, even when their size is the same.
 

@@ -70,7 +70,7 @@ class PickleStream:
         """Read the next `count` bytes.
 
         Raises:
-            ValueError: If the file is truncated, or if the pickle ends too early or is too long.
+            ValueError: If the file is truncated, or if the pickle ends too early or too late.
         """
         if self._used + count > len(self._block):
             self._read_block(count)
@@ -107,8 +107,8 @@ class PickleInterpreter:
 
     Args:
         stream: `PickleStream` of one or several pickles.
-        globals: Dictionary with all globals that a pickle can use. Each is mapped to the function
-            to call instead, or to None to reject calls. Defaults to None, which allows no globals.
+        globals: Dictionary with all globals to allow in a pickle. Each is mapped to the function to
+            call instead, or to None to reject calls. By default, no globals are allowed.
         persistent: Function that converts a persistent id to a value. Defaults to None.
 
     Example:
@@ -143,8 +143,8 @@ class PickleInterpreter:
             of the functions in `globals` and `persistent`.
 
         Raises:
-            ValueError: If the pickle is damaged, or if it uses names or instructions that are not
-                needed for tensors.
+            ValueError: If the pickle is damaged, or if it uses names or instructions that tensors
+                do not need.
         """
         self._stack: list = []
         self._below: list[list] = []  # the stacks below each mark

@@ -1,4 +1,4 @@
-"""Read tensors from torch.save files without executing any pickle code, and write such files."""
+"""Read tensors from torch.save files without executing pickle code, and write such files."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class PyTorchFile:
         return views
 
     def _check_sizes(self, views: Iterable[TensorView]) -> None:
-        """Check that the tensors take about as many bytes as the file. Tied tensors count once."""
+        """Check that all tensors together take about as many bytes as the file."""
         total = sum(
             max(view.span, math.prod(view.shape)) * view.storage.dtype.itemsize
             for view in set(views)

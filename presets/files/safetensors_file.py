@@ -39,7 +39,7 @@ class SafetensorsFile:
     """Read tensors from a file.
 
     Args:
-        file: Binary file. It must not be closed until all tensors are read. Its `name` is used in
+        file: Binary file. It should stay open until all tensors are read. Its `name` is used in
             error messages.
 
     Attributes:

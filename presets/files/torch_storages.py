@@ -157,7 +157,7 @@ class StreamedStorages:
         self._starts = self._find_starts(plain.load(), stream.position)
 
     def content_start(self, key: str) -> int:
-        """Check a storage's element count and return the offset at which its elements start.
+        """Check a storage's element count and return the offset to its first element.
 
         Raises:
             ValueError: If the storage length does not match its tensors.
@@ -210,7 +210,7 @@ class Storage:
         key: String. The name in the file.
         dtype: Dtype of all elements.
         size: Integer. The number of elements.
-        start: Integer. Index of the first element, if this is only part of a stored range.
+        start: Integer. Index of the first element, for storages that are part of a stored range.
     """
 
     key: str
@@ -237,7 +237,7 @@ class TensorView:
 
     @property
     def span(self) -> int:
-        """Number of elements between the first and the last one, including both."""
+        """Number of elements from the first to the last one."""
         if 0 in self.shape:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))

@@ -1,8 +1,8 @@
 """Read the directory of a zip file with uncompressed entries.
 
 Programs can read different entries from a malformed zip file, so ambiguous files are rejected.
-Names must be unique. Entries must follow each other from the first byte and cannot overlap. The
-directory must follow all entries and end with the file.
+Names must be unique. Entries have to follow each other from the first byte and should not overlap.
+The directory must follow all entries and end with the file.
 
 Source: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
 """

@@ -38,16 +38,15 @@ _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 class Checkpoint(ABC):
     """A checkpoint of any format with tensor names of the Hugging Face format.
 
-    When used as a context manager, it closes all files at the end and raises an error if any file
-    has changed while reading.
+    As a context manager, it closes all files at the end and raises an error when any file has
+    changed.
 
     Attributes:
         files: `FolderFiles` for the folder.
         family: `Family` of the model.
         config_file: Path of the file with the configuration.
         config: Dict. The content of `config.json`, or the configuration converted to this format.
-        config_names: Dict {field in `config`: name in the file}, only for fields that have another
-            name.
+        config_names: Dict {field in `config`: name in the file}, only for fields with other names.
         weight_files: Frozen set of strings. Names of the files with tensors.
         shapes: Dict {tensor name without family prefix: shape}. The shape of dense kernels is (out,
             in).
@@ -181,7 +180,7 @@ def backbone_layers(backbone: Backbone) -> dict[str, str]:
 def block_indices(backbone: Backbone) -> dict[str, list[int]]:
     """Return a dict {attribute with a list of blocks: index of each distinct block}.
 
-    Repeated blocks use the index at which they first occur.
+    Repeated blocks use the index where they first occur.
     """
     encoder = list(backbone.blocks[: backbone.num_layers])
     return {
@@ -347,7 +346,7 @@ def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
 
 
 def _is_copy(checkpoint: Checkpoint, name: str) -> bool:
-    """Check whether a tensor has the same values as the tensor it is tied to."""
+    """Check whether tied tensors have the same values."""
     twin = checkpoint.family.tied.get(name)
     return twin in checkpoint.shapes and np.array_equal(
         checkpoint.tensor(name), checkpoint.tensor(twin)

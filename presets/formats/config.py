@@ -42,7 +42,7 @@ COMMON = {
     "num_labels": _COUNT,
     "_num_labels": _COUNT,
     "pad_token_id": rule_of(NonNegativeInt | None),
-    # These fields would affect outputs and are not implemented.
+    # These fields would affect outputs but are not implemented.
     "is_decoder": ABSENT,
     "is_encoder_decoder": ABSENT,
     "add_cross_attention": ABSENT,
@@ -126,7 +126,7 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
 
 
 def _rules(family: Family) -> dict[str, Rule]:
-    """Return rules for all fields in a family's config.json as a dict."""
+    """Return rules for all config.json fields in a family."""
     dropouts = [head.dropout for head in family.heads.values() if head.dropout]
     rules = argument_rules(family.backbone)
     own = {key: rules[argument] for argument, key in family.config_keys.items()}
@@ -136,7 +136,7 @@ def _rules(family: Family) -> dict[str, Rule]:
 def backbone_arguments(config: Mapping, family: Family) -> dict:
     """Convert a checked configuration to the constructor arguments of a backbone.
 
-    The result does not contain `pooler` because it depends on the weights.
+    This does not include `pooler`, which depends on the weights.
 
     Args:
         config: Dict. The content of config.json.
@@ -180,7 +180,7 @@ def backbone_config(backbone: Backbone, tokenizer) -> dict:
 
 
 def _check_representable(backbone: Backbone) -> None:
-    """Check that config.json has fields for all backbone settings."""
+    """Check that all backbone settings have config.json fields."""
     family = backbone.family
     for name, default in argument_defaults(type(backbone)).items():
         value = getattr(backbone, name)
@@ -213,7 +213,7 @@ def check_sizes(
 ) -> None:
     """Compare the sizes in a configuration with the weights, and check a memory limit.
 
-    The function is called before memory for the model is allocated.
+    This function is called before allocating memory for the model.
 
     Args:
         config: Dict. The checked content of config.json.
@@ -223,7 +223,7 @@ def check_sizes(
         max_bytes: Integer. Maximum size of the weights in float32.
 
     Raises:
-        ValueError: If a size differs from the weight shapes, or if the model needs more than
+        ValueError: If a size differs from any weight shape, or if the model needs more than
             `max_bytes`.
     """
     for argument, (layer, axis) in _SIZES.items():

@@ -149,10 +149,10 @@ def embedder_settings(task: keras.Model) -> dict[str, object]:
 
 
 def _pooling_config(task: keras.Model) -> dict[str, object]:
-    """Create a Pooling module configuration with as few fields as possible.
+    """Create a Pooling configuration with as few fields as possible.
 
     Version 2.2 rejects fields of later versions. Flags cannot store the order in which vectors are
-    concatenated. For any other order, this writes a list that versions before 5.4 reject.
+    concatenated. For other orders, this will write a list that versions before 5.4 reject.
     """
     modes, width = _as_list(task.pooling), task.backbone.hidden_dim
     if modes == [mode for mode in POOLING_FLAGS.values() if mode in modes]:

@@ -270,7 +270,7 @@ class ModuleCheckpoint(Checkpoint):
 
 
 def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: int) -> None:
-    """Check weight shapes for a Dense module before creating its layer.
+    """Check Dense weight shapes before creating layers.
 
     Args:
         files: `FolderFiles` for the whole folder.
@@ -420,7 +420,7 @@ class LinearFile(Checkpoint):
         return self._file.read(name)
 
     def check_width(self, width: int) -> None:
-        """Raise an error when the layer expects another input dimension than the encoder has.
+        """Raise an error when input dimensions differ between this layer and the encoder.
 
         Args:
             width: Integer. Dimension of the encoder's vectors.

@@ -147,15 +147,15 @@ def read_config(files: FolderFiles) -> dict:
 
 
 def encoder_address(files: FolderFiles) -> str | None:
-    """Return an address to download the encoder from if files are missing, else None.
+    """Return an address for downloading encoder files when any are missing, else None.
 
-    Versions before 0.2.7 store neither the encoder's configuration nor its tokenizer.
+    Versions before 0.2.7 do not store the encoder's configuration or tokenizer.
 
     Args:
         files: `FolderFiles` for the folder.
 
     Raises:
-        ValueError: If the encoder's configuration or tokenizer is missing, and no repository is
+        ValueError: If the encoder's configuration or tokenizer is missing and no repository is
             named.
     """
     config = read_config(files)

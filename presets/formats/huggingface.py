@@ -156,7 +156,7 @@ def no_weights(source: object, names: Iterable[str]) -> str:
 
 
 def _family_of(config: dict, path: pathlib.Path) -> Family:
-    """Return the family for the `model_type` of a configuration."""
+    """Return the family for a configuration's `model_type`."""
     name = config["model_type"]
     if (family := find_family(name)) is None:
         raise invalid(f"{path}: model_type", name, f"one of {', '.join(FAMILIES)}")
@@ -193,7 +193,7 @@ def _has_blocks(family: Family, raw_names: list[str]) -> bool:
 
 
 def _wrapper_of(raw_names: list[str], family: Family) -> str:
-    """Return the prefix that all tensors share when the model is part of another module, or "".
+    """Return a prefix shared by all tensors, for models that are part of another module, or "".
 
     Example:
         >>> names = ["net.bert.embeddings.word_embeddings.weight", "net.classifier.weight"]

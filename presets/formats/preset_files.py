@@ -28,7 +28,7 @@ TRANSFORMER_SETTINGS = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
-# Additional files, first for presets without weights and then for presets with weights.
+# Additional files: first for presets without weights, then for presets with weights.
 MODULE_SETTINGS = (MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS, ROUTER, IDF)
 LINEAR = (SPARSE_LINEAR, COLBERT_LINEAR)
 _MODULE_FOLDER = "[0-9]*_*"  # such as 1_Pooling
@@ -42,8 +42,8 @@ class WeightFormat(NamedTuple):
         file: String. Name for a file with all weights.
         index: String. Name for the shard index.
         shards: String. Regular expression for the names of shards.
-        patterns: Tuple of strings. Patterns for the names of all these files, including names that
-            other programs use.
+        patterns: Tuple of strings. Patterns for all these file names, including names used by other
+            programs.
     """
 
     file: str
@@ -84,7 +84,7 @@ TOKENIZER_JSON = (
 
 
 def preset_files() -> list[str]:
-    """Return patterns for the file names of a preset, except its model card.
+    """Return patterns for all preset files except the model card.
 
     Example:
         >>> {"config.json", "*.safetensors", "vocab.txt", "merges.txt"} <= set(preset_files())

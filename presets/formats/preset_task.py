@@ -25,8 +25,9 @@ class FolderFormat:
     Attributes:
         opened_by: String or None. Class in sentence-transformers or gliner that opens the folder.
             None means a class of transformers.
-        settings: Tuple of strings. Task and preprocessor arguments that these files store. They are
-            not written to `encoder_zoo.json` and not passed to the backbone by `from_preset`.
+        settings: Tuple of strings. Task and preprocessor arguments that these files store.
+            `from_preset` does not pass them to the backbone, and they are not written to
+            `encoder_zoo.json`.
         encoder_prefix: String or None. Prefix of the encoder's tensors, if these files contain the
             configuration instead of config.json. None means the tensor names of transformers.
     """
@@ -67,7 +68,7 @@ class FolderFormat:
         return {}
 
     def tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> Sequence[str]:
-        """Return tokens that the task needs but the tokenizer does not have.
+        """Return tokens that are needed for the task but missing from the tokenizer.
 
         Args:
             preset: The opened preset.
@@ -79,7 +80,7 @@ class FolderFormat:
     def restore(
         self, task: PresetTask, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
     ) -> set[str]:
-        """Load weights for layers that follow the backbone and are not in `Family.heads`.
+        """Load weights for layers that follow the backbone but are not in `Family.heads`.
 
         Args:
             task: Task created with `arguments`.
@@ -94,7 +95,7 @@ class FolderFormat:
         return set()
 
     def weights(self, task: PresetTask) -> list[keras.Variable]:
-        """Return weights stored in `files` and weights that are only used in training."""
+        """Return weights for `files`, and weights that are only used for training."""
         return []
 
     def files(self, task: PresetTask, dtype: object = None) -> dict[str, object]:
@@ -181,8 +182,7 @@ class TaskRecord:
             `encoded`, and a loss that averages over examples without depending on batches. Defaults
             to False.
         goes_step_by_step: String or None. Name of a recurrent layer, such as "an LSTM". TensorFlow
-            does not use XLA for training it, because XLA needs a fixed number of steps. Defaults to
-            None.
+            trains it without XLA, because XLA needs a fixed number of steps. Defaults to None.
 
     Example:
         >>> from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -272,9 +272,9 @@ class PresetTask(Protocol):
         """Explain why a checkpoint head cannot be loaded. Return None if it can be loaded."""
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
-        """Return each label's row in a checkpoint head that only has some labels in common.
+        """Return each label's row in a checkpoint head, for heads with partly different labels.
 
-        The row of a new label is None. The result is None when the head is used without changes or
+        The row of a new label is None. This will be None when the head is used without changes or
         not used at all.
         """
 

@@ -99,7 +99,7 @@ class Module(NamedTuple):
 
 
 def encoder_files(files: FolderFiles) -> FolderFiles:
-    """Return files for the encoder, from the root or from a subfolder such as `0_Transformer`.
+    """Return encoder files from the root or from a subfolder such as `0_Transformer`.
 
     For a Router with several encoders, this is the document encoder.
 
@@ -234,7 +234,7 @@ def _route(config: Mapping, role: str, path: object) -> list[Module]:
 
 
 def _checked_kind(given: object, known: Sequence[str], what: str) -> str:
-    """Check that a module class is known and return its name without the package."""
+    """Check that this module class is known, and return its name without the package."""
     matched = _TYPE.fullmatch(given) if isinstance(given, str) else None
     if matched is None or matched[1] not in known:
         raise invalid(
@@ -334,7 +334,7 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
 def _flat(settings: Mapping) -> Iterator[tuple[str, str, object]]:
     """Yield (name, current name, value) for all fields of `sentence_bert_config.json`.
 
-    Fields inside `..._kwargs` are yielded one by one.
+    This yields fields inside `..._kwargs` one by one.
     """
     for name, value in settings.items():
         name_today = _OLD_NAMES.get(name, name)
@@ -445,7 +445,7 @@ def model_settings(files: FolderFiles) -> dict:
     """Read `config_sentence_transformers.json`. Missing files return {}.
 
     Raises:
-        ValueError: If an unknown field has a value, because it may affect vectors.
+        ValueError: If unknown fields are set, because they may affect vectors.
     """
     settings = files.read_json(MODEL_SETTINGS) if MODEL_SETTINGS in files else {}
     for name, value in settings.items():

@@ -238,7 +238,7 @@ def _query_table(checkpoint: Checkpoint) -> QueryTable | None:
 
 
 def _query_model(checkpoint: Checkpoint) -> FolderFiles | None:
-    """Return files for a separate query encoder, or None if the preset only has one encoder.
+    """Return files for a separate query encoder. Presets with one encoder return None.
 
     Args:
         checkpoint: Open `Checkpoint` to load from.
@@ -322,7 +322,7 @@ def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dic
 
     Args:
         files: `FolderFiles` for the whole folder.
-        of_others: Tuple of strings. Similarities to ignore because they belong to other vectors in
+        of_others: Tuple of strings. Similarities to ignore, because they belong to other vectors in
             the same folder. Defaults to ().
     """
     settings, similarity = theirs.model_settings(files), SIMILARITIES[0]

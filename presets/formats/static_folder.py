@@ -74,7 +74,7 @@ class StoredFile(NamedTuple):
         return {}
 
     def special_tokens_to_add(self, tokenizer: FileTokenizer) -> list:
-        """Return special tokens in files that the tokenizer does not have."""
+        """Return special tokens from the files that are missing in the tokenizer."""
         return []
 
 
@@ -180,7 +180,7 @@ class StaticCheckpoint(Checkpoint):
         return {"normalize": self.own["normalize"]}
 
     def length(self) -> int | None:
-        """Return how many tokens to read from each text at most."""
+        """Return the maximum number of tokens to read per text."""
         default = MAX_LENGTH if self._table == MODEL2VEC else None
         length = self.own.get("max_length", default)
         check_argument(f"{self.config_file}: max_length", length, COUNT_OR_NULL)

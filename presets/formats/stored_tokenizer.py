@@ -81,7 +81,7 @@ class StoredTokenizer(NamedTuple):
         return not is_of_5 or self.files.tokenizer_class in _WITH_SEGMENTS
 
     def special_tokens_to_add(self, tokenizer: Tokenizer) -> list[dict[str, object]]:
-        """Return special tokens from the files that are not added tokens yet.
+        """Return special tokens from the files, without tokens that were already added.
 
         Args:
             tokenizer: Tokenizer built from these files.
