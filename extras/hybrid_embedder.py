@@ -105,7 +105,7 @@ class HybridEmbedder:
     Args:
         dense: `TextEmbedder` for text embeddings.
         terms: `SparseEncoder` for term weights, with the backbone of `dense`.
-        tokens: `LateInteraction` for token embeddings. It uses the same backbone as `dense`,
+        tokens: `LateInteraction` for token embeddings. This uses the same backbone as `dense`,
             without markers, expansion and skiplist.
         weights: Three floats. Weights of the three scores.
 
@@ -113,8 +113,8 @@ class HybridEmbedder:
         dense, terms, tokens, weights: The arguments.
 
     Raises:
-        ValueError: If backbones, tokenizers or maximum lengths differ between the three models, or
-            if `weights` does not have three elements.
+        ValueError: If backbones, tokenizers or maximum lengths differ between these models, or if
+            `weights` does not have three elements.
 
     Source: Chen et al. 2024, BGE M3-Embedding, section 3.2.
 
@@ -214,15 +214,15 @@ class HybridEmbedder:
             prompt: String. Name of a `TextEmbedder` prompt to add before all texts.
             batch_size: Integer. Defaults to 32.
             missing: "none" or "error". How to handle rows without text (None, NaN or blank). "none"
-                returns NaN, no terms and None. "error" raises an error that shows the first such
-                row. Defaults to "error".
+                returns NaN, no terms and None. "error" raises an error to show the first such row.
+                Defaults to "error".
 
         Returns:
             `(dense, terms, tokens)`, as returned by each task's `embed`, in the same order as the
-            texts. For a single text, each element is the result for this text.
+            texts. For a single text, these are the results for this text.
 
         Raises:
-            ValueError: If a text is empty or `prompt` is unknown.
+            ValueError: If any text is empty or `prompt` is unknown.
             ImportError: If scipy is not installed.
         """
         texts = [texts] if isinstance(texts, str | bytes) else texts
@@ -428,8 +428,9 @@ class HybridEmbedder:
             **options: Arguments of `Task.save_to_preset`.
 
         Raises:
-            ValueError: If BGE-M3 files cannot store a setting, such as another pooling in `terms`.
-            OSError: If a file cannot be written, for example because the disk is full.
+            ValueError: If BGE-M3 files cannot store all settings, such as another pooling in
+                `terms`.
+            OSError: If files cannot be written, for example because the disk is full.
         """
         tasks = self.dense, self.terms, self.tokens
         beside = late_interaction_folder.hybrid_files(*tasks, saving.DTYPES.get(dtype))

@@ -1,9 +1,9 @@
 """The plugin that allows MLflow processes to load the models of this package.
 
 MLflow imports the plugin by the entry point "mlflow.run_context_provider" of this package.
-Importing this package registers its classes with Keras. This way, an MLflow process that infers the
-requirements of a logged model or serves it can load the `.keras` file, and the requirements contain
-this package.
+Importing this package registers its classes with Keras. This allows MLflow processes to load
+`.keras` files when they infer requirements for a logged model or serve it. The requirements will
+then include this package.
 """
 
 from __future__ import annotations

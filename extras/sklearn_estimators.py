@@ -81,7 +81,7 @@ class FineTunedEstimator(TextEstimator):
             X: Texts.
             y: Labels for `SequenceClassifier.fit`.
             sample_weight: Array with one value per text, or None.
-            **arguments: Model arguments, such as its labels.
+            **arguments: Model arguments, such as labels.
         """
         with seeded(self.random_state):
             arguments |= self._preset_arguments()
@@ -269,7 +269,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class for each text, (N,), or 0 or 1 for each class, (N, C)."""
+        """Return the most probable class per text, (N,), or 0 or 1 for each class, (N, C)."""
         probabilities = self.predict_proba(X)
         if self.model_.problem_type == SEVERAL:
             return (probabilities >= 0.5).astype(int)
@@ -403,7 +403,7 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         """Load the preset.
 
         Args:
-            X: Texts, which are checked. They are optional because this does not train the model.
+            X: Texts, which are checked. They are optional, because this does not train the model.
             y: Ignored.
 
         Returns:

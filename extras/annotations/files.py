@@ -55,11 +55,11 @@ def read_annotations(
 ) -> Annotations:
     """Read annotations from the files or rows of an annotation tool or a dataset.
 
-    Offsets count characters. Every span is checked against its text. Rows that an annotator
-    rejected or skipped are dropped. The number of dropped rows is reported in a warning. A row
-    without an annotation raises an error. An empty list of spans is a valid annotation. When
-    several annotators worked on the same text, their annotations must agree, or one annotation must
-    be marked as ground truth.
+    Offsets count characters. Each span is checked against its text. Rows that an annotator rejected
+    or skipped are dropped. The number of dropped rows is reported in a warning. A row without an
+    annotation raises an error. An empty list of spans is a valid annotation. When several
+    annotators worked on the same text, their annotations must agree, or one annotation must be
+    marked as ground truth.
 
     | tool | supported data |
     |---|---|
@@ -76,8 +76,8 @@ names are read from the features of the dataset. |
 
     Args:
         source: Path to a file or folder, list of rows, or dataset.
-        kind: One of `"spans"`, `"tags"` (for words) and `"labels"` (for texts), or None to infer it
-            from the rows. Defaults to None.
+        kind: One of `"spans"`, `"tags"` (for words) and `"labels"` (for texts), or None to infer
+            this from the rows. Defaults to None.
         text_key: String or None. Key to use for the text in every row. If None, common names such
             as "text" will be tried. Defaults to None.
 
@@ -88,9 +88,9 @@ names are read from the features of the dataset. |
 
     Raises:
         ValueError: If a file is damaged or its format is unknown, if a row has no known annotation,
-            if a span does not match its text, if annotations for the same text differ, or if the
-            kind of annotations is ambiguous.
-        ImportError: If reading a .spacy file without spaCy.
+            if spans do not match their text, if annotations for the same text differ, or if
+            annotations are ambiguous.
+        ImportError: If spaCy is needed for a .spacy file but not installed.
 
     Example:
         >>> texts, spans = read_annotations([{"text": "In Rome", "label": [[3, 7, "LOC"]]}])
@@ -180,7 +180,7 @@ def _read_docs(path: pathlib.Path) -> list:
 
 
 def _check_unpacked(content: bytes, name: str) -> None:
-    """Raise an error if unpacking would need too much memory. This does not unpack everything."""
+    """Raise an error when unpacking would take too much memory. This does not unpack everything."""
     most, size, left = max(UNPACKED, UNPACKED_RATIO * len(content)), 0, content
     unpacking = zlib.decompressobj()
     while left and not unpacking.eof:
@@ -197,7 +197,7 @@ def _check_unpacked(content: bytes, name: str) -> None:
 
 
 def _read_brat(path: pathlib.Path, kinds: tuple[Kind, ...]) -> Annotations:
-    """Read texts and spans from a pair of files, or recursively from all pairs in a folder."""
+    """Read texts and spans from two files, or recursively from all pairs in a folder."""
     if "spans" not in kinds:
         raise invalid("kind", kinds[0], f"'spans' for the brat annotations in {path.name}")
     files = sorted(path.rglob("*.txt")) if path.is_dir() else [path.with_suffix(".txt")]
@@ -223,7 +223,7 @@ def _read_brat(path: pathlib.Path, kinds: tuple[Kind, ...]) -> Annotations:
 
 
 def _read_ann(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
-    """Return all spans in an .ann file, and count the lines with other annotations."""
+    """Return spans from an .ann file, and count lines with other annotations."""
     spans, others = [], 0
     for number, line in enumerate(read_text(path).split("\n"), 1):
         line = line.rstrip("\r")
@@ -253,9 +253,9 @@ TAG = re.compile(r"[BIESLUM][-_]\S+")
 DOCUMENT = "-DOCSTART-"
 # Comments of CoNLL-U, such as "# text = Rome shines". A word "#" is followed by tags, not by "=".
 COMMENT = re.compile(r"# ?[\w.]+ ?=")
-# First columns to skip in CoNLL-U rows: "1-2" for contractions such as "don't", followed by rows
-# for "do" and "n't", and "3.1" for words that were omitted in the text. In GermEval files, "#" in
-# this column starts a comment.
+# First columns to skip in CoNLL-U rows: "1-2" for contractions like "don't", followed by rows for
+# "do" and "n't", and "3.1" for omitted words. In GermEval files, "#" in this column starts a
+# comment.
 NO_WORD = re.compile(r"\d+[-.]\d+|#")
 
 
@@ -266,12 +266,12 @@ def read_conll(
     """Read words and tags from a CoNLL file.
 
     Each line contains one word, and blank lines separate sentences. All lines must have the same
-    number of columns. If `column` is not negative, only lines in the same sentence must agree.
+    number of columns. If `column` is not negative, this only applies to lines in the same sentence.
 
-    Comments such as "# text = ..." and CoNLL-2003's "-DOCSTART-" lines are skipped. If all columns
-    are separated by tabs, lines without tabs that start with "#" are also comments, for example "#
-    newpar" in CoNLL-U. With `word_column=1`, the multiword tokens ("1-2") and empty nodes ("3.1")
-    of CoNLL-U are skipped as well.
+    This skips comments such as "# text = ..." and "-DOCSTART-" lines in CoNLL-2003. When all
+    columns are separated by tabs, comments also include lines that start with "#" and contain no
+    tabs, for example "# newpar" in CoNLL-U. With `word_column=1`, the multiword tokens ("1-2") and
+    empty nodes ("3.1") of CoNLL-U are skipped as well.
 
     Args:
         path: Path to a UTF-8 file with columns separated by tabs or spaces.
@@ -284,7 +284,7 @@ def read_conll(
 
     Raises:
         ValueError: If the file contains no words, if column counts differ between lines, or if
-            columns do not contain words and tags.
+            columns contain anything other than words and tags.
 
     Source: Tjong Kim Sang and De Meulder 2003, section 2.1.
 
@@ -306,7 +306,8 @@ def read_conll(
     in_tabs, before = _are_in_tabs(lines), None
     sentences: list[list[tuple[str, str]]] = [[]]
     for number, line in enumerate(lines, 1):
-        # `split()` would also split on no-break and other Unicode spaces, which words may contain.
+        # `split()` would also split on no-break spaces and other Unicode spaces, which words may
+        # contain.
         cells = line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
         is_comment = COMMENT.match(line) or (in_tabs and line[:1] == "#" and "\t" not in line)
         if not line.strip() or cells[0] == DOCUMENT:
@@ -336,8 +337,8 @@ def write_conll(
 ) -> None:
     """Write words and tags to a CoNLL file.
 
-    Each line contains a word and its tag, separated by a tab. Blank lines separate sentences. An
-    existing file is replaced atomically.
+    Each line has a word and a tag, separated by a tab. Blank lines separate sentences. An existing
+    file is replaced atomically.
 
     Args:
         path: Path of the file.
@@ -345,8 +346,8 @@ def write_conll(
         tags: List of lists of strings with one tag per word.
 
     Raises:
-        ValueError: If word and tag counts differ, or if a word or tag is empty or contains a tab or
-            line break.
+        ValueError: If word and tag counts differ, or if any word or tag is empty or contains tabs
+            or line breaks.
 
     Example:
         >>> import pathlib, tempfile
@@ -401,7 +402,7 @@ def _check_columns(
 
 
 def _are_numbers(words: list[str]) -> bool:
-    """Check whether the words are consecutive integers that start at 0 or 1."""
+    """Check whether words are consecutive integers starting at 0 or 1."""
     numbers = [word for word in words if not NO_WORD.fullmatch(word)]
     return bool(numbers) and any(
         numbers == [str(i) for i in range(first, first + len(numbers))] for first in (0, 1)
@@ -411,7 +412,7 @@ def _are_numbers(words: list[str]) -> bool:
 def _are_in_tabs(lines: list[str]) -> bool:
     """Return whether all lines with words contain tabs.
 
-    When some lines are separated by spaces, a line such as "# NN O" contains "#" as a word.
+    When some lines are separated by spaces, "#" can also be a word, as in "# NN O".
 
     Example:
         >>> _are_in_tabs(["# newpar", "Rome\\tO"]), _are_in_tabs(["# NN O", "Rome\\tO", "is O"])

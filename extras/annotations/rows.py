@@ -1,7 +1,7 @@
 """Convert the rows of annotation tools and datasets to texts with spans, tags or labels.
 
-Row keys show which tool wrote the row. Rows without annotations raise an error, because this is not
-the same as an empty annotation.
+Row keys show which tool wrote the row. Missing annotations raise an error, because they differ from
+empty annotations.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KINDS: tuple[Kind, ...] = ("spans", "tags", "labels")
 
 TEXT = ("text", "data", "sentence", "content")
 WORDS = ("tokens", "words")
-TAGS = ("ner_tags", "tags", "ner", "labels", "label")  # uses the first one that fits the words
+TAGS = ("ner_tags", "tags", "ner", "labels", "label")  # uses the first key that fits the words
 SPANS = ("spans", "entities", "label", "labels", "annotations", "ner")
 LABELS = ("label", "labels", "accept", "cats", "category", "categories")
 # Field names in spans.
@@ -64,8 +64,8 @@ class Annotations(NamedTuple):
 
     Attributes:
         x: List of texts, or list of lists of words for tags.
-        y: List with one annotation per text: a list of `{"start", "end", "label"}`, a list of tags,
-            a label or a list of labels.
+        y: List with one annotation per text. This can be a list of `{"start", "end", "label"}`, a
+            list of tags, a label or a list of labels.
     """
 
     x: list
@@ -81,7 +81,7 @@ class Row(NamedTuple):
         spans: List of `{"start", "end", "label"}` or None.
         tags: List with one tag per word, or None.
         labels: List of text labels, or None.
-        keys: Dict that maps row parts, such as "text", to the row key from which they were read.
+        keys: Dict that maps row parts, such as "text", to the row keys they were read from.
         related: Boolean. Whether the row also contains relations between spans.
     """
 
@@ -95,7 +95,7 @@ class Row(NamedTuple):
 
 
 class NotAnnotated(NamedTuple):
-    """Row without a usable annotation, for example because an annotator skipped it.
+    """Row without usable annotations, for example because an annotator skipped it.
 
     Attributes:
         why: String. Reason for the log, such as "skipped".
@@ -120,7 +120,7 @@ def are_rows(x: object) -> bool:
 
 
 def _is_pair(row: object) -> bool:
-    """Check whether a row has the form (text, {"entities": [...]}) from spaCy 2."""
+    """Check for the spaCy 2 format (text, {"entities": [...]})."""
     is_pair = isinstance(row, tuple | list) and len(row) == 2
     return is_pair and isinstance(row[0], str) and isinstance(row[1], dict)
 
@@ -146,14 +146,13 @@ def annotations_of(
         kinds: Tuple of the kinds of annotations to look for. Defaults to all kinds.
         classes: List with the task's class names, or None. If a dataset has the same number of
             classes under other names, its class ids will be used. Defaults to None.
-        several: Boolean or None. Whether to allow any number of labels per text. If None, this is
-            set to True when any text does not have exactly one label. Defaults to None.
+        several: Boolean or None. Whether to allow any number of labels per text. If None, this will
+            be set to True when any text does not have exactly one label. Defaults to None.
         text_key: String or None. Key to use for the text in every row. If None, common names such
             as "text" will be tried. Defaults to None.
 
     Raises:
-        ValueError: If rows have no annotations or their annotations are not valid. See
-            `read_annotations`.
+        ValueError: If annotations are missing or invalid. See `read_annotations`.
     """
     if isinstance(rows, Annotations):
         return rows
@@ -205,7 +204,7 @@ def _records(rows: object, classes: Sequence[str] | None) -> Sequence:
 
 
 def _task_of(row: object) -> tuple | None:
-    """Return an identifier shared by rows with the same text, or None if it is missing."""
+    """Return an identifier shared by rows with the same text, or None if missing."""
     if isinstance(row, Mapping):
         for name, key in (("annotation_id", "id"), ("_input_hash", "_input_hash")):
             if name in row and key in row:
@@ -214,10 +213,10 @@ def _task_of(row: object) -> tuple | None:
 
 
 def _drop_repeated(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAnnotated:
-    """Return a row. If it repeats the first row with the same text, return `NotAnnotated`.
+    """Return a row. For rows that repeat the first row with the same text, return `NotAnnotated`.
 
     Raises:
-        ValueError: If annotations differ between both rows.
+        ValueError: If annotations differ between these rows.
     """
     if first[0] == number:
         return row
@@ -309,7 +308,7 @@ def _describe_row(row: object) -> str:
 
 
 def _as_labels(y: list[tuple[int, list]], several: bool | None) -> list:
-    """Return one label per text, or lists of labels if texts may have several labels."""
+    """Return one label per text, or lists of labels for texts with several labels."""
     if several or (several is None and any(len(labels) != 1 for _, labels in y)):
         return [labels for _, labels in y]
     for number, labels in y:
@@ -372,7 +371,7 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
 
 
 def _parse_cell(value: object) -> object:
-    """Parse a string that contains a list or dict, as in CSV files from Label Studio and pandas."""
+    """Parse strings that contain a list or dict, as in CSV files from Label Studio and pandas."""
     if isinstance(value, str) and value.startswith(("[{", "[[", "[(", "['", '["', "{'", '{"')):
         for decode in (json.loads, ast.literal_eval):
             with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
@@ -402,7 +401,7 @@ def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, lis
         row: Dict. Row with words.
         count: Integer. Number of words.
         number: Integer. Index of the row, for error messages.
-        only: Boolean. Whether this row has no text that could have other annotations.
+        only: Boolean. Whether this row has no text for other annotations.
     """
     known = [key for key in TAGS if _are_tags(row.get(key), count)]
     others = [k for k, v in row.items() if k not in WORDS and _are_tags(v, count)]
@@ -437,7 +436,7 @@ def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | N
         if isinstance(values, dict) and _is_span(values):  # columns, as datasets have them
             values = [dict(zip(values, v, strict=True)) for v in zip(*values.values(), strict=True)]
         listed = isinstance(values, list | tuple) and all(map(_is_span, values))
-        # Prodigy tokens also have a start and an end, but they do not have any label.
+        # Prodigy tokens also have start and end, but no label.
         if listed and len(values) and (key in SPANS or _has_label(values[0])):
             return key, checked_spans(values, text, number)
         if listed and key in SPANS and none is None:
@@ -446,7 +445,7 @@ def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | N
 
 
 def _is_span(value: object) -> bool:
-    """Check whether a value is a span, either a dict with start and end or (start, end, label)."""
+    """Check whether a value is a span: a dict with start and end, or (start, end, label)."""
     if is_span(value):
         return True
     if isinstance(value, dict):
@@ -460,14 +459,14 @@ def _has_label(span: object) -> bool:
 
 
 def _find_controls(row: dict) -> list[str]:
-    """Return all keys in a JSON-MIN row that could name Label Studio controls."""
+    """Return all JSON-MIN keys that could be Label Studio control names."""
     given = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
     is_min = "lead_time" in row or "annotation_id" in row
     return [key for key in row if is_min and key not in (*given, *TEXT)]
 
 
 def _find_labels(row: dict, number: int) -> tuple[str, list] | None:
-    """Return classes and their key for a text, or None if this row has no classes."""
+    """Return classes and their key, or None for rows without classes."""
     keys = [k for k in LABELS if k in row]
     if not keys:
         keys = _find_controls(row)
@@ -572,7 +571,7 @@ def _read_results(results: list[dict], text: str, number: int) -> Row:
 
 
 def _text_of_task(data: dict, values: list[dict], number: int, text_key: str | None) -> str:
-    """Return the text in a Label Studio task. Its key can have any name."""
+    """Return the text in a Label Studio task. Any key can be used for this text."""
     texts = {key: value for key, value in data.items() if isinstance(value, str)}
     if text_key is not None:
         if text_key in texts:
@@ -615,8 +614,8 @@ def checked_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
         row: Index of the row, or name of the file, for error messages.
 
     Raises:
-        ValueError: If a span is empty or outside the text, does not match the text at its offsets,
-            or does not have exactly one label name.
+        ValueError: If spans are empty or outside the text, do not match the text at their offsets,
+            or do not have exactly one label name.
 
     Example:
         >>> checked_spans([{"start_offset": 3, "end_offset": 7, "label": "LOC"}], "In Rome", 0)

@@ -33,8 +33,7 @@ def answer_columns(answers, method: str, kind: type | None = None) -> pa.Table:
     Args:
         answers: The predictions of a task, at least one. An array (N, ...), a sparse matrix (N, D),
             a list of dicts, or a list with arrays or lists.
-        method: String. Method name, which is used as column name for predictions that are not
-            dicts.
+        method: String. Method name to use as column name when predictions are not dicts.
         kind: Element TypedDict if predictions are lists of dicts. Column type to use when all lists
             in a batch are empty. Defaults to None.
 
@@ -82,7 +81,7 @@ def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
 
 
 def nulls(schema: pa.Schema, count: int) -> pa.Table:
-    """Create a table with a schema and a number of rows, in which all values are null.
+    """Create a table with a given schema and row count, where all values are null.
 
     Example:
         >>> import pytest
@@ -102,7 +101,7 @@ def array_column(values: np.ndarray) -> pa.Array:
 
 
 def _arrays(values: list[np.ndarray]) -> pa.Array:
-    """Convert arrays with different lengths, (..., D) or (...), to a column with lists."""
+    """Convert arrays with different lengths, (..., D) or (...), to a list column."""
     offsets = np.cumsum([0, *map(len, values)], dtype="int32")
     return pa.ListArray.from_arrays(offsets, array_column(np.concatenate(values)))
 

@@ -38,7 +38,7 @@ SHARD_ROWS = 100_000
 # chunk. They bound the memory.
 CHUNK_ROWS = 8192
 CHUNK_CHARACTERS = 2**24
-MARK = b"encoder_zoo"  # footer key in a shard for its row range and run
+MARK = b"encoder_zoo"  # footer key for a shard's row range and run
 LOCATION_COLUMNS = ("file", "row")  # columns of every output file
 
 
@@ -82,41 +82,41 @@ def answer_files(
     """Process the texts in files of any size in order, and write the predictions to Parquet files.
 
     The function processes some thousand rows at a time, so the memory does not depend on the size
-    of the files. All rows are checked before the first prediction. If this process is interrupted,
-    call the function again to continue with the first missing shard. Shards are written atomically
-    and contain their row range.
+    of the files. All rows are checked before the first prediction. To continue an interrupted run
+    from the first missing shard, call this function again. Shards are written atomically and
+    contain their row range.
 
-    Each prediction has the columns "file" and "row" (from 0), all columns in `keep`, and prediction
-    columns: one column per key for dicts ("label", "score"), "embedding" for vectors, and
-    "entities" for entities. Prediction columns are null for rows without text (null or blank). Use
+    Each prediction has columns "file" and "row" (from 0), all columns in `keep`, and prediction
+    columns. Dicts use one column per key ("label", "score"), vectors use "embedding", and entities
+    use "entities". For rows without text (null or blank), prediction columns are null. Use
     `pandas.read_parquet(folder)` or another Parquet reader to load the folder as one table. The
     function requires the package pyarrow.
 
     Args:
         task: A task with predictions for raw texts, or a `ZeroShotClassifier`.
-        paths: A path, a pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or a list with
-            several paths and patterns. Each file is read once. Supported formats are `.txt` (one
-            text per line, in a column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, in
-            UTF-8 and optionally compressed (`.csv.gz`), and `.parquet`.
-        folder: Path. Output folder. It must not be used for other files. A name like a file, such
-            as "answers.parquet", raises an error.
-        columns: Text columns: a name, a list of names for pairs, or a dict {method argument: column
-            name}, such as `{"question": "q", "context": "page"}`.
+        paths: A path, a pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or a list with paths
+            and patterns. Each file is read once. Supported formats are `.txt` (one text per line,
+            in a column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, in UTF-8 and
+            optionally compressed (`.csv.gz`), and `.parquet`.
+        folder: Path. Output folder. This should not be used for other files. A name like a file,
+            such as "answers.parquet", raises an error.
+        columns: Text columns. This can be a name, a list of names for pairs, or a dict {method
+            argument: column name}, such as `{"question": "q", "context": "page"}`.
         method: String. Task method to call, such as "predict_proba". Defaults to None, which uses
             the task's prediction method.
         keep: String or list of strings. Columns to copy, such as "id".
         shard_rows: Integer. Number of rows in an output file. When this process is interrupted, at
             most one file will be lost.
-        verbose: 0 to disable the output. By default, progress and speed are printed.
+        verbose: 0 to disable the output. By default, this prints progress and speed.
         **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
 
     Returns:
         List of paths. The output files, in order.
 
     Raises:
-        ValueError: If a row cannot be processed, if the folder contains predictions from another
-            run, or if a file was changed while reading.
-        FileNotFoundError: If a path does not match any file.
+        ValueError: If any row cannot be processed, if the folder contains predictions from another
+            run, or if files were changed while reading.
+        FileNotFoundError: If no file matches a path.
 
     Example:
         >>> import pytest
@@ -216,7 +216,7 @@ class AnswerShard(NamedTuple):
 
 
 def _is_cut_off(path: pathlib.Path) -> bool:
-    """Check whether a shard is not complete, for example because the disk was full."""
+    """Check whether a shard is incomplete, for example because the disk was full."""
     with open(path, "rb") as file:
         begins = file.read(4) == b"PAR1"
     try:
@@ -279,7 +279,7 @@ class AnswerProgress(Progress):
 
     Args:
         rows: Integer. Number of rows in all files.
-        left: Integer. Number of rows that have not been processed yet.
+        left: Integer. Number of rows left to process.
     """
 
     def __init__(self, rows: int, left: int):
@@ -312,14 +312,14 @@ class BatchAnswers:
         ray.data.read_json("texts").map_batches(
             ez.BatchAnswers, fn_constructor_args=[opened], batch_size=1024, compute=...)
 
-    Predictions are null for rows without text (None or blank). The class requires the package
+    For rows without text (None or blank), predictions are null. The class requires the package
     pyarrow.
 
     Args:
-        task: A task, or a function to call without arguments for loading a task. The function is
-            called once in the process that computes the predictions.
-        columns: Text columns: a name, a list of names for pairs, or a dict {method argument: column
-            name}, such as `{"question": "q", "context": "page"}`.
+        task: A task, or a function without arguments to load a task. The function is called once in
+            the process that computes the predictions.
+        columns: Text columns. This can be a name, a list of names for pairs, or a dict {method
+            argument: column name}, such as `{"question": "q", "context": "page"}`.
         method: String. Method of the task. Defaults to None, which uses the task's prediction
             method, such as "classify".
         **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
@@ -332,8 +332,8 @@ class BatchAnswers:
             column per key for dicts, "embedding" for vectors, and "entities" for entities.
 
     Raises:
-        ValueError: If the method cannot be called with these arguments, if a row is not text, or if
-            a batch column has the same name as a prediction column.
+        ValueError: If the method does not support these arguments, if any row is not text, or if
+            batch and prediction columns have the same name.
 
     Example:
         >>> import pytest

@@ -34,12 +34,12 @@ Paths = Annotated[
 
 
 def files_of(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
-    """Return files that match any path or pattern, without duplicates.
+    """Return all files that match paths or patterns, without duplicates.
 
     Files for each pattern are sorted by name. In a pattern, `**` matches any number of folders.
 
     Raises:
-        FileNotFoundError: If a path does not match any file.
+        FileNotFoundError: If no file matches a path.
         ValueError: If a file type is unknown.
     """
     found = []
@@ -76,7 +76,7 @@ def rows_of(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Seq
         Each row's location for error messages, and its values.
 
     Raises:
-        ValueError: If a row cannot be read, or if a column is missing.
+        ValueError: If any row cannot be read, or if columns are missing.
 
     Example:
         >>> import tempfile

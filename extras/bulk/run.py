@@ -60,7 +60,8 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
         keep: Names of the columns to copy.
 
     Raises:
-        ValueError: If a row is not text, if there is no text, or if types differ within a column.
+        ValueError: If any row is not text, if there is no text at all, or if types differ within a
+            column.
     """
     counts, without_text, sample, schemas = [], 0, None, []
     largest = {}  # {column: (integer, its location)}
@@ -143,7 +144,7 @@ PLAIN = (str, int, float, bool, type(None))
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run that processes texts in files with one model.
+    """A run to process texts in files with one model.
 
     Attributes:
         folder: Output folder.
@@ -177,8 +178,8 @@ class Run:
         """Return the run in this folder. For empty folders, return a new run.
 
         Raises:
-            ValueError: If `scan` or `InputFiles` raises it, or if the folder contains predictions
-                from another run.
+            ValueError: If `scan` or `InputFiles` raises this error, or if the folder contains
+                predictions from another run.
         """
         files = InputFiles(paths)
         settings = {
@@ -211,7 +212,7 @@ class Run:
 
 
 def checksum_of_model(task: Task) -> str:
-    """Return a checksum over all weights and settings on which a task's predictions depend."""
+    """Compute a checksum over all weights and settings that affect a task's predictions."""
     model = getattr(task, "classifier", task)  # for a ZeroShotClassifier
     preprocessor = model.preprocessor
     of_parts = {"task": model, "backbone": model.backbone, "preprocessor": preprocessor}
@@ -277,7 +278,7 @@ def _read(folder: pathlib.Path) -> dict:
 
 
 def _checked_schema(folder: pathlib.Path, found: dict, files: int) -> pyarrow.Schema:
-    """Check the row counts in a description and return its schema."""
+    """Check row counts in a description and return its schema."""
     rows = found.get("rows")
     right = isinstance(rows, list) and len(rows) == files
     try:

@@ -40,8 +40,8 @@ class TaskMethod:
         options: Dict. Additional arguments of the method.
 
     Raises:
-        ValueError: If the task does not have this method, or if the method cannot be called with
-            these arguments.
+        ValueError: If the task does not have this method, or if the method does not support these
+            arguments.
         ImportError: If pyarrow is not installed.
     """
 
@@ -70,7 +70,7 @@ class TaskMethod:
         return list(self.columns.values() if isinstance(self.columns, Mapping) else self.columns)
 
     def answers(self, values: Sequence[Sequence], present: Sequence[bool]) -> pyarrow.Table | None:
-        """Return predictions as columns (N,), or None if all rows are without text.
+        """Return predictions as columns (N,). If all rows are without text, return None.
 
         Args:
             values: Values for the columns in `names`, each with shape (N,).
@@ -92,7 +92,7 @@ class TaskMethod:
         """Predict a made-up text to determine all columns.
 
         Args:
-            are_lists: For each column in `names`, whether rows contain lists of texts.
+            are_lists: For each column in `names`, whether its rows contain lists of texts.
         """
         model = getattr(self.task, "classifier", self.task)  # for a ZeroShotClassifier
         mask = getattr(model.preprocessor.tokenizer, "mask_token", None)
@@ -127,7 +127,7 @@ class TaskMethod:
 
 
 def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
-    """Check whether all values in a row are texts or lists of texts, and none is blank.
+    """Check that all values in a row are texts or lists of texts, and that they are not blank.
 
     Args:
         row: Values of the columns `names`.
@@ -135,7 +135,7 @@ def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
         location: String. Location of the row for error messages.
 
     Raises:
-        ValueError: If a value is neither a text nor a list of texts.
+        ValueError: If any value is neither a text nor a list of texts.
 
     Example:
         >>> has_text(["a", ["b"]], ["x", "y"], "Row 0"), has_text([None], ["x"], "Row 0")

@@ -48,8 +48,8 @@ Part = Annotated[tuple[int, int], Rule(_is_part, "(i, n) with i from 0 to n - 1"
 class PretrainingCorpus:
     """Documents that are tokenized once and stored in files, for pretraining with `fit`.
 
-    The files only contain numbers and have checksums. Because training reads the tokens for each
-    batch from disk, a corpus can be larger than memory. Pass it to `MaskedLM`,
+    The files only contain numbers and have checksums. Training reads tokens for each batch from
+    disk, so that a corpus can be larger than memory. Pass it to `MaskedLM`,
     `ReplacedTokenDetection` or `Pretraining` instead of texts. Each task's preprocessor creates its
     own examples.
 
@@ -64,7 +64,7 @@ class PretrainingCorpus:
         manifest: Contents of `corpus.json`.
 
     Raises:
-        ValueError: If the corpus is not complete, or if it was damaged or changed.
+        ValueError: If the corpus is incomplete, or if it was damaged or changed.
 
     Example:
         >>> import tempfile
@@ -114,21 +114,21 @@ class PretrainingCorpus:
         one part each. Then use `join` to combine all parts.
 
         Args:
-            folder: Path. Output folder. It must not be used for other files.
+            folder: Path. Output folder. This should not be used for other files.
             paths: Paths of the text files, in UTF-8 and optionally compressed by gzip. A document
                 with more than 16 million characters is split.
             tokenizer: Tokenizer of the model to pretrain.
             shard_tokens: Integer. Approximate number of tokens in a file. Examples are shuffled
                 over several files. Only their positions are kept in memory.
-            verbose: 0 to disable the output. By default, progress and speed are printed.
+            verbose: 0 to disable the output. By default, this prints progress and speed.
             part: Tuple (i, n). Only process part i of n, starting from 0. All parts will have a
                 similar length. Compressed files are never split. All arguments except `folder` must
                 be the same for all parts.
 
         Raises:
             FileNotFoundError: If a file does not exist.
-            ValueError: If the folder belongs to another corpus, if a file is not UTF-8 text, or if
-                a file was changed during or after reading.
+            ValueError: If the folder belongs to another corpus, if files are not UTF-8 text, or if
+                they were changed during or after reading.
         """
         source = Texts(TextFiles(paths, part), tokenizer, part)
         write(pathlib.Path(folder), source, shard_tokens, verbose)
@@ -149,15 +149,15 @@ class PretrainingCorpus:
 
         Args:
             folder, tokenizer, shard_tokens, verbose: See `from_files`.
-            documents: A generator, a list or a `tf.data.Dataset`, with one text per document (one
-                sentence per line) or one list of sentences per document. To continue after a crash,
-                it must return the same documents in the same order. This is checked. Finished
-                documents are skipped.
-            part: Tuple (i, n). These documents are part i of n in a corpus. Parts are numbered from
-                0. The caller splits the documents.
+            documents: A generator, a list or a `tf.data.Dataset`. Each document is a text with one
+                sentence per line, or a list of sentences. To continue after a crash, this should
+                return the same documents in the same order. This is checked. Finished documents are
+                skipped.
+            part: Tuple (i, n). Documents for part i of n in a corpus. Parts are numbered from 0.
+                The caller splits the documents.
 
         Raises:
-            ValueError: If the folder belongs to another corpus, or if a document is not text.
+            ValueError: If the folder belongs to another corpus, or if any document is not text.
         """
         source = Texts(CorpusDocuments(documents), tokenizer, part)
         write(pathlib.Path(folder), source, shard_tokens, verbose)
@@ -177,12 +177,12 @@ class PretrainingCorpus:
         method again to continue. The parts are not needed afterwards.
 
         Args:
-            folder: Path. Output folder. It must not be used for other files.
+            folder: Path. Output folder. This should not be used for other files.
             parts: Folders with all parts, in any order.
-            verbose: 0 to disable the output. By default, progress and speed are printed.
+            verbose: 0 to disable the output. By default, this prints progress and speed.
 
         Raises:
-            ValueError: If a part is missing, duplicate, damaged or changed, or if it belongs to
+            ValueError: If parts are missing, duplicate, damaged or changed, or if they belong to
                 another corpus.
 
         Example:
@@ -233,7 +233,7 @@ class PretrainingCorpus:
             )
 
     def training_data(self, plan: Plan, maker: BatchMaker) -> CorpusBatches:
-        """Return the corpus as a data source for `fit` and `evaluate`, which call this method."""
+        """Return a data source for `fit` and `evaluate`. They call this method on the corpus."""
         return CorpusBatches(plan, maker, self)
 
     def shard(self, number: int) -> Shard:
@@ -270,8 +270,8 @@ class Parts:
         corpora: The parts, in any order.
 
     Raises:
-        ValueError: If a folder does not contain a part, or if a part is missing, duplicate, or
-            belongs to another corpus.
+        ValueError: If a folder does not contain a part, or if parts are missing, duplicate, or
+            belong to another corpus.
     """
 
     start = (0, 0)  # shard index over all parts, and document index in the shard
@@ -295,7 +295,7 @@ class Parts:
         self._shards = [(corpus, n) for corpus in corpora for n in range(corpus.num_shards)]
 
     def check_unchanged(self) -> None:
-        """Do nothing, because files in a part are compared with the manifest when reading them."""
+        """Do nothing. Part files will be compared with the manifest when reading them."""
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         begin, document = position

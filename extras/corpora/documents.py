@@ -64,12 +64,12 @@ class TextFiles:
         self.start, self._end = (self._border(sum(self.sizes) * k // n) for k in (i, i + 1))
 
     def describe(self) -> dict:
-        """Return names and sizes, which must not change when continuing a corpus."""
+        """Return file names and sizes. They should not change when continuing a corpus."""
         return {"files": [[p.name, n] for p, n in zip(self.paths, self.sizes, strict=True)]}
 
     @property
     def modified(self) -> list[int]:
-        """Modification time for each file, which must not change when continuing a corpus."""
+        """Modification times for all files. They should not change when continuing a corpus."""
         return self._files.modified
 
     def check_unchanged(self) -> None:
@@ -113,7 +113,7 @@ class TextFiles:
             )
 
     def _border(self, byte: int) -> tuple[int, int]:
-        """Return where the first part starts that does not begin before a byte position."""
+        """Return the start offset for the first part that begins at or after a byte position."""
         number = 0
         while number < len(self.sizes) and byte >= self.sizes[number]:
             byte -= self.sizes[number]
@@ -134,9 +134,9 @@ class CorpusDocuments:
     """Documents from an iterable, such as a generator or a `tf.data.Dataset`.
 
     Args:
-        documents: Iterable with one text per document (one sentence per line), or with lists or
-            tensors of sentences. When continuing a corpus, it must return the same documents in the
-            same order.
+        documents: Iterable over documents. Each document is a text with one sentence per line, or a
+            list or tensor with sentences. To continue a corpus, this should return the same
+            documents in the same order.
 
     Example:
         >>> documents = CorpusDocuments(["One.\\nTwo.", ["Three."]])
@@ -154,7 +154,7 @@ class CorpusDocuments:
         """Do nothing, because `documents` compares the finished documents."""
 
     def describe(self) -> dict:
-        """Return {}, because documents cannot be described without reading them."""
+        """Return {}, because documents have to be read before describing them."""
         return {}
 
     def documents(self, position: Sequence[int]) -> Iterator[Document]:
@@ -164,7 +164,7 @@ class CorpusDocuments:
             position: Number of previous documents with their checksum, or only 0 at the start.
 
         Raises:
-            ValueError: If a document is not text, or if a previous document has changed.
+            ValueError: If any document is not text, or if previous documents have changed.
         """
         done, found, number = position[0], hashlib.sha256(), -1
         for number, document in enumerate(self._documents):

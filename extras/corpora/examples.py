@@ -31,7 +31,7 @@ class ShardExamples:
     Attributes:
         spans: Int64 array of shape (P, 2). Start and end positions of the spans.
         example_splits: Array of shape (R + 1,). Offsets of the examples in `spans`.
-        labels: Int32 array with shape (R,) for pairs: 1 if the second segment does not follow the
+        labels: Int32 array with shape (R,) for pairs. 1 if the second segment does not follow the
             first one, else 0. None for examples without labels.
         slot_splits: Array of shape (K + 1,). Offsets for the examples in a slot. Short examples
             share a slot, which counts as one example in a batch.
@@ -60,7 +60,7 @@ class ShardExamples:
 
 
 def planner(preprocessor: MaskedLMPreprocessor) -> Callable[[Shard, random.Random], ShardExamples]:
-    """Return a function that plans examples in a shard for a preprocessor's task.
+    """Return a function to plan examples in a shard for a preprocessor's task.
 
     Args:
         preprocessor: A preprocessor for pairs or for single texts.
@@ -76,9 +76,9 @@ def planner(preprocessor: MaskedLMPreprocessor) -> Callable[[Shard, random.Rando
 
 
 def full_sentences(shard: Shard, length: int) -> ShardExamples:
-    """Fill each example with as many sentences as possible, also from several documents.
+    """Fill each example with as many sentences as possible, also across documents.
 
-    An end token separates two documents. Sentences are split if they are longer than an example.
+    An end token separates two documents. Sentences that exceed an example will be split.
 
     Args:
         shard: Shard with documents.
@@ -98,8 +98,8 @@ def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardEx
     """Fill each example with sentences from one document. Short examples share a slot.
 
     Each example contains as many sentences as possible. The last example in a document is shorter.
-    Several short examples share a slot with up to `length` tokens, so that token counts are similar
-    for all batches.
+    Several short examples share a slot with up to `length` tokens, to keep token counts similar for
+    all batches.
 
     Args:
         shard, length: See `full_sentences`.
@@ -164,11 +164,11 @@ def segment_pairs(
 
     In half of all pairs, the second segment does not follow the first one.
 
-    Consecutive sentences fill an example and are then split into two segments. In half of all
-    examples, the second segment does not follow the first one. For BERT, it is taken from another
-    document, and the original sentences are used in the next example. For ALBERT, the two segments
-    are swapped. If both segments are too long, tokens are removed from the longer one, randomly at
-    its start or end.
+    Consecutive sentences fill an example, which is then split into two segments. In half of all
+    examples, the second segment does not follow the first one. For BERT, this segment comes from
+    another document. The original sentences are then used for the next example. For ALBERT, the two
+    segments are swapped. If both segments are too long, tokens are randomly removed from the start
+    or end of the longer segment.
 
     Args:
         shard: Shard with documents.

@@ -1,6 +1,6 @@
 """Read shuffled example batches from a corpus.
 
-Reading can start from any step and be split between workers.
+Reading can start from any step and can be split between workers.
 
 Comment letters: B batch, K slots, see `examples.ShardExamples`.
 """
@@ -85,7 +85,7 @@ class Reader:
                 done = max(0, done - len(positions))
 
     def count(self) -> int:
-        """Count the slots for one epoch by planning it."""
+        """Plan one epoch to count its slots."""
         return sum(self._planned(0, n)[1].slots for n in range(self.corpus.num_shards))
 
     def _window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
@@ -105,9 +105,9 @@ class Reader:
 
 
 class CorpusBatches(Source):
-    """A corpus as a data source for `fit` and `evaluate`, which reads it once per epoch.
+    """A data source for `fit` and `evaluate` that reads a corpus once per epoch.
 
-    With several workers, each worker only reads its own part of every batch.
+    When using several workers, each worker only reads its own part of each batch.
 
     Args:
         plan: `Plan`. Its `batch_size` is the total slot count for all workers.
@@ -202,7 +202,7 @@ class CorpusBatches(Source):
 
 
 def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -> None:
-    """Raise a ValueError if a corpus cannot be used with a task.
+    """Raise a ValueError for tasks that cannot use this corpus.
 
     Raises:
         ValueError: If the task has no preprocessor or no `dynamic=False`, or if the corpus was

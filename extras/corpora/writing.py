@@ -1,6 +1,6 @@
 """Tokenize documents and write them to corpus files. An interrupted corpus can be continued.
 
-A file always ends with the document that fills it, so files do not depend on how documents were
+Files always end with the document that fills them, so they do not depend on how documents were
 split. Joining parts results in the same files as a single process.
 """
 
@@ -34,7 +34,7 @@ class Shard:
     """Documents of a corpus.
 
     Attributes:
-        tokens: Array of unsigned ids of shape (T,). Ids are read from file when they are used.
+        tokens: Array of unsigned ids of shape (T,). Ids in files are read on first use.
         sentences: Int64 array of shape (S + 1,). Offsets in `tokens`.
         documents: Int64 array of shape (D + 1,). Offsets in `sentences`.
 
@@ -60,7 +60,7 @@ class Shard:
 
     @classmethod
     def open(cls, file: BinaryIO, vocabulary_size: int) -> Shard:
-        """Read and check the shard in a file. Its tokens are mapped into memory and not checked.
+        """Read and check the shard in a file. Tokens are mapped into memory and not checked.
 
         Raises:
             ValueError: If the file is damaged or is not a corpus shard.
@@ -141,7 +141,7 @@ MODIFIED = "modified"  # modification times for text files, or None for document
 
 
 def described_tokenizer(tokenizer: Tokenizer) -> dict:
-    """Return a tokenizer's class and vocabulary size, and a checksum over all its settings."""
+    """Return tokenizer class and vocabulary size, and a checksum over all tokenizer settings."""
     config = json.dumps(tokenizer.get_config(), sort_keys=True).encode()
     return {
         "class": type(tokenizer).__name__,
@@ -177,7 +177,7 @@ def manifest_in(files: OpenFolder) -> dict:
 
 
 def _is_sound(manifest: dict) -> bool:
-    """Check whether all required fields exist and their values are valid."""
+    """Check that all required fields exist and have valid values."""
     try:
         size, whole = manifest["tokenizer"]["vocabulary_size"], manifest["complete"]
         shards = manifest["shards"]
@@ -200,7 +200,7 @@ def _is_place(value: object) -> bool:
 
 
 def damaged(path: str | pathlib.Path) -> ValueError:
-    """Create an error for a file with another size or checksum."""
+    """Create an error for files with another size or checksum."""
     return ValueError(
         f"{path} is damaged or changed: its size or checksum is another. Make the corpus anew, in "
         "another folder."
@@ -316,7 +316,7 @@ def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int 
 
 
 def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
-    """Return the manifest in this folder, which must belong to the corpus, or a new one."""
+    """Return this folder's manifest, which should belong to the corpus, or a new one."""
     settings = {
         "format": FORMAT,
         "tokenizer": source.tokenizer,
@@ -410,7 +410,7 @@ class CorpusProgress(Progress):
     """Prints the number of processed tokens and documents.
 
     Args:
-        shards: Entries for shards that have already been written.
+        shards: Entries for shards already written.
     """
 
     def __init__(self, shards: list[dict]):

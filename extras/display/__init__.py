@@ -1,9 +1,9 @@
 """Pictures for predictions and training, as HTML in a notebook and as text in a terminal.
 
 `entities`, `answer`, `explanation`, `errors`, `class_report`, `attention` and `matches` return a
-`Picture`. Notebooks display it, `print` prints it as text, and `save` writes it to a page.
-`learning_curves`, `thresholds`, `coverage` and `confusion_matrix` plot with matplotlib and return
-its axes.
+`Picture`. It is displayed in notebooks and printed as text by `print`. To write it to a page, use
+`save`. `learning_curves`, `thresholds`, `coverage` and `confusion_matrix` plot with matplotlib and
+return axes.
 
 Example:
     >>> import encoder_zoo as ez

@@ -105,7 +105,7 @@ def thresholds(
     Args:
         model: A classifier with several labels per text or with two classes, or a model for
             entities.
-        x, y: Held-out examples with labels, in the same format as for `fit`, in memory.
+        x, y: Held-out examples with labels in memory, in the same format as for `fit`.
         labels: Labels to search for, for a `ZeroShotClassifier` or an `EntityExtractor`.
 
     Returns:
@@ -180,7 +180,7 @@ def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object
         Axes of matplotlib: `axes.figure.savefig("coverage.png")`.
 
     Raises:
-        ValueError: If a text has several labels, or if the model is a regression model.
+        ValueError: If any text has several labels, or if the model is a regression model.
         ImportError: If matplotlib is not installed.
 
     Example:
@@ -267,15 +267,15 @@ def confusion_matrix(
             label are shown as "no answer".
         labels: List of labels to show, in this order. Defaults to None, which shows all labels in
             alphabetical order.
-        normalize: "true" (each row adds up to 1), "predicted" (each column adds up to 1), "all" or
+        normalize: "true" to add up to 1 per row, "predicted" to add up to 1 per column, "all" or
             None. Whether to show fractions instead of counts. Defaults to None.
 
     Returns:
         Axes of matplotlib: `axes.figure.savefig("confusion.png")`.
 
     Raises:
-        ValueError: If true and predicted label counts differ, if a label is not in `labels`, or if
-            `normalize` is unknown.
+        ValueError: If true and predicted label counts differ, if labels are missing from `labels`,
+            or if `normalize` is unknown.
         ImportError: If matplotlib is not installed.
 
     Example:

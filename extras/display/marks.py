@@ -51,14 +51,13 @@ def entities(
             joined by spaces.
         found: Results from `extract_entities`, or other dicts with "label", "start" and "end".
         true: True entities in the same format. Wrong entities get a red frame, and missing entities
-            get a dashed red line. In a terminal, types are preceded by "!" and "?". For lists of
-            words, both `found` and `true` can also be lists with one tag per word. Defaults to
-            None.
+            get a dashed red line. In terminals, types are preceded by "!" and "?". For lists of
+            words, `found` and `true` can also contain one tag per word. Defaults to None.
 
     Raises:
-        ValueError: If text and result counts differ, if an entity is not in its text, or if
-            entities overlap.
-        TypeError: If a model is passed instead of texts.
+        ValueError: If text and result counts differ, if entities are not in their text, or if they
+            overlap.
+        TypeError: If a model was passed instead of texts.
 
     Example:
         >>> found = [{"label": "LOC", "start": 0, "end": 4}]
@@ -103,8 +102,8 @@ def answer(
 
     Args:
         context: String. The context, as passed to `SpanQA.answer`.
-        answers: Results of `SpanQA.answer`. With several answers (`top_k`), a blue line marks the
-            first answer, and words are darker when their scores are higher.
+        answers: Results of `SpanQA.answer`. When there are several answers (`top_k`), a blue line
+            marks the first answer. Words are darker when their scores are higher.
         question: String. Question to print above the context. Defaults to None.
         true: True answers in the format of SQuAD, as dicts with "text" and "answer_start". The
             first one has a green line. In a terminal, it is printed on a separate line. Defaults to
@@ -149,7 +148,7 @@ def _of_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
 
 
 def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
-    """Convert tags to entities in a text, which is all words joined by spaces."""
+    """Convert tags to entities in a text with all words joined by spaces."""
     if len(words) != len(tags):
         raise ValueError(f"{len(words)} words, but {len(tags)} tags.")
     starts = [0, *itertools.accumulate(len(word) + 1 for word in words)]
@@ -225,7 +224,7 @@ def marked(text: str, marks: list[Mark]) -> Picture:
     Args:
         text: String. The text.
         marks: List of marks, sorted by start position. For marks with the same start, the longest
-            one comes first.
+            mark comes first.
 
     Raises:
         ValueError: If entities overlap.
@@ -356,7 +355,7 @@ def _name(found: Mapping) -> str:
 
 
 def _line(word: Mapping, most: float) -> str:
-    """Return a word with its bar for a terminal."""
+    """Return a word and its bar to show in a terminal."""
     added = word["attribution"]
     bar = ("█" if added > 0 else "░") * round(BAR_WIDTH * abs(added) / most)
     return f"  {added:+.2f}  {bar:{BAR_WIDTH}}  {word['text']}"
@@ -389,7 +388,7 @@ def _shaded(found: Mapping, part: int, most: float) -> str:
     return "".join(pieces) + in_html(text[offset:])
 
 
-# Sizes in pixels for a drawing that is 420 wide: where lines start and end, and row height.
+# Sizes in pixels for drawings with width 420: where lines start and end, and row height.
 LEFT, RIGHT, WIDTH, ROW_HEIGHT = 150, 270, 420, 22
 SIDE_BY_SIDE = '<div style="display:inline-block;width:20em;max-width:100%">{}</div>'
 FAINTEST = 0.02  # smaller probabilities are not drawn
@@ -400,25 +399,25 @@ GREY, BLUE = "#868e96", "#1c7ed6"
 def attention(
     model: Task, first: str, second: str | None = None, layer: int = -1, head: int | None = 0
 ) -> Picture:
-    """Show how much each token attends to other tokens in a text or a pair of texts.
+    """Show how much tokens attend to other tokens in a text or a pair of texts.
 
     Args:
         model: Task with a preprocessor. It does not need to be fine-tuned.
         first: String. The text.
-        second: String. Second text for a pair, which is part of the same example. Defaults to None.
+        second: String. Second text, to show a pair as a single example. Defaults to None.
         layer: Integer. Index of the layer, starting from 0. -1 is the last layer.
         head: Integer. Index of the head, starting from 0. None shows all heads of the layer
             separately.
 
     Returns:
-        A picture with two columns that show all tokens. Lines connect each token on the left to the
-        tokens it attends to. Lines are darker for higher probabilities, and blue between two texts
-        in a pair. In a terminal, each line shows a token and the token with the highest
+        A picture with two columns to show all tokens. Lines connect each token on the left to the
+        tokens it attends to. Lines are darker for higher probabilities, and blue when they connect
+        both texts in a pair. In terminals, each line shows a token and the token with the highest
         probability.
 
     Raises:
         ValueError: If this layer or head does not exist, or if the model has no preprocessor.
-        TypeError: If a backbone is passed, because it has no tokenizer.
+        TypeError: If a backbone was passed, because backbones have no tokenizer.
 
     Example:
         >>> import encoder_zoo as ez

@@ -59,10 +59,10 @@ class Match(NamedTuple):
 def matches(model: Any, query: str, document: str) -> Picture:
     """Show which document words match each query token.
 
-    Each query word has a color. Matched words in the document have the same color as the most
+    Each query word has a color. Matched words in the document use the same color as the most
     similar token. They are followed by the query words in small letters. The table contains the
-    tokens with their dot products. The score is their sum, including special tokens and expansion
-    tokens, which are shown below the table.
+    tokens with their dot products. This score is a sum over all matches, including special and
+    expansion tokens, which are shown below the table.
 
     Args:
         model: A `LateInteraction`.
@@ -105,7 +105,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
 
 
 def _found(model, query: str, document: str) -> tuple[list[Match], float, int]:
-    """Return token matches in the text, the score, and how many other tokens there are."""
+    """Return token matches in the text, the score, and how many other tokens exist."""
     [(of_query, query_spans)] = model.embed_with_spans([query], prompt="query")
     [(of_document, spans)] = model.embed_with_spans([document], prompt="document")
     products = of_query @ of_document.T

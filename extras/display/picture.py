@@ -24,9 +24,9 @@ h1 {{ font-size: 1.4em; }}
 
 
 class Picture:
-    """A picture that is displayed as HTML in a notebook and as text in a terminal.
+    """A picture to display as HTML in notebooks and as text in terminals.
 
-    Notebooks display a picture when it is on the last line of a cell. Use `+` to combine pictures.
+    Notebooks display pictures on the last line of a cell. Use `+` to combine pictures.
 
     Args:
         html: String. Picture as HTML, with styles and escaped texts.

@@ -103,7 +103,7 @@ def _spans(
     columns: Columns,
     answer: Answer,
 ) -> list[SpanPositions]:
-    """Return all spans in a window that have the same characters as an answer.
+    """Return all spans in a window with the same characters as an answer.
 
     Several tokens can have the same characters.
     """
@@ -133,7 +133,7 @@ def _spans(
 def _bounds(
     tokens: TokenizedTexts, row: int, answer: Answer, window: slice, column: int
 ) -> list[tuple[int, int]]:
-    """Return all positions in a window at which an answer can begin or end."""
+    """Return all positions in a window where an answer can begin or end."""
     starts, ends = (values[row].numpy()[window] for values in (tokens.starts, tokens.ends))
     real = starts < ends
     first = np.flatnonzero(real & (starts == answer["start"])) + column

@@ -1,7 +1,7 @@
 """Read KerasHub presets without running code from them.
 
 The files name Python modules and classes. These modules are never imported. Class names are looked
-up in a table.
+up in a table instead.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def tokenizer_file_names() -> set[str]:
 
 
 def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
-    """Open the checkpoint in a folder. Return None for folders without a KerasHub preset."""
+    """Open the checkpoint in a folder. Return None for folders without KerasHub presets."""
     if CONFIG in files and "class_name" in files.read_json(CONFIG):
         return KerasHubCheckpoint(files, settings)
     return None
 
 
 def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None:
-    """Open the tokenizer in a folder. Return None for folders without a KerasHub preset."""
+    """Open the tokenizer in a folder. Return None for folders without KerasHub presets."""
     family = tokenizer_family(files, files.read_json(CONFIG) if CONFIG in files else {})
     if family is None:
         return None
@@ -82,7 +82,7 @@ class KerasHubCheckpoint(Checkpoint):
         settings: Dict. Content from `encoder_zoo.json`, or {} if this file does not exist.
 
     Raises:
-        ValueError: If a file is missing or damaged, or if it contains values that are not valid.
+        ValueError: If files are missing or damaged, or if they contain invalid values.
     """
 
     def __init__(self, files: FolderFiles, settings: dict):
@@ -185,7 +185,7 @@ class KerasHubCheckpoint(Checkpoint):
 
 
 def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
-    """Return the family for a preset's tokenizer, or None if it is not a KerasHub preset.
+    """Return the family for a preset's tokenizer. Other presets return None.
 
     Args:
         files: FolderFiles of a preset. The preset may contain only a tokenizer.
@@ -208,10 +208,10 @@ def _family_of(files: FolderFiles, name: object) -> Family:
 
 
 def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer | None:
-    """Read a KerasHub preset's tokenizer. Return None if it has no tokenizer.
+    """Read a KerasHub preset's tokenizer. Return None for presets without a tokenizer.
 
     Raises:
-        ValueError: If the tokenizer class is not the one that the family expects.
+        ValueError: If the family expects another tokenizer class.
     """
     path, names = files.path / _TOKENIZER, KERAS_HUB[family.name]
     if _TOKENIZER not in files:

@@ -148,7 +148,7 @@ def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
 
     Raises:
         ValueError: If KerasHub uses another tokenizer class for this model, or if it does not
-            support a tokenizer setting.
+            support all tokenizer settings.
     """
     names, kind = _names(backbone), backbone.family.tokenizer
     if type(tokenizer) is not kind.load():
@@ -176,7 +176,7 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
             used. Defaults to None.
 
     Raises:
-        ValueError: If KerasHub does not support the task, its family or one of its settings.
+        ValueError: If KerasHub does not support this task, its family or all of its settings.
     """
     backbone, names = task.backbone, _names(task.backbone)
     record = names.heads.get(task.record.head)
@@ -268,7 +268,7 @@ def _positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
     """Return the position embeddings at a path, shape (max_sequence_length, D).
 
     Unused first positions are removed because KerasHub does not store them. If KerasHub has no
-    segment embedding for this family, the embedding for the only segment is added to all positions.
+    segment embedding for this family, the only segment's embedding is added to all positions.
     """
     layer = backbone.embeddings
     table = keras.ops.convert_to_numpy(layer_at(backbone, path).embeddings)

@@ -23,7 +23,7 @@ class KerasHubHead:
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubNames:
-    """Family names in KerasHub, and values that its classes hard-code.
+    """Family names in KerasHub, and hard-coded values in its classes.
 
     Attributes:
         backbone: String. Class name of the backbone in KerasHub.
@@ -65,9 +65,8 @@ def _blocks(block: str, projection: str, blocks: str = "blocks") -> dict[str, st
     """Return the groups in the h5 file for the attribute paths of Transformer blocks.
 
     Args:
-        block: String. Group for a block, with {} as a placeholder for its index.
-        projection: String. Group for a dense layer in attention, with {} as a placeholder for its
-            name.
+        block: String. Block group, with {} as placeholder for its index.
+        projection: String. Attention dense layer group, with {} as placeholder for its name.
         blocks: String. Backbone attribute that contains all blocks. Defaults to "blocks".
     """
     paths = {
@@ -158,7 +157,7 @@ KERAS_HUB = {
     "electra": KerasHubNames(
         backbone="ElectraBackbone",
         built_in={"activation": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-12},
-        # KerasHub adds a pooler, which ELECTRA does not have. The pooler is ignored.
+        # KerasHub adds a pooler that ELECTRA does not have. The pooler is ignored.
         groups={**_THREE_TABLES, "embeddings.projection": "dense", **_ENCODER},
         heads={},
         tokenizer="ElectraTokenizer",

@@ -1,6 +1,6 @@
 """Read TensorFlow 1 checkpoints, such as models from https://github.com/google-research/bert.
 
-A checkpoint consists of a configuration, a vocabulary and weights, for example `bert_config.json`,
+Checkpoints contain configuration, vocabulary and weights, for example `bert_config.json`,
 `vocab.txt` and `bert_model.ckpt.*`.
 """
 
@@ -58,7 +58,7 @@ TF1 = {
         ),
     )
 }
-# Regular expressions and their replacements, for variable names in all families.
+# Regular expressions and replacements for variable names in all families.
 _PARTS = (
     (r"encoder/layer_(\d+)/", r"encoder/layer/\1/"),
     (r"LayerNorm/gamma$", "LayerNorm/weight"),
@@ -109,7 +109,7 @@ def _read_config(files: FolderFiles, family: Family) -> tuple[pathlib.Path, dict
 class Tf1Checkpoint(Checkpoint):
     """TensorFlow 1 checkpoint in a folder. The checkpoint contains no code.
 
-    TensorFlow's reader opens files by path. For this reason, it reads copies of files that were
+    TensorFlow's reader opens files by path. For this reason, this reads copies of files that were
     already opened and checked.
 
     Args:
@@ -178,7 +178,7 @@ class Tf1Checkpoint(Checkpoint):
 
 
 def _stem(files: FolderFiles) -> str:
-    """Return the name of the only checkpoint in a folder, without its .index suffix."""
+    """Return the only checkpoint name in a folder, without its .index suffix."""
     found = [name for name in files.listed if name.endswith(".index")]
     if len(found) != 1:
         raise ValueError(
