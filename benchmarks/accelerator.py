@@ -4,24 +4,24 @@
     python benchmarks/accelerator.py --models BERT-base --lengths 512 --json results.json
     python benchmarks/accelerator.py --tiny --json tiny.json     # the kit itself, on any machine
 
-Model sizes match BERT-base, ModernBERT-base and DeBERTa-v3-base. All models have random weights and
-two classes. Weights are stored in float32 and computations use bfloat16, without dropout. Each
-batch has 16,384 tokens without padding. A training step includes the forward pass, backward pass,
-gradient clipping and AdamW. transformers uses autocast, `torch.compile`, and `sdpa` attention if
-the model supports it. To compute the share of the peak, only matrix products in the model are
-counted. Training counts three times as many products. On JAX, peak memory includes all earlier
+Model sizes match BERT-base, ModernBERT-base and DeBERTa-v3-base. All models use random weights and
+two classes. Weights use float32 and computations use bfloat16, without dropout. Each batch has
+16,384 tokens without padding. A training step includes the forward pass, backward pass, gradient
+clipping and AdamW. transformers uses autocast, `torch.compile`, and `sdpa` attention if the model
+supports it. To compute the share of the peak, only matrix products in the model are counted.
+Training counts three times as many products. On JAX, peak memory will include all earlier
 measurements in the same process. Lengths are measured in the given order, and forward passes come
 before training.
 
 In addition to this package, use `pip install -U "jax[cuda12]"` to measure JAX, `pip install torch`
 to measure PyTorch, and `pip install torch transformers` to measure transformers. If pip cannot find
-compatible versions, create two environments and run each with its `--sides`, using the same file.
-This script does not download anything and does not import TensorFlow.
+compatible versions, create two environments and run each of them with its `--sides`, using the same
+file. This script does not download anything and does not import TensorFlow.
 
-Most of the time is spent on compilation. JAX and PyTorch keep compiled programs on disk, and
-results that are already in the file will not be measured again. A second run only measures what is
-missing and what failed. Results for other devices or options are kept in the file but not shown. To
-measure everything again, remove the file.
+Most of the time is spent on compilation. JAX and PyTorch keep compiled programs on disk. Results
+that are already in the file will not be measured again. This allows a second run to measure only
+missing and failed results. Results for other devices or options will be kept in the file but not
+shown. To measure everything again, remove the file.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def operations(model: str, length: int, tiny: bool) -> float:
     gated = model == "ModernBERT-base"
     dense = 4 * width**2 + (3 if gated else 2) * width * inner
     reached = length
-    if gated:  # all layers except every third one only attend to a window of 128 tokens
+    if gated:  # except for every third layer, attention is limited to 128 tokens
         everywhere = -(-layers // 3) / layers
         reached = everywhere * length + (1 - everywhere) * min(length, 129)
     pairs = 2 * width * reached  # attention scores, and weighted means of values
@@ -73,7 +73,7 @@ def sizes(model: str, tiny: bool) -> tuple[int, int, int, int]:
 
 
 def measure(side: str, model: str, lengths: list[int], options, seconds: float) -> list[dict]:
-    """Measure a model on one side in a separate process. Return all rows, including errors."""
+    """Measure a model on one side, using a separate process. Return all rows, including errors."""
     work = {"side": side, "model": model, "sizes": sizes(model, options.tiny), "lengths": lengths}
     work |= {"tokens": options.tokens, "seconds": options.seconds}
     try:
@@ -92,7 +92,7 @@ def measure(side: str, model: str, lengths: list[int], options, seconds: float) 
 
 
 def run_side(work: dict, backend: str, seconds: float) -> subprocess.CompletedProcess:
-    """Run `accelerator_sides.py` in a separate process and wait until it ends."""
+    """Run `accelerator_sides.py` in a separate process until it ends."""
     environment = {**os.environ, "KERAS_BACKEND": backend}
     command = [sys.executable, str(HERE / "accelerator_sides.py"), json.dumps(work)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
@@ -162,7 +162,7 @@ def unmeasured(
 
 
 def peak_of(device: str) -> float | None:
-    """Return the peak for a device in 10^12 operations per second, or None if it is not known."""
+    """Return the peak for this device in 10^12 operations per second, or None if unknown."""
     return next((p for name, p in PEAKS.items() if re.search(rf"\b{name}\b", device)), None)
 
 

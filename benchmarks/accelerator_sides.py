@@ -114,7 +114,7 @@ class Theirs:
 
 
 def speed(step: Callable, ids: Callable[[int], np.ndarray], batch: int, seconds: float) -> dict:
-    """Measure tokens per second after compilation, and how many seconds the first step takes."""
+    """Measure tokens per second after compilation, and seconds for the first step."""
     start = time.perf_counter()
     step(ids(batch), batch)
     first = time.perf_counter() - start

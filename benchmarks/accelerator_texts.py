@@ -13,8 +13,8 @@ the device. The model has the same size as BERT-base, random weights, and the bu
 - embed: texts per second in the second call, using batches of 256 and bfloat16. The peer is
   sentence-transformers, which loads the folder saved by this package.
 
-Sides are the same as in `accelerator.py`, in addition to sentence-transformers. Each side runs in a
-separate process.
+This uses the same sides as `accelerator.py`, in addition to sentence-transformers. Each side runs
+in a separate process.
 """
 
 import argparse
@@ -114,7 +114,7 @@ class Peer:
 
 
 def measure(options: argparse.Namespace, folder: str, side: str, work: str) -> dict:
-    """Measure one side in a separate process and return its row."""
+    """Measure one side in a separate process to return its row."""
     command = [sys.executable, __file__, options.file, "--count", str(options.count)]
     environment = {**os.environ, "KERAS_BACKEND": SIDES[side]}
     done = subprocess.run(

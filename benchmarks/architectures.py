@@ -2,15 +2,15 @@
 
     python benchmarks/architectures.py --families bert roberta modernbert deberta-v2 --seeds 0 1 2
 
-This package is used to pretrain each architecture on masked tokens and then to fine-tune it. To
-make losses comparable, all models have four layers with width 128 and share a WordPiece vocabulary
-with 4,096 tokens. Gated layers in ModernBERT are narrower, so that parameter counts are equal. The
-models only differ in what the papers change: position embeddings (tables, rotations or distances),
-layer norm order, gates, and local attention in two out of three layers.
+Each architecture is pretrained on masked tokens and then fine-tuned with this package. All models
+have four layers with width 128 and share a WordPiece vocabulary with 4,096 tokens, to make losses
+comparable. To keep parameter counts equal, gated layers in ModernBERT are narrower. The models only
+differ in what the papers change: position embeddings (tables, rotations or distances), layer norm
+order, gates, and local attention in two out of three layers.
 
 For each model, this prints loss and accuracy on masked tokens in held-out text, accuracy on the
-SST-2 dev set, and entity F1 on CoNLL-2003 testa. Each value is shown as mean, minimum and maximum
-over all seeds.
+SST-2 dev set, and entity F1 on CoNLL-2003 testa. All values include mean, minimum and maximum over
+all seeds.
 
 To provide the data, set `ENCODER_ZOO_DATA` to a folder with `text/wikipedia_train.txt.gz` and
 `text/wikipedia_valid.txt` (one paragraph per line), and all files needed by benchmarks/sst2.py and
@@ -31,7 +31,7 @@ import encoder_zoo as ez
 
 LENGTH = 64  # number of tokens per row in pretraining (the rest of a paragraph is not used)
 VOCABULARY_SIZE = 4096
-# BERT uses 0.15. Small models learn more per step when they have more tokens to predict.
+# BERT uses 0.15. Small models learn more per step with more tokens to predict.
 MASK_RATE = 0.3
 FINE_TUNING_RATE = 5e-4  # narrow models can take larger steps than wide models
 SIZE = {
@@ -53,7 +53,7 @@ ARCHITECTURES = {
 
 
 def paragraphs(name: str) -> list[str]:
-    """Read all paragraphs that are longer than a title."""
+    """Read all paragraphs longer than a title."""
     path = DATA / "text" / name
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as file:
@@ -79,7 +79,7 @@ def build(family: str, tokenizer: ez.BertTokenizer) -> ez.MaskedLM:
 
 
 def pretrained(family: str, tokenizer, texts, held_out, seed: int, options) -> tuple:
-    """Pretrain a backbone and evaluate it as a masked language model on held-out text."""
+    """Pretrain a backbone and evaluate masked language modeling on held-out text."""
     keras.utils.set_random_seed(seed)
     model = build(family, tokenizer)
     model.compile(learning_rate=options.learning_rate)

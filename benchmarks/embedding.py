@@ -4,10 +4,10 @@
     python benchmarks/embedding.py --work embed --count 64 600 10000 --rounds 5
     python benchmarks/embedding.py --work fit chunks --count 1920
 
-All sides load all-MiniLM-L6-v2 weights in float32, unless another dtype is shown, and start from
-the same raw texts. `for_cpu` is not included in training, because it only supports inference. Each
-measurement runs in a separate process. Sides run in turns on the same machine, and ratios are
-computed from medians. The following can be passed to `--work`:
+All sides start from the same raw texts and load all-MiniLM-L6-v2 weights in float32, unless another
+dtype is shown. `for_cpu` is not included in training, because it only supports inference. Each
+measurement runs in a separate process. Sides run in turns on the same machine. Ratios are based on
+medians. The following can be passed to `--work`:
 
 - embed: texts per second in the second call, on SST-2 sentences
 - latency: milliseconds to embed one sentence (median and 99th percentile)
@@ -98,7 +98,7 @@ class Ours:
 
 
 class SentenceTransformers:
-    """Measure sentence-transformers on PyTorch. Its losses are used in a loop with AdamW."""
+    """Measure sentence-transformers on PyTorch. Losses are used in a loop with AdamW."""
 
     def __init__(self):
         from sentence_transformers import SentenceTransformer
@@ -164,7 +164,7 @@ def measured(side: str, work: str, count: int) -> dict[str, float]:
 
 
 def in_process(side: str, work: str, count: int) -> dict[str, float]:
-    """Measure one side in a new process. By default, the value is how many seconds it takes."""
+    """Measure one side in a new process. By default, this returns its time in seconds."""
     command = [sys.executable, __file__, "--measure", side, work, str(count)]
     start = time.perf_counter()
     output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout

@@ -3,7 +3,7 @@
     python benchmarks/embedding_objectives.py simcse  # texts alone, from a bundled encoder
     python benchmarks/embedding_objectives.py squad   # shorter vectors, batches in two orders
 
-`simcse` trains `bert_nano_en_uncased` with mean pooling on 20,000 Wikipedia sentences. It prints
+`simcse` trains `bert_nano_en_uncased` with mean pooling on 20,000 Wikipedia sentences. This prints
 Spearman correlations on held-out STS-B pairs before and after training.
 
 `squad` trains MiniLM on SQuAD questions for one epoch, using InfoNCE with batches grouped by

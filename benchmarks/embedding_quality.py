@@ -3,8 +3,8 @@
     python benchmarks/embedding_quality.py squad --seeds 0 1 2
     python benchmarks/embedding_quality.py stsb
 
-`squad` trains with InfoNCE on SQuAD questions and paragraphs for one epoch, using batches of 64. It
-prints nDCG@10 for held-out questions and their paragraphs. `stsb` trains with CoSENT on scored
+`squad` trains with InfoNCE on SQuAD questions and paragraphs for one epoch, using batches of 64.
+This prints nDCG@10 for held-out questions and their paragraphs. `stsb` trains with CoSENT on scored
 pairs for two epochs, using batches of 32. It prints Spearman correlations on held-out pairs.
 
 Both sides use AdamW with learning rate 5e-5, 10 % warmup and linear decay, weight decay 0.01 except

@@ -14,7 +14,7 @@ interruption.
 memory. `calls` repeatedly calls small models for all tasks. `stream` trains on a dataset that is
 never fully loaded into memory.
 
-`threads` calls small models from several threads while they are being changed. It counts outputs
+`threads` calls small models from several threads while other code changes them. It counts outputs
 that do not match any single state of the weights.
 """
 
@@ -62,7 +62,7 @@ def train(folder: pathlib.Path, name: str, steps: multiprocessing.connection.Con
 
 
 def kills(times: int) -> None:
-    """For each kill, print the step at which it happened and how much the weights differ."""
+    """For each kill, print its step and how much weights differ."""
     import numpy as np
 
     backend, draw, most = os.environ.get("KERAS_BACKEND", "tensorflow"), random.Random(0), 0.0
@@ -419,7 +419,7 @@ def fit_of_shared(asked: Asked, folder: pathlib.Path) -> None:
 
 
 def distilled(asked: Asked, folder: pathlib.Path) -> None:
-    """Train the model as a student while its teacher is being trained, too."""
+    """Train the model as a student while also training its teacher."""
     import encoder_zoo as ez
 
     teacher = Asked(type(asked.task))

@@ -2,9 +2,9 @@
 
     python benchmarks/engines.py --vectors 1000000 --folder graphs
 
-Times are given in milliseconds for one query and for 100 queries in one call. Recall is the
-fraction of the 10 nearest vectors that are found. It is also measured with filters that match one
-half and one tenth of all vectors, and after removing one tenth of all vectors.
+Times are given in milliseconds for one query and for 100 queries per call. Recall is the fraction
+of the 10 nearest vectors that are found. This is also measured with filters that match 50 % and 10
+% of all vectors, and after removing 10 % of all vectors.
 
 Vectors are random points in 1,000 groups with 48 dimensions, with noise in all 384 dimensions,
 because purely random vectors do not have near neighbors. faiss searches the same graph that it has
@@ -88,7 +88,7 @@ def timed(make: Callable):
 def graph_of(
     base: Float32Vectors, folder: pathlib.Path | None, name: str
 ) -> tuple[GraphVectors, float]:
-    """Return a vector store with its graph, and how many seconds it took to build."""
+    """Return a vector store with its graph, and seconds to build this graph."""
     if folder is None:
         return timed(lambda: GraphVectors(base))
     path = folder / f"{name}_{len(base)}.npz"
@@ -157,7 +157,7 @@ def measure_graph(
 
 
 def measure_removal(store: GraphVectors, exact: Float32Vectors, queries: np.ndarray) -> None:
-    """Measure a graph after removing one tenth of its vectors."""
+    """Measure a graph after removing 10 % of its vectors."""
     count = len(exact)
     indices = np.sort(np.random.default_rng(4).permutation(count)[: int(0.9 * count)])
     expected = exact.taken(indices).nearest(queries, TOP_K)[0]

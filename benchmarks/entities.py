@@ -3,12 +3,12 @@
     python benchmarks/entities.py --seeds 0 1 2
     python benchmarks/entities.py --work speed --limit 1000 --seeds 0 1 2
 
-Both sides start with the same encoder and randomly initialized layers. They use AdamW with 10 %
+Both sides start from the same encoder and randomly initialized layers. They use AdamW with 10 %
 warmup and linear decay, weight decay 0.01 except for biases and LayerNorm, and gradient clipping at
 norm 1. The focal loss is summed over each batch. Each sentence is combined with all labels in
-random order. Each side uses its own code to split sentences into words, but the rule is the same.
-Each side also creates its own batches. This package groups them by length. Each run uses a separate
-process, and sides run in turns.
+random order. Each side uses its own code for splitting sentences into words, but with the same
+rule. Each side also creates its own batches. This package groups them by length. Each run uses a
+separate process, and sides run in turns.
 
 - quality: exact-match micro F1 on CoNLL-2003 testa and on the WNUT-17 test set. WNUT-17 has six
   labels, but only person and location are used in training.
@@ -100,7 +100,7 @@ def gliner(job: dict) -> tuple:
 
 
 def timed(train) -> dict[str, float]:
-    """Return how many seconds a function takes, as wall time and as CPU time over all cores."""
+    """Measure wall time and CPU time over all cores for calling a function."""
     start, cores = time.perf_counter(), sum(os.times()[:4])
     train()
     return {"wall": time.perf_counter() - start, "cpu": sum(os.times()[:4]) - cores}
@@ -110,7 +110,7 @@ SIDES = {"encoder_zoo": ours, "gliner": gliner}
 
 
 def measure(side: str, path: str) -> None:
-    """Run a job described in a file and write its results to the same file."""
+    """Run a job from a file and write results to the same file."""
     path = pathlib.Path(path)
     job = json.loads(path.read_text())
     seconds, find = SIDES[side](job)
@@ -147,7 +147,7 @@ def labels_of(spans: list) -> list[str]:
 
 
 def run(side: str, job: dict) -> dict:
-    """Run a job in a separate process and return its results."""
+    """Run a job in a separate process and return results."""
     python = sys.executable if side == "encoder_zoo" else os.environ["ENCODER_ZOO_GLINER"]
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "job.json"

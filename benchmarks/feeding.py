@@ -3,12 +3,11 @@
     KERAS_BACKEND=torch python benchmarks/feeding.py
     KERAS_BACKEND=torch python benchmarks/feeding.py --device 431000 --count 20000
 
-Wikipedia paragraphs are joined to texts with about 128 and about 512 BERT tokens and padded to this
-length. A `keras.utils.PyDataset` returns them in batches of 32. The first pass tokenizes texts and
-writes a `TokenCache`. The second pass reads this cache. Times are CPU seconds, so the results apply
-to a single core. Set `--device` to the number of tokens per second in training on this device
-(431,000 for BERT-base on an H200, see the GPU results). Peak memory shows that no pass keeps data
-in memory.
+Wikipedia paragraphs are joined and padded to about 128 and about 512 BERT tokens. A
+`keras.utils.PyDataset` returns them in batches of 32. The first pass tokenizes texts and writes a
+`TokenCache`. The second pass reads this cache. Times are CPU seconds, so the results apply to a
+single core. Use `--device` to set training tokens per second on this device (431,000 for BERT-base
+on an H200, see GPU results). Peak memory shows that no pass keeps data in memory.
 """
 
 import argparse
@@ -58,7 +57,7 @@ def batches(task, source) -> Iterator:
 
 
 def rate(task, source, length: int, count: int) -> float:
-    """Return how many tokens in padded batches are created per CPU second."""
+    """Return how many padded tokens are created per CPU second."""
     start, tokens = time.process_time(), 0
     for x, *_ in itertools.islice(batches(task, source), count // BATCH):
         tokens += x["token_ids"].size

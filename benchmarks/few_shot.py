@@ -2,17 +2,17 @@
 
     python benchmarks/few_shot.py --examples 8 --intents 20 --seeds 0 1 2
 
-This prints the accuracy on held-out texts after training all-MiniLM-L6-v2 on 8 examples for each of
-20 intents:
+This prints accuracy on held-out texts after training all-MiniLM-L6-v2 on 8 examples for each of 20
+intents:
 
 - `head`: logistic regression on vectors, without training the encoder
 - `few-shot`: `FewShotClassifier`, which trains the encoder on pairs of examples first
 - `fine-tuned`: `SequenceClassifier`, fine-tuned on the same examples
 
 Several values can be passed to `--examples`. For BANKING77 the maximum is 35, because its rarest
-intent has 35 examples. For CLINC150 the maximum is 50. Intents and examples are sampled for each
-seed. Up to 1,000 texts with these intents are held out. Use `--intents 0` to include all intents.
-Set `ENCODER_ZOO_DATA` to the data folder.
+intent only has 35 examples. For CLINC150 the maximum is 50. Intents and examples are sampled for
+each seed. Up to 1,000 texts with these intents are held out. Use `--intents 0` to include all
+intents. Set `ENCODER_ZOO_DATA` to the data folder.
 """
 
 import argparse

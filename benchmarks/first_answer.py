@@ -54,7 +54,7 @@ def make_embed(way: str, folder: pathlib.Path):
 
 
 def make_bare(folder: pathlib.Path):
-    """Return a minimal function with an ONNX session and a tokenizer, without any checks."""
+    """Return a minimal function that uses an ONNX session and a tokenizer without any checks."""
     import onnxruntime
     import tokenizers
 

@@ -4,15 +4,15 @@
     python benchmarks/forward.py --shapes 32x16 8x256 --rounds 20
     python benchmarks/forward.py --parts
 
-Both sides use all-MiniLM-L6-v2 weights, the same ids without padding, and one thread per CPU core.
-They run in turns, so that both are affected when the machine is busy. Results are medians in
+Both sides use all-MiniLM-L6-v2 weights, unpadded ids, and one thread per CPU core. They run in
+turns, because this affects both sides when other programs use the machine. Results are medians in
 milliseconds. This package runs a TensorFlow graph for any batch size and length. "mixed_bfloat16"
-keeps weights in float32, as in training, and casts them in every pass. "bfloat16" stores weights in
+keeps weights in float32, as in training, and casts them on every pass. "bfloat16" stores weights in
 bfloat16, like torch. This script requires the extra `peers`.
 
-The table also shows float32 speed as a fraction of sgemm: matrix products per second in a forward
-pass, divided by those in a product of two square matrices with torch. Use `--parts` to measure all
-parts of a block.
+The table also shows float32 speed as a fraction of sgemm. This divides matrix products per second
+in a forward pass by those in a square matrix product with torch. Use `--parts` to measure all parts
+of a block.
 """
 
 import argparse

@@ -4,9 +4,10 @@
     KERAS_BACKEND=torch python benchmarks/imports.py --first pandas sklearn matplotlib.pyplot jax
     python benchmarks/imports.py --pipeline
 
-Keras imports some packages just because they are installed. To show how much each of them adds, use
-`--first` to import them before Keras. Times are CPU seconds over all threads. Memory is read from
-Linux. Use `--pipeline` to measure a text-classification pipeline in transformers on torch.
+Keras imports some packages simply because they are installed. To show how much memory and time each
+of them adds, use `--first` to import them before Keras. Times are CPU seconds over all threads.
+Memory is read from Linux. Use `--pipeline` to measure a text-classification pipeline in
+transformers on torch.
 """
 
 import argparse

@@ -5,9 +5,9 @@
 
 A BERT model with random weights (438 MB for BERT-base) is saved as safetensors and in both
 torch.save formats. Each load runs in a separate process, and formats run in turns. transformers
-loads the same files on PyTorch. Times are given in seconds for loading only, without imports.
-Memory is the increase in peak memory while loading, as reported by Linux. Results are medians, and
-ratios are relative to safetensors on the same side. This script requires the extra `peers`.
+loads the same files on PyTorch. Times in seconds only include loading, without imports. Memory is
+how much peak memory increases while loading, as reported by Linux. Results are medians. Ratios are
+relative to safetensors on the same side. This script requires the extra `peers`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ IMPORTS = {
     "encoder_zoo": "import encoder_zoo as ez; load = ez.Backbone.from_preset; load(sys.argv[2])",
     "transformers": "import transformers; load = transformers.AutoModel.from_pretrained",
 }
-# Loads a folder. Prints how many seconds it takes and by how many bytes peak memory increases.
+# Loads a folder. Prints seconds and the increase in peak memory in bytes.
 PROGRAM = """
 import json, re, sys, time
 {imports}
@@ -41,7 +41,7 @@ print(json.dumps([time.perf_counter() - start, peak() - before]))
 
 
 def write_folders(root: pathlib.Path, layers: int, width: int) -> dict[str, pathlib.Path]:
-    """Write a model in each format, and a small model for each. Return a dict {format: folder}."""
+    """Write a model in each format, together with a small model. Return a dict {format: folder}."""
     import shutil
 
     import torch

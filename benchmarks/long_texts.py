@@ -3,18 +3,19 @@
     python benchmarks/long_texts.py
     python benchmarks/long_texts.py --lengths 512 2048 --layers 3 --training
 
-Models have random weights in float32 and run on one row, with one thread per CPU core. Each side
-uses a separate process. Memory is the peak for all passes at this length, without the memory used
-before the first pass. Times are the fastest out of several passes. This package runs a TensorFlow
-graph for any length. With `--training`, passes include gradients, and both sides use gradient
+Models use random weights in float32 and run on one row, with one thread per CPU core. Each side
+uses a separate process. Memory is the peak for all passes at this length, minus memory used before
+the first pass. Times are the fastest out of several passes. This package runs a TensorFlow graph
+for any length. With `--training`, passes include gradients, and both sides use gradient
 checkpointing. To measure only local attention, set `--global-every` to the number of layers, which
 leaves a single global layer. This script requires the extra `peers`. Memory is only measured on
 Linux.
 
 `MaskedLMPreprocessor(pack_texts=True)` packs several texts into one row to avoid padding. In `fit`
-and `predict`, packing would not save much, because both group texts by length. For the 67,349
-training sentences in SST-2 and batches of 32, padding takes 4.6 % of all tokens in `fit` and 0.1 %
-in `predict`. In random order it would take 67 %. For this reason, classifiers do not pack texts.
+and `predict`, packing would not save much, because both functions group texts by length. For the
+67,349 training sentences in SST-2 and batches of 32, padding takes 4.6 % of all tokens in `fit` and
+0.1 % in `predict`. In random order it would take 67 %. For this reason, classifiers do not pack
+texts.
 """
 
 import argparse

@@ -4,10 +4,10 @@
     python benchmarks/pretraining.py --layers 6 --hidden 384 --rounds 3 --steps 8
     python benchmarks/pretraining.py --dtype bfloat16
 
-Both sides train a new model with both heads on the same rows. Each row is a pair of segments that
-fills the whole length, and half of all pairs are random. In every batch, 15 % of all tokens are
-masked. The optimizer is AdamW with gradient clipping, and dropout is 0.1. This package reads a
-corpus from disk and plans rows while training. The Trainer gets these rows as ids in memory, and
+Both sides train a new model with both heads on the same rows. Each row is a pair of segments with
+full length, and half of all pairs are random. In every batch, 15 % of all tokens are masked. The
+optimizer is AdamW with gradient clipping, and dropout is 0.1. This package reads a corpus from disk
+and plans rows while training. The Trainer gets these rows as ids in memory, and
 `DataCollatorForLanguageModeling` masks them. Times are measured from the end of the third step to
 the end of the last step, so that they do not include tracing. Token counts are based on the batch
 shape. Sides run in turns on the same machine. This script requires the extra `peers`.
@@ -59,7 +59,7 @@ def documents() -> list[list[str]]:
 
 
 def our_side(corpus: ez.PretrainingCorpus, tokenizer, options):
-    """Return a function that trains for several steps and returns how many seconds they took."""
+    """Return a function to train for several steps and measure seconds."""
     backbone = ez.BertBackbone(
         tokenizer.vocabulary_size,
         num_layers=options.layers,

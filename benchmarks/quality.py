@@ -7,14 +7,14 @@
 
 Both sides use AdamW with learning rate 5e-5, 10 % warmup and linear decay, weight decay 0.01 except
 for biases and LayerNorm, gradient clipping at norm 1, and batches grouped by length. Each training
-run uses a separate process and adds its results to a file, by default `benchmarks/quality.jsonl`.
-Runs with results in this file are skipped, so that an interrupted benchmark can be continued.
+run uses a separate process and adds results to a file, by default `benchmarks/quality.jsonl`. To
+continue an interrupted benchmark, runs with results in this file are skipped.
 
 To provide the data, set `ENCODER_ZOO_DATA` to a folder with `sst2/`, `ner/` and `qa/`, as described
 in the other benchmarks, and `pairs/{mrpc,rte,stsb}/{train,dev}.tsv`. The first line in these files
 is a header. Each other line contains a label or score, a tab, and both texts. For SQuAD, at most
 5,000 questions from all articles are used for training. For search, all questions are used. The
-last two entries in the table are embeddings, which are compared to sentence-transformers. See
+last two entries in the table are embeddings, compared to sentence-transformers. See
 benchmarks/embedding_quality.py. This script requires the extra `peers`.
 """
 

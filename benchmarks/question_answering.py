@@ -5,7 +5,7 @@
 
 Both sides use AdamW with learning rate 5e-5, 10 % warmup and linear decay, weight decay 0.01 except
 for biases and LayerNorm, and gradient clipping at norm 1. Rows have 384 tokens and overlap by 128
-tokens. Each batch has 16 rows of similar length. Use `--transformers` to train both sides, which
+tokens. Each batch has 16 rows of similar length. Use `--transformers` to train both sides. This
 requires the extra `peers`.
 
 To provide the data, set `ENCODER_ZOO_DATA` to a folder with `qa/squad/{train,dev}.json` in SQuAD
@@ -68,7 +68,7 @@ def theirs(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, 
 
 
 def encoded(tokenizer, examples: list[dict]):
-    """Tokenize questions with their contexts, which are split into several rows."""
+    """Tokenize questions with their contexts, split into several rows."""
     return tokenizer(
         [e["question"].strip() for e in examples],
         [e["context"] for e in examples],

@@ -6,7 +6,7 @@ Except for BM25, each system is a MiniLM model trained on SQuAD questions and pa
 this package and with sentence-transformers. The recipe is described in retrieval_sides.py. For each
 system, this prints nDCG@10 for 1,334 held-out SQuAD questions and 305 paragraphs, nDCG@10 after
 reranking the first 50 results with late interaction (trained on the same side with the same seed),
-and training pairs per second. For this package, it also prints nDCG@10 on XQuAD, which has 1,190
+and training pairs per second. For this package, this also prints nDCG@10 on XQuAD, with 1,190
 questions and 240 paragraphs in each of seven languages. MiniLM was only trained on English. Set
 `ENCODER_ZOO_DATA` to the data folder. This script requires the extra `peers`.
 """
@@ -31,7 +31,7 @@ LANGUAGES = ("en", "de", "es", "ru", "el", "ar", "zh")
 
 
 class StoredVectors:
-    """A late interaction reranker that embeds each question and each document only once."""
+    """A late interaction reranker that only embeds each question and document once."""
 
     def __init__(self, model: ez.LateInteraction, questions: list[str], documents: list[str]):
         self.model = model
@@ -55,7 +55,7 @@ def read_xquad(language: str) -> tuple[list[str], list[str], list[int]]:
 
 
 def train(systems: Sequence[str], side: str, pairs: tuple, seed: int) -> dict[str, keras.Model]:
-    """Train all systems and print how fast each was trained."""
+    """Train all systems and print training speed."""
     models = {}
     for system in systems:
         if side not in SYSTEMS[system]:

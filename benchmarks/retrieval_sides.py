@@ -1,21 +1,21 @@
 """Train MiniLM for retrieval with encoder_zoo and sentence-transformers.
 
-`SYSTEMS[system][side](pairs, seed)` returns a trained model and how many pairs per second it was
-trained on, without the first step. Both sides train for one epoch with InfoNCE on in-batch
-negatives, batches of 32 pairs with similar token counts, AdamW with learning rate 5e-5, 10 % warmup
-and linear decay, weight decay 0.01 except for biases and LayerNorm, and gradient clipping at norm
-1. Models from sentence-transformers are saved and opened with this package, so that all models can
-be evaluated in the same way.
+`SYSTEMS[system][side](pairs, seed)` returns a trained model and training speed in pairs per second,
+without the first step. Both sides train for one epoch with InfoNCE on in-batch negatives, batches
+of 32 pairs with similar token counts, AdamW with learning rate 5e-5, 10 % warmup and linear decay,
+weight decay 0.01 except for biases and LayerNorm, and gradient clipping at norm 1. Models from
+sentence-transformers are saved and then opened with this package, to evaluate all models in the
+same way.
 
 - vectors: mean pooling over up to 256 tokens, cosine similarity, scale 20.
 - late interaction: a new projection to 128 dimensions, markers, queries expanded to 32 tokens,
   documents with 180 tokens, MaxSim, scale 1.
 - SPLADE without a query model: query weights are an IDF table, which can be frozen or trained.
-  Document weights are computed by `bert_nano_en_uncased`, which already has a head, with 256 tokens
-  and learning rate 1e-3. This is only trained with encoder_zoo.
+  Document weights come from `bert_nano_en_uncased`, which already has a head, with 256 tokens and
+  learning rate 1e-3. This is only trained with encoder_zoo.
 - SPLADE: 128 tokens, with a new masked language model head that uses MiniLM's token embeddings,
-  because MiniLM has no such head. FLOPS weights increase quadratically in the first third of all
-  steps.
+  because MiniLM has no such head. FLOPS weights increase quadratically during the first third of
+  all steps.
 """
 
 import argparse

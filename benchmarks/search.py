@@ -2,9 +2,9 @@
 
     python benchmarks/search.py
 
-To measure time, random vectors are used, because time does not depend on their values. Sides run in
-turns, so that all are affected when the machine is busy. To measure recall, SQuAD questions
-(`qa/squad/dev.json`) and paragraphs are embedded together with Wikipedia paragraphs
+Random vectors are used to measure time, because time does not depend on vector values. Sides run in
+turns, because this affects all sides when other programs use the machine. To measure recall, SQuAD
+questions (`qa/squad/dev.json`) and paragraphs are embedded together with Wikipedia paragraphs
 (`text/wikipedia_train.txt.gz`), using all-MiniLM-L6-v2 from a Python package. Recall is the
 fraction of the 10 nearest float32 vectors that are found. This script requires the extra `peers`
 and faiss-cpu.
@@ -58,7 +58,7 @@ def measure_speed(count: int, batches: list[int], rounds: int) -> None:
     for batch in batches:
         queries = random_vectors(batch, 1)
         times: dict[str, list[float]] = {name: [] for name in searches}
-        for name in list(searches) * (rounds + 1):  # the first round is used to warm up
+        for name in list(searches) * (rounds + 1):  # the first round is used for warming up
             start = time.perf_counter()
             searches[name](queries)
             times[name].append(1000 * (time.perf_counter() - start))

@@ -7,10 +7,11 @@
 `speed` loads one checkpoint (all-MiniLM-L6-v2 from a Python package, with a random head) in three
 ways: as a SavedModel exported by this package, in a text-classification pipeline in transformers on
 torch, and as an ONNX file exported by this package on onnxruntime, with a transformers tokenizer.
-All of them map texts to labels. They run in turns for each sentence and each batch, so that all are
-affected when the machine is busy. This requires the extra `peers`, onnxruntime, onnx and tf2onnx.
+All of them map texts to labels. They run in turns for each sentence and each batch, because this
+affects all of them when other programs use the machine. This requires the extra `peers`,
+onnxruntime, onnx and tf2onnx.
 
-`load` calls a SavedModel from many threads to find entities in texts with 1 to 512 words. It
+`load` calls a SavedModel from many threads to find entities in texts with 1 to 512 words. This
 compares all results to `extract_entities`, and monitors memory and new graphs.
 
 `cpu` fine-tunes MiniLM with the recipe from benchmarks/quality.py and compares `for_cpu`, using

@@ -6,9 +6,9 @@
     python benchmarks/speed.py --work train --words 45 90 180 360 --count 96  # 64 to 512 tokens
     python benchmarks/speed.py --work train --sides encoder_zoo "KerasHub at its default" --count 64
 
-All sides use all-MiniLM-L6-v2 weights in float32, batches of 32 and the same recipe, and start from
-the same raw sentences. Each measurement runs in a separate process. Sides run in turns. Ratios are
-computed from medians, and their ranges from single rounds. The following can be passed to `--work`:
+All sides start from the same raw sentences and use all-MiniLM-L6-v2 weights in float32, batches of
+32 and the same recipe. Each measurement runs in a separate process. Sides run in turns. Ratios are
+based on medians, and their ranges on single rounds. The following can be passed to `--work`:
 
 - fit: sentences per second for a complete `fit` with one epoch. This is the first call in its
   process and includes everything after importing and loading. Seconds outside the epoch are also

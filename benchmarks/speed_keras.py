@@ -28,14 +28,14 @@ class EpochTimes(keras.callbacks.Callback):
 
 
 def second_epoch(fit) -> float:
-    """Run a Keras `fit` with callbacks and return how many seconds its second epoch takes."""
+    """Run a Keras `fit` with callbacks and return seconds for the second epoch."""
     times = EpochTimes()
     fit(epochs=2, callbacks=[times], verbose=0)
     return times.second
 
 
 def whole_calls(work: str, fit, count: int) -> dict[str, float]:
-    """Measure the first or second call to a Keras `fit`, using other sentences in each call."""
+    """Measure the first or second call to a Keras `fit`, using other sentences for each call."""
     times, seconds = EpochTimes(), []
     for call in range(2):
         start = time.perf_counter()

@@ -82,7 +82,7 @@ class Transformers:
         return rows
 
     def train(self, numbers: range, epochs: int) -> float:
-        """Train on the first texts and return how many seconds the last epoch takes."""
+        """Train on the first texts and return seconds for the last epoch."""
         lengths = self.lengths([self.texts[i] for i in numbers])
         options = argparse.Namespace(batch_size=BATCH, epochs=epochs)
         steps, times = -(-len(lengths) // BATCH), []

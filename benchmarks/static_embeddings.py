@@ -47,7 +47,7 @@ def measure_speed(texts: list[str]) -> None:
             "sentence-transformers": SentenceTransformer(folder, device="cpu").encode,
         }
     rates: dict[str, list[float]] = {name: [] for name in sides}
-    for name in list(sides) * (ROUNDS + 1):  # the first round is used to warm up
+    for name in list(sides) * (ROUNDS + 1):  # the first round is used for warming up
         start = time.perf_counter()
         sides[name](texts)
         rates[name].append(len(texts) / (time.perf_counter() - start))

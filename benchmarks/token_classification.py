@@ -7,7 +7,7 @@
 Both sides use AdamW with learning rate 5e-5 (in this package, the preset's default), 10 % warmup
 and linear decay, weight decay 0.01 except for biases and LayerNorm, gradient clipping at norm 1,
 and batches of 32 sentences grouped by length. The first token in each word has the word's tag. Use
-`--transformers` to train both sides, which requires the extra `peers`.
+`--transformers` to train both sides. This requires the extra `peers`.
 
 To provide the data, set `ENCODER_ZOO_DATA` to a folder with `ner/conll2003/{train,testa}.conll` and
 `ner/wnut17/{train,dev,test}.conll`. Each line contains a word, a tab and an IOB2 tag. Sentences are

@@ -3,8 +3,8 @@
     python benchmarks/tokenization.py
 
 All tokenizers process the same texts. The fastest of several rounds is used. Tokenizers run in
-turns, so that all are affected when the machine is busy. A second table measures how fast texts are
-converted to padded model inputs. This script requires the extra `peers`.
+turns, because this affects all of them when other programs use the machine. A second table measures
+how fast texts are converted to padded model inputs. This script requires the extra `peers`.
 
 To provide the data, set `ENCODER_ZOO_DATA` to a folder with `sst2/train.tsv`,
 `text/wikipedia_train.txt.gz`, `multilingual/lines.txt` and the GPT-2 files
@@ -61,7 +61,7 @@ def roberta_files(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def in_pipeline(function: Callable, texts: list[str], batch: int) -> Callable[[], None]:
-    """Return a function that processes all texts in tf.data, with several batches at once."""
+    """Return a function to process all texts in tf.data, with several batches at once."""
     dataset = tf.data.Dataset.from_tensor_slices(tf.constant(texts)).batch(batch)
     dataset = dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
     options = tf.data.Options()
@@ -126,7 +126,7 @@ def measure(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float
 
 
 def print_table(kind: str, contestants: Callable, families: dict, options) -> None:
-    """Print a row for each family, corpus and tokenizer, and ratios to the first tokenizer."""
+    """Print rows for all families, corpora and tokenizers, with ratios to the first tokenizer."""
     texts_of = corpora(options.limit)
     first = next(iter(contestants(*next(iter(families.values())), ["a"], 1)))
     print(f"\n| family | corpus | {kind} | texts/s | of {first} |\n" + 5 * "|---" + "|")

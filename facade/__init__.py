@@ -1,6 +1,6 @@
 """encoder_zoo: encoder-only transformers for Keras 3, from raw text to predictions.
 
-Every public name is imported on first use, so `import encoder_zoo` does not import Keras or
+All public names are imported on first use, so `import encoder_zoo` does not import Keras or
 TensorFlow. After this import, Keras can load files that contain classes from this package. Names
 are listed in `__init__.pyi`.
 

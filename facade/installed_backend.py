@@ -16,15 +16,14 @@ logger = logging.getLogger(__name__)
 def choose_installed_backend() -> None:
     """Set KERAS_BACKEND to an installed backend if TensorFlow would be used but is not installed.
 
-    Nothing changes when the variable is set or Keras has already been imported. The keras.json file
-    has priority unless it selects TensorFlow, because Keras writes this default when it is first
-    imported.
+    This does nothing when the variable is set or Keras has already been imported. keras.json has
+    priority unless it selects TensorFlow, because Keras writes this default on first import.
 
     Raises:
-        ImportError: If no backend is installed, or if the selected backend is not installed.
+        ImportError: If no backend is installed, or if the selected backend is missing.
     """
     if "keras" in sys.modules or not _is_installed("keras"):
-        return  # without Keras, `open_export` can still be used, because it needs no backend
+        return  # `open_export` can still be used without Keras, because it needs no backend
     file = keras_file()
     variable, in_file = os.environ.get("KERAS_BACKEND"), read_backend(file)
     backend = variable or in_file

@@ -1,6 +1,7 @@
 """Register public classes with Keras without importing them, so that it can load `.keras` files.
 
-Classes register themselves when importing their modules. Before this, a `StandIn` is registered.
+Classes register themselves when importing their modules. Until then, a `StandIn` is registered
+instead.
 """
 
 import importlib
@@ -33,7 +34,7 @@ class StandIn:
     """Represents a class in the Keras registry and imports it on first use.
 
     Raises:
-        TypeError: If this name is not a class in Keras files.
+        TypeError: If Keras files cannot contain this name.
 
     Example:
         >>> StandIn("encoder_zoo.encoders.tokenizers.wordpiece", "BertTokenizer").__name__

@@ -1,6 +1,6 @@
 """scikit-learn estimators to convert texts to classes, numbers and vectors.
 
-They are imported on first use because scikit-learn is optional.
+They are imported on first use, because scikit-learn is optional.
 
 Example:
     >>> from encoder_zoo.sklearn import TextClassifier

@@ -1,8 +1,8 @@
 """Conformance checks for custom families and tasks, similar to `check_estimator` in scikit-learn.
 
-These checks can be used for classes registered with `encoder_zoo.register_family` or
-`encoder_zoo.register_task`. They cover training on raw text, saving and loading, and outputs that
-should not depend on batching. If a check fails, it raises an AssertionError that contains its name.
+Use these checks for classes registered with `encoder_zoo.register_family` or
+`encoder_zoo.register_task`. They cover training on raw text, saving and loading, and outputs, which
+should not depend on batching. If a check fails, this raises an AssertionError with the check name.
 
 Example:
     >>> import encoder_zoo as ez
@@ -43,8 +43,8 @@ def check_task(task: type[Task], families: Iterable[Family] | None = None) -> No
 
     Args:
         task: Task class.
-        families: Iterable of families to use for backbones. If None, use the first registered
-            family that this task supports. Defaults to None.
+        families: Iterable of families to use for backbones. If None, this uses the first registered
+            family supported by this task. Defaults to None.
 
     Raises:
         AssertionError: If a check fails. The message shows the task, the family, the check name and
@@ -68,8 +68,8 @@ def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> C
 
     Args:
         task: Task class.
-        families: Iterable of families to use for backbones. If None, use the first registered
-            family that this task supports. Defaults to None.
+        families: Iterable of families to use for backbones. If None, this uses the first registered
+            family supported by this task. Defaults to None.
     """
     if families is None:
         families = [next(family for family in all_families() if task.supports(family))]
@@ -85,7 +85,7 @@ def _words(check: Callable) -> str:
 def _named(name: str, check: Callable, *arguments: object) -> tuple[str, Callable[[], None]]:
     """Return a check's name and a function to run it.
 
-    If the check raises any error, the function raises an AssertionError with the check's name.
+    If the check raises any error, this function raises an AssertionError with the check name.
     """
 
     def run() -> None:

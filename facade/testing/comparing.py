@@ -31,7 +31,7 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray], atol: float
 
 
 def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> None:
-    """Assert that every example has the same outputs in a batch as alone without padding.
+    """Assert that batching and padding do not change outputs for any example.
 
     Args:
         model: Model with outputs of shape (B, ...) or (B, L, ...).
@@ -52,7 +52,7 @@ def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.
 def assert_mixed_precision_is_close(
     exact: keras.Model, mixed: keras.Model, inputs: Mapping
 ) -> None:
-    """Assert that a mixed_bfloat16 model has float32 weights and nearly the same outputs."""
+    """Assert that mixed_bfloat16 keeps weights in float32 and nearly the same outputs."""
     mixed.set_weights(exact.get_weights())
     kinds = {weight.dtype for weight in mixed.trainable_weights}
     assert kinds <= {"float32"}, f"weights are {kinds}, expected float32"
@@ -64,7 +64,7 @@ def assert_mixed_precision_is_close(
 
 
 def assert_keras_file_round_trip(model: keras.Model, inputs: Mapping) -> None:
-    """Assert that a model has the same outputs after `save` and `keras.saving.load_model`."""
+    """Assert that outputs stay the same after `save` and `keras.saving.load_model`."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.keras"
         model.save(path)
@@ -74,7 +74,7 @@ def assert_keras_file_round_trip(model: keras.Model, inputs: Mapping) -> None:
 
 @contextlib.contextmanager
 def assert_refused(words: str) -> Iterator[None]:
-    """Assert that the block raises a ValueError or TypeError with certain words in its message."""
+    """Assert that this block raises a ValueError or TypeError with these words in its message."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -85,7 +85,7 @@ def assert_refused(words: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_warnings_logged() -> Iterator[None]:
-    """Assert that the block does not log warnings, for example about missing weights."""
+    """Assert that this block does not log warnings, for example about missing weights."""
     records = []
     handler = logging.Handler()
     handler.emit = records.append
@@ -99,7 +99,7 @@ def no_warnings_logged() -> Iterator[None]:
 
 
 def other_than(default: object) -> object:
-    """Return a value that differs from an argument's default, or the default if unknown."""
+    """Return a value other than an argument's default, or the default if unknown."""
     if isinstance(default, bool):
         return not default
     if isinstance(default, int):

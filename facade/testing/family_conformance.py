@@ -36,7 +36,7 @@ CONFIG = pathlib.Path("config.json")
 
 
 def the_family_is_registered(family: Family) -> None:
-    """Check that the registry contains the family and that its backbone refers to the family."""
+    """Check that this family is registered and that its backbone refers to it."""
     assert family.name in FAMILIES, f"FAMILIES has no {family.name!r}"
     assert get_family(family.name) is family, "another family is registered by that name"
     assert family.backbone.family is family, f"{family.backbone.__name__}.family differs"
@@ -44,7 +44,7 @@ def the_family_is_registered(family: Family) -> None:
 
 
 def every_weight_has_one_name(family: Family) -> None:
-    """Check that `tensors` and `pooler` map every backbone weight to a unique name."""
+    """Check that `tensors` and `pooler` map all backbone weights to unique names."""
     backbone = tiny.backbone(family)
     named = list(named_weights(backbone, backbone_layers(backbone)))
     inside = {id(weight) for _, weight, _ in named}
@@ -62,7 +62,7 @@ def the_heads_have_known_activations(family: Family) -> None:
 
 
 def changed_arguments(family: Family) -> dict[str, object]:
-    """Return arguments for a small backbone that differ from their defaults if possible."""
+    """Return arguments for a small backbone, using values other than defaults if possible."""
     rules = argument_rules(family.backbone)
     changed = {name: other_than(v) for name, v in argument_defaults(family.backbone).items()}
     allowed = {n: v for n, v in changed.items() if n in rules and rules[n].holds(v)}
@@ -84,7 +84,7 @@ def config_json_round_trip(family: Family) -> None:
 
 
 def every_number_in_config_json_is_checked(family: Family) -> None:
-    """Check that a string in a numeric config.json field raises an error."""
+    """Check that strings in numeric config.json fields raise errors."""
     backbone = tiny.backbone(family)
     config = backbone_config(backbone, None)
     for argument in sorted(set(family.config_keys) - {"terms"}):
@@ -94,7 +94,7 @@ def every_number_in_config_json_is_checked(family: Family) -> None:
 
 
 def settings_beyond_config_json_are_refused(family: Family) -> None:
-    """Check that saving a changed argument raises an error if config.json has no field for it."""
+    """Check that saving raises an error for changed arguments without a config.json field."""
     for argument, value in {"layer_norm_epsilon": 1e-4, "num_segments": 7}.items():
         if argument not in argument_defaults(family.backbone):
             continue
@@ -107,7 +107,7 @@ def settings_beyond_config_json_are_refused(family: Family) -> None:
 
 
 def get_config_round_trip(family: Family) -> None:
-    """Check `from_config` with arguments that differ from their defaults."""
+    """Check `from_config` with arguments other than defaults."""
     backbone = family.backbone(**changed_arguments(family))
     again = family.backbone.from_config(backbone.get_config())
     assert again.get_config() == backbone.get_config(), "from_config changes arguments"
@@ -122,7 +122,7 @@ def keras_file_round_trip(family: Family) -> None:
 
 
 def preset_round_trip(family: Family) -> None:
-    """Check that `save_to_preset` and `Backbone.from_preset` keep the same class and outputs."""
+    """Check that `save_to_preset` and `Backbone.from_preset` keep class and outputs."""
     backbone, inputs = tiny.backbone(family), tiny.examples(family)
     with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
         backbone.save_to_preset(folder, tiny.tokenizer(family))
@@ -134,7 +134,7 @@ def preset_round_trip(family: Family) -> None:
 
 
 def padding_and_batching_change_nothing(family: Family) -> None:
-    """Check that outputs do not depend on other examples in the batch or on padding ids."""
+    """Check that outputs do not depend on padding ids or on other examples in the batch."""
     assert_batching_changes_nothing(tiny.backbone(family), tiny.examples(family))
 
 
@@ -172,7 +172,7 @@ def gradients(model: keras.Model, inputs: dict) -> list[np.ndarray]:
 
 
 def assert_all_reached(model: keras.Model, gradients: list) -> None:
-    """Assert that every trainable weight has a gradient."""
+    """Assert that all trainable weights have gradients."""
     pairs = zip(model.trainable_weights, gradients, strict=True)
     absent = [weight.path for weight, values in pairs if values is None]
     assert not absent, f"no gradient of {', '.join(absent)}"

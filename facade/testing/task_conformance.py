@@ -27,7 +27,7 @@ from encoder_zoo.testing.family_conformance import assert_all_reached
 
 
 def the_task_is_registered(cls: type[Task], family: Family) -> None:
-    """Check that the registry contains the task and that its preprocessor and family match."""
+    """Check that this task is registered and that its preprocessor and family match."""
     record = cls.record
     name, method = record.name, record.text_method
     assert name in TASKS and get_task(name) is cls, f"{name!r} is another class in TASKS"
@@ -40,7 +40,7 @@ def the_task_is_registered(cls: type[Task], family: Family) -> None:
 
 
 def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> None:
-    """Check that `Head.tensors` maps every trainable head weight to a unique name."""
+    """Check that `Head.tensors` maps all trainable head weights to unique names."""
     task = tiny.task(family, cls)
     named = [weight for _, weight, _ in named_weights(task, task.head_record.tensors)]
     parts = [part for part in vars(task).values() if isinstance(part, keras.Model)]
@@ -53,7 +53,7 @@ def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> No
 
 
 def get_config_round_trip(cls: type[Task], family: Family) -> None:
-    """Check that `from_config` keeps the same arguments and outputs."""
+    """Check that `from_config` keeps arguments and outputs."""
     task, inputs = tiny.task(family, cls, dropout=0.35), tiny.examples(family)
     again = cls.from_config(task.get_config())
     for name in set(argument_names(cls)) - {"backbone", "preprocessor", "head"}:
@@ -69,7 +69,7 @@ def keras_file_round_trip(cls: type[Task], family: Family) -> None:
 
 
 def preset_round_trip(cls: type[Task], family: Family) -> None:
-    """Check that `save_to_preset` and `from_preset` keep the same outputs, labels and tokenizer."""
+    """Check that `save_to_preset` and `from_preset` keep outputs, labels and tokenizer."""
     task, inputs = tiny.task(family, cls), tiny.examples(family)
     with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
         task.save_to_preset(folder)
@@ -83,7 +83,7 @@ def preset_round_trip(cls: type[Task], family: Family) -> None:
 
 
 def padding_and_batching_change_nothing(cls: type[Task], family: Family) -> None:
-    """Check that outputs do not depend on other examples in the batch or on padding ids."""
+    """Check that outputs do not depend on padding ids or on other examples in the batch."""
     assert_batching_changes_nothing(tiny.task(family, cls), tiny.examples(family))
 
 
@@ -97,7 +97,7 @@ def mixed_precision_is_close(cls: type[Task], family: Family) -> None:
 
 
 def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
-    """Check that the loss on raw inputs has a gradient for every trainable weight."""
+    """Check that the loss on raw inputs has gradients for all trainable weights."""
     import tensorflow as tf
 
     task, data = tiny.task(family, cls), cls.tiny_data()
@@ -111,7 +111,7 @@ def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
 
 
 def _compile_for_few_steps(task: Task) -> None:
-    """Compile a task to train for a few steps, without a graph on TensorFlow.
+    """Compile a task for training a few steps, without using a graph on TensorFlow.
 
     On JAX, eager execution would compile each operation separately.
     """
@@ -157,7 +157,7 @@ def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
 
 
 def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> None:
-    """Check that the error for a wrong preprocessor names the expected class."""
+    """Check that errors for a wrong preprocessor name the expected class."""
     preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family))
     preprocessor.task_name = "another"
     backbone = tiny.backbone(family, pooler=cls.head_of(family).pooled)

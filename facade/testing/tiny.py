@@ -162,7 +162,7 @@ def _sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
 
 
 def tokenizer(family: Family) -> Tokenizer:
-    """Build a tokenizer with the class that the family uses."""
+    """Build a tokenizer with the family's tokenizer class."""
     return tokenizer_of(family.tokenizer, uses_segments=family.uses_segments)
 
 
@@ -172,7 +172,7 @@ def sizes(family: Family) -> dict[str, object]:
 
 
 def backbone(family: Family, **arguments: object) -> Backbone:
-    """Build a small backbone. It has a pooler if the family has one.
+    """Build a small backbone. If the family has a pooler, it will be included.
 
     Args:
         family: Family to use for the backbone.
@@ -188,7 +188,7 @@ def backbone(family: Family, **arguments: object) -> Backbone:
 
 
 def task(family: Family, cls: type[Task], **arguments: object) -> Task:
-    """Build a small task. Its backbone has a pooler if the head uses it.
+    """Build a small task. If the head uses a pooler, its backbone will have one.
 
     Args:
         family: Family to use for the backbone.
@@ -204,7 +204,7 @@ def task(family: Family, cls: type[Task], **arguments: object) -> Task:
 def moved(model: M) -> M:
     """Add random values with standard deviation 0.3 to all trainable weights in a model.
 
-    Otherwise, weights initialized with zeros or ones would not affect the outputs.
+    Otherwise, weights initialized to zeros or ones would not affect outputs.
     """
     rng = np.random.default_rng(0)
     for weight in model.trainable_weights:

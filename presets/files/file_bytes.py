@@ -70,7 +70,7 @@ class FileBytes:
         """Check that the file has at least the expected size. If `exact`, check for equality.
 
         Raises:
-            ValueError: If the file is smaller than `expected`, or if it is larger and `exact` is True.
+            ValueError: If the file is smaller than `expected`, or larger while `exact` is True.
         """
         sizes = f"it has {self.size} bytes, expected {'' if exact else 'at least '}{expected}"
         if self.size < expected:
