@@ -72,7 +72,7 @@ class FolderFiles:
             inside: String. Path to the subfolder that contains the file. Defaults to "".
 
         Raises:
-            ValueError: If `name` is not valid, or if the file does not exist.
+            ValueError: If `name` is invalid, or if the file does not exist.
         """
         if not is_plain(name):
             raise invalid(str(named_in or self.path), name, "the name of a file in the preset")

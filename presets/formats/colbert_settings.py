@@ -70,7 +70,7 @@ def of_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
         tokenizer: Tokenizer used by the encoder.
 
     Raises:
-        ValueError: If a field value is not valid.
+        ValueError: If a field value is invalid.
 
     Source: PyLate 1.6, `models/colbert.py`, for the defaults. sentence-transformers 6.2,
     `multi_vector_encoder/model.py`, for `query_expansion`.
@@ -140,7 +140,7 @@ def of_sentence_transformers(
         tokenizer: Tokenizer used by the encoder.
 
     Raises:
-        ValueError: If a field is unknown or its value is not valid.
+        ValueError: If a field is unknown or its value is invalid.
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`, `multi_vector_encoder`.
     """
@@ -172,7 +172,7 @@ def of_bge_m3(files: FolderFiles) -> dict[str, object]:
         files: `FolderFiles` for the encoder.
 
     Raises:
-        ValueError: If a field value is not valid.
+        ValueError: If a field value is invalid.
 
     Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`. Its default length
     is 512 tokens. Here, the default is the length in the folder.

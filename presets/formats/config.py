@@ -63,7 +63,7 @@ def check_config(
         names: Dict {field: name in the file} for fields with another name. Defaults to None.
 
     Raises:
-        ValueError: If a field is missing or its value is not valid.
+        ValueError: If a field is missing or its value is invalid.
 
     Example:
         >>> from encoder_zoo.encoders import get_family

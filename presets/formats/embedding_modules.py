@@ -65,7 +65,7 @@ def read_pooling(
         A tuple (`pooling` for `TextEmbedder`, whether to pool prompts).
 
     Raises:
-        ValueError: If a field value is not valid, or if dimensions differ from `width`.
+        ValueError: If a field value is invalid, or if dimensions differ from `width`.
     """
     config, path = _module_config(files, module)
     own = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
@@ -104,7 +104,7 @@ def read_dense(
         A dict, an entry of `dense` of `TextEmbedder`.
 
     Raises:
-        ValueError: If a field value is not valid, or if `in_features` differs from `width`.
+        ValueError: If a field value is invalid, or if `in_features` differs from `width`.
     """
     config, path = _module_config(files, module)
     sizes, flags = ("in_features", "out_features"), ("bias", "use_residual")

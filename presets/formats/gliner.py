@@ -120,7 +120,7 @@ def read_config(files: FolderFiles) -> dict:
     """Read and check `gliner_config.json`. Missing fields have the defaults of gliner.
 
     Raises:
-        ValueError: If a field value is not valid or not implemented.
+        ValueError: If a field value is invalid or not implemented.
     """
     config, path = files.read_json(GLINER), files.path / GLINER
     for field, what in _OTHERS.items():

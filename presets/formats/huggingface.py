@@ -61,7 +61,7 @@ class HuggingFaceCheckpoint(Checkpoint):
             the prefix with `_wrapper_of`.
 
     Raises:
-        ValueError: If a file is missing or damaged, or if its values are not valid.
+        ValueError: If a file is missing or damaged, or if its values are invalid.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class FolderFormat:
                 the same class.
 
         Raises:
-            ValueError: If file contents are not valid. The message contains its path.
+            ValueError: If file contents are invalid. The message contains its path.
         """
         return {}
 
@@ -63,7 +63,7 @@ class FolderFormat:
             A dict from names of arguments to values.
 
         Raises:
-            ValueError: If a field value is not valid.
+            ValueError: If a field value is invalid.
         """
         return {}
 

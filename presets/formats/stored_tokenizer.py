@@ -50,7 +50,7 @@ class StoredTokenizer(NamedTuple):
             family: `Family` for this model, or None if not known.
 
         Raises:
-            ValueError: If a field value is not valid, or if the start token is on the wrong side.
+            ValueError: If a field value is invalid, or if the start token is on the wrong side.
         """
         template = self.files.template() or self.kind
         if template.first_column != self.kind.first_column:
@@ -178,7 +178,7 @@ def read_stored_tokenizer(
         default: `TokenizerClass` or None. Class to use when files do not determine it.
 
     Raises:
-        ValueError: If a tokenizer file is not valid. See also `choose_tokenizer`.
+        ValueError: If a tokenizer file is invalid. See also `choose_tokenizer`.
     """
     kind = choose_tokenizer(_contents(files, TOKENIZER_JSON), config, files.listed, default)
     stored = StoredTokenizer(kind, read_tokenizer_files(files, kind))
