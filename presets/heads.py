@@ -8,6 +8,7 @@ this reason, it is only used to choose between tasks that use the same tensor na
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -118,7 +119,7 @@ def _names_of_classes(config: Mapping) -> list[str] | None:
 def _check_named_by_caller(checkpoint: Checkpoint, names: Sequence[str], given: Mapping) -> None:
     """Raise an error for duplicate class names unless the caller passes labels or their number."""
     if given.get("labels") is None and given.get("num_classes") is None:
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(names).items() if count > 1)
         raise ValueError(
             f"{checkpoint.config_file}: id2label has the name {twice!r} more than once. Pass "
             f"labels=[...] with the names of all {len(names)} classes in order, or "

@@ -341,8 +341,9 @@ def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.nd
     if len(true) != len(predicted):
         raise ValueError(f"{len(true)} true labels, but {len(predicted)} predicted.")
     labels = sorted({*true, *predicted}) if labels is None else list(labels)
+    known = set(labels)
     for label in (*true, *predicted):
-        if label not in labels:
+        if label not in known:
             raise invalid("A label", label, f"one of labels={labels}")
     pairs = collections.Counter(zip(true, predicted, strict=True))
     return np.array([[pairs[a, b] for b in labels] for a in labels]), labels

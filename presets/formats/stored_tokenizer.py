@@ -98,7 +98,7 @@ class StoredTokenizer(NamedTuple):
                 named = settings.get(name) or ()
                 for token in named.values() if isinstance(named, dict) else named:
                     content = token.get("content") if isinstance(token, dict) else token
-                    if content in list(known):
+                    if isinstance(content, str) and content in known:
                         continue
                     if not isinstance(content, str) or content not in vocabulary:
                         raise ValueError(

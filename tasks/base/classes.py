@@ -40,15 +40,12 @@ def rows_of(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
         >>> rows_of(["positive", "mixed", "negative"], ["NEGATIVE", "POSITIVE"])
         [1, None, 0]
     """
+    exact = {name: i for i, name in reversed([*enumerate(names)])}
     plain = [name.strip().casefold() for name in names]
     asked = [label.strip().casefold() for label in labels]
-
-    def row(label: str, key: str) -> int | None:
-        if label in names:
-            return names.index(label)
-        return plain.index(key) if plain.count(key) == 1 == asked.count(key) else None
-
-    return [row(label, key) for label, key in zip(labels, asked, strict=True)]
+    of_plain, of_asked = collections.Counter(plain), collections.Counter(asked)
+    unique = {key: i for i, key in enumerate(plain) if of_plain[key] == 1 == of_asked[key]}
+    return [exact.get(label, unique.get(key)) for label, key in zip(labels, asked, strict=True)]
 
 
 def any_shared(labels: Sequence[str], names: Sequence[str]) -> bool:

@@ -299,8 +299,9 @@ def threshold_of_each(
     if not isinstance(given, Mapping):
         return np.full(len(names), default if given is None else given, "float32")
     known = {str(label): value for label, value in given.items()}
+    own = set(names)
     for label in known:
-        if label not in names:
+        if label not in own:
             raise invalid("A label in thresholds", label, f"one of {names}")
     return np.array([known.get(name, default) for name in names], "float32")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import KeysView, Mapping, Sequence, ValuesView
 
 import numpy as np
@@ -127,7 +128,7 @@ def plain(values):
         return values
     names = table_columns(values)
     if names is not None:
-        if twice := [name for name in names if names.count(name) > 1]:
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise ValueError(f"The table has several columns {twice[0]!r}. Rename them.")
         return {name: plain(values[name]) for name in names}
     for method in ("to_pylist", "to_list"):  # Arrow, and pandas and polars

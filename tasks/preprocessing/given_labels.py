@@ -517,7 +517,8 @@ def _blank_ends(names: list[str]) -> str:
     found = [name for name in names if name != name.strip()]
     if not found:
         return ""
-    beside = [name.strip() for name in found if name.strip() in names]
+    known = set(names)
+    beside = [name.strip() for name in found if name.strip() in known]
     return (
         f"Labels with blanks at an end: {_listed(found)}; they are classes of their own"
         + (f", beside {_listed(beside)}" if beside else "")

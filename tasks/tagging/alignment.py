@@ -288,9 +288,10 @@ def _tags_of_types(names: Sequence[str]) -> np.ndarray:
 
     tags = parse_tags(names)
     pairs = list(zip(tags.prefixes.tolist(), tags.types.tolist(), strict=True))
+    numbers = {pair: i for i, pair in reversed([*enumerate(pairs)])}  # of the first tags
 
     def best(prefixes: Sequence[int], kind: int) -> int:
-        return next(pairs.index((p, kind)) for p in prefixes if (p, kind) in pairs)
+        return next(numbers[p, kind] for p in prefixes if (p, kind) in numbers)
 
     choices = (  # of the only, first, middle and last word
         (SINGLE, BEGIN, END, INSIDE),

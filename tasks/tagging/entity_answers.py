@@ -279,10 +279,12 @@ def label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list
     if not names:
         raise ValueError("There are no labels to look for in one of the texts. Remove the text.")
     for kind, values in (("labels", names), ("The descriptions of labels", prompts)):
+        known = set()
         for i, value in enumerate(values):
             if not isinstance(value, str) or not value.strip():
                 raise invalid(f"{kind}[{i}]", value, "a name such as 'person', a string")
             check_writable(value, f"{kind}[{i}]")
-            if value in values[:i]:
+            if value in known:
                 raise ValueError(f"{kind} has {value!r} twice. Expected each once.")
+            known.add(value)
     return names, prompts

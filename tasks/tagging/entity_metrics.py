@@ -198,13 +198,17 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         Returns:
             `{type: {"precision", "recall", "f1", "support"}}`.
         """
-        counts = ops.convert_to_numpy(self.counts)
-        scores = _scores(*map(ops.convert_to_tensor, counts))
-        scores["support"] = counts[2]
-        return {
-            kind: {name: float(values[i]) for name, values in scores.items()}
-            for i, kind in enumerate(self.type_names)
-        }
+        return _report(ops.convert_to_numpy(self.counts), self.type_names)
+
+
+def _report(counts: np.ndarray, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return the scores of every type from counts (3, T); see `EntityF1.report`."""
+    scores = {**_scores(*map(ops.convert_to_tensor, counts)), "support": counts[2]}
+    scores = {name: ops.convert_to_numpy(values).tolist() for name, values in scores.items()}
+    return {
+        kind: dict(zip(scores, row, strict=True))
+        for kind, *row in zip(kinds, *scores.values(), strict=True)
+    }
 
 
 def set_transitions(metric: EntityF1, allowed: Transitions | None) -> None:
@@ -283,16 +287,15 @@ def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) 
         0.5
     """
     kinds = sorted({entity[0] for rows in (true, predicted) for found in rows for entity in found})
-    # The prefix keeps this order, and prevents types such as B-cell from being parsed as tags.
-    metric = EntityF1(["O", *(f"B-{kind}" for kind in kinds)])
+    numbers = {kind: i for i, kind in enumerate(kinds)}
     counts = np.zeros((3, len(kinds)), "float32")
     for right, guess in zip(true, predicted, strict=True):
         for i, found in enumerate((right & guess, guess, right)):
             for entity in found:
-                counts[i, kinds.index(entity[0])] += 1
-    metric.counts.assign(counts)
-    scores = {name: float(value) for name, value in metric.result().items()}
-    return {**scores, "per_type": metric.report()}
+                counts[i, numbers[entity[0]]] += 1
+    scores = _scores(*map(ops.convert_to_tensor, counts.sum(axis=1)))
+    scores = {name: float(value) for name, value in scores.items()}
+    return {**scores, "per_type": _report(counts, kinds)}
 
 
 def scored_entities(

@@ -139,7 +139,8 @@ def parse_tags(tags: Sequence[str]) -> TagSet:
     """
     _, parts = _split(tags)
     names = sorted({kind for _, kind in parts.values()})
-    types = [names.index(parts[tag][1]) if tag in parts else len(names) for tag in tags]
+    numbers = {name: i for i, name in enumerate(names)}
+    types = [numbers[parts[tag][1]] if tag in parts else len(names) for tag in tags]
     # A type without a prefix is treated as inside a span.
     prefixes = [LETTERS[parts[tag][0] or "I"] if tag in parts else OUTSIDE for tag in tags]
     return TagSet(np.array(prefixes, "int32"), np.array(types, "int32"), names)

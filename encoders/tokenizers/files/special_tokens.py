@@ -76,7 +76,8 @@ def template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
             if isinstance(pair, list) and pair:
                 found.append((pair[0], pair[-1]))
         special = step.get("special_tokens")
-        used = [name for part in ("single", "pair") for _, name, _ in _parts(step.get(part))]
+        parts = [*_parts(step.get("single")), *_parts(step.get("pair"))]
+        used = {name for _, name, _ in parts if isinstance(name, str)}
         for token, entry in special.items() if isinstance(special, Mapping) else ():
             if token not in used:
                 continue
@@ -156,20 +157,20 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
         return []
     last = max(ids.values(), default=-1)
     taken = {i: token for token, i in ids.items() if token not in ("", f"[unused id {i}]")}
-    found = []
+    found, contents = [], set()
     for i, token in enumerate(tokens):
         given = {"content": token} if isinstance(token, str) else dict(token)
         _check(given, f"added_tokens[{i}]")
         entry = {**OPTIONS, "normalized": not given.get("special", False), **given}
         content = entry["content"]
-        entry.setdefault("id", ids.get(content, max(last, *taken, -1) + 1))
-        if taken.setdefault(entry["id"], content) != content or content in (
-            other["content"] for other in found
-        ):
+        entry.setdefault("id", ids.get(content, last + 1))
+        last = max(last, entry["id"])
+        if taken.setdefault(entry["id"], content) != content or content in contents:
             raise ValueError(
                 f"added_tokens[{i}] is {content!r} with the id {entry['id']}, one of which is "
                 "there already. Expected tokens and ids of their own."
             )
+        contents.add(content)
         found.append({field: entry[field] for field in FIELDS})
     return found
 
