@@ -131,10 +131,10 @@ class DatasetBatches(Source):
         steps, batched = self.plan.steps_per_epoch, self._batched
         if steps and self._is_single:
             return steps * self.plan.batch_size
-        sizes = batched.map(lambda *data: array_ops.shape(keras.tree.flatten(data)[0])[0])
+        sizes = batched.map(lambda *data: tf.shape(keras.tree.flatten(data)[0])[0])
         if steps:
             sizes = sizes.repeat().take(steps * max(len(self.plan.epochs), 1))
-            return steps * int(sizes.reduce(0, array_ops.maximum))
+            return steps * int(sizes.reduce(0, tf.maximum))
         if sizes.cardinality() == tf.data.INFINITE_CARDINALITY:
             return self._rows()  # Keras raises an error about the missing steps
         return count_to_end(map(int, sizes), "The dataset")

@@ -12,9 +12,12 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
+from encoder_zoo.common.lazy import in_numpy
 from encoder_zoo.encoders import get_family
+from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.training import distribution
+from encoder_zoo.tasks.training.sources import as_source
 from encoder_zoo.testing import tiny
 
 pytestmark = pytest.mark.eager
@@ -128,6 +131,15 @@ ENDLESS = {
 @pytest.mark.parametrize("source", ENDLESS)
 def test_endless_sources_end_after_their_steps(task, source, method):
     METHODS[method](task, ENDLESS[source](), 2)
+
+
+@pytest.mark.parametrize("steps, expected", [(None, 4), (3, 9)])
+def test_batches_of_datasets_are_counted_on_every_backend(task, steps, expected):
+    """Operations of NumPy, as on JAX and PyTorch, are not for graphs of `tf.data`."""
+    with in_numpy():
+        plan = Plan(4, steps_per_epoch=steps)
+        source = as_source(dataset(4).batch(3), plan=plan, maker=task.batch_maker)
+        assert source.count_examples() == expected
 
 
 @pytest.mark.parametrize("source", ENDLESS)
