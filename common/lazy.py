@@ -98,6 +98,17 @@ def in_numpy() -> contextlib.AbstractContextManager[None]:
     return _using("numpy")
 
 
+def in_backend() -> contextlib.AbstractContextManager[None]:
+    """Return a context manager that uses the arrays of the backend, even inside `in_numpy`.
+
+    Example:
+        >>> with in_numpy(), in_backend():
+        ...     in_tensorflow() == (backend() == "tensorflow")
+        True
+    """
+    return _using(None)
+
+
 def for_graphs() -> contextlib.AbstractContextManager[None]:
     """Return a context manager to use TensorFlow on every backend, for tables in TensorFlow graphs.
 

@@ -6,14 +6,43 @@ Comment letters: B batch, L sequence, N examples.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
+from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.serving.opened_export import OpenedExport
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def prepares_in_numpy(method: Callable[P, R]) -> Callable[P, R]:
+    """Use NumPy instead of TensorFlow operations in a method of `Answers`, except in its runner.
+
+    A TensorFlow operation outside of a graph takes longer than the same operation of NumPy. Tensors
+    and texts whose tokens would differ are still prepared by TensorFlow.
+    """
+
+    @functools.wraps(method)
+    def prepare(self, *args, **kwargs):
+        has_tensors = any(map(_has_tensors, (*args, *kwargs.values())))
+        if has_tensors or not self.preprocessor.tokenizer.library_is_equal:
+            return method(self, *args, **kwargs)
+        with in_numpy():
+            return method(self, *args, **kwargs)
+
+    return prepare
+
+
+def _has_tensors(values: object) -> bool:
+    """Return whether a value is a tensor, or a tuple of columns with a tensor."""
+    is_tuple = isinstance(values, tuple)
+    return any(map(_has_tensors, values)) if is_tuple else array_ops.is_tensor(values)
 
 
 class Runner(Protocol):

@@ -21,7 +21,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import sigmoid, softmax
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
@@ -82,6 +82,7 @@ class ClassAnswers(Answers):
     thresholds: Thresholds | None = None
     abstain_below: Probability | None = None
 
+    @prepares_in_numpy
     def predict_texts(self, x: Any, batch_size: int | None = None) -> np.ndarray:
         if not self.preprocessor.pools_windows:
             return super().predict_texts(x, batch_size)

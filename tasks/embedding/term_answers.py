@@ -13,7 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, require
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.tasks.base.answers import Runner
+from encoder_zoo.tasks.base.answers import Runner, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.pair_columns import only_column
@@ -53,6 +53,7 @@ class TermAnswers(EmbeddingAnswers):
         return tokens + [""] * (self.embedding_dim - len(tokens))
 
     @validate_arguments
+    @prepares_in_numpy
     @skips_missing("texts")
     def embed(
         self,

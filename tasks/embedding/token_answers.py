@@ -13,6 +13,7 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.base.answers import prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
@@ -38,6 +39,7 @@ class TokenAnswers(EmbeddingAnswers):
     similarity_prompts = QUERY, DOCUMENT
     similarity_function: TokenSimilarity = "maxsim"
 
+    @prepares_in_numpy
     def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
         """Compute the vectors of texts; of queries with further texts their scores (K,)."""
         first, *others = COLUMNS.read(x)
@@ -68,6 +70,7 @@ class TokenAnswers(EmbeddingAnswers):
         return list(given), single
 
     @validate_arguments
+    @prepares_in_numpy
     @skips_missing("texts")
     def embed(
         self,
@@ -83,6 +86,7 @@ class TokenAnswers(EmbeddingAnswers):
         return self._embed_examples(examples, batch_size)
 
     @validate_arguments
+    @prepares_in_numpy
     @skips_missing("texts")
     def embed_with_spans(
         self,

@@ -16,6 +16,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import texts_in_memory
+from encoder_zoo.tasks.base.answers import prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.pair_columns import only_column
@@ -44,6 +45,7 @@ class VectorAnswers(EmbeddingAnswers):
     dim: PositiveInt | None = None
 
     @validate_arguments
+    @prepares_in_numpy
     @skips_missing("texts")
     def embed(
         self,

@@ -5,12 +5,16 @@ Comment letters: N texts, L sequence, T tokens of all texts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypedDict
 
+import numpy as np
+
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
@@ -39,6 +43,7 @@ class DetectionAnswers(Answers):
     methods = ("detect",)
 
     @validate_arguments
+    @prepares_in_numpy
     @skips_missing("texts")
     def detect(
         self, texts: Any, batch_size: PositiveInt | None = None, missing: Missing = "error"
@@ -76,9 +81,14 @@ class DetectionAnswers(Answers):
         limit, tokenizer = self.preprocessor.max_sequence_length - 2, self.preprocessor.tokenizer
         tokens = tokenizer.tokenize_with_offsets(texts)
         ids, start, end = (truncated(values, limit, tokenizer.truncation_side) for values in tokens)
-        names = array_ops.constant(tokenizer.get_vocabulary())
-        columns = {"token": ids.with_values(array_ops.gather(names, ids.values)), "start": start}
+        names = array_ops.gather(array_ops.constant(self._names), ids.values)
+        columns = {"token": ids.with_values(names), "start": start}
         return self.preprocessor.pack([tokens[0]]), {**columns, "end": end}
+
+    @functools.cached_property
+    def _names(self) -> np.ndarray:
+        """The names of all tokens, strings in UTF-8 of shape (V,)."""
+        return as_array(self.preprocessor.tokenizer.get_vocabulary())
 
     def _inner(self, logits: array_ops.Tensor, examples: dict) -> array_ops.Tensor:
         """Select the logits (T,) of the tokens between the special ones, from logits (N, L)."""

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.preprocessing.inputs import as_column
@@ -51,11 +52,17 @@ class Masks(NamedTuple):
 
 
 class Spellings(NamedTuple):
-    """Of each token its name, its text without a space before it, and whether it begins a word."""
+    """Texts of the V tokens, strings in UTF-8.
 
-    names: list[str]
-    words: list[str]
-    begins: list[bool]
+    Attributes:
+        names: Array of shape (V,). Names of the tokens.
+        words: Array of shape (V,). Texts of the tokens without a space before them.
+        begins: Bool array of shape (V,). Whether a token begins a word.
+    """
+
+    names: np.ndarray
+    words: np.ndarray
+    begins: np.ndarray
 
 
 # The characters that Python's `str.rstrip` removes.
@@ -84,6 +91,7 @@ class MaskAnswers(Answers):
     methods = ("fill_mask",)
 
     @validate_arguments
+    @prepares_in_numpy
     @skips_missing("texts")
     def fill_mask(
         self,
@@ -185,10 +193,11 @@ class MaskAnswers(Answers):
         """Return the ids of words or tokens; of two tokens with one text, that of a whole word."""
         if isinstance(targets, str) or not len(targets):
             raise invalid("targets", targets, "a list of words, such as ['good', 'bad']")
-        names, words, begins = self._spellings
+        names, words, begins = (column.tolist() for column in self._spellings)
         known = {word: i for i, word in enumerate(words) if not begins[i]}
         known |= {word: i for i, word in enumerate(words) if begins[i]}
         known = {name: i for i, name in enumerate(names)} | known
+        known = {text.decode(): i for text, i in known.items()}
         for i, target in enumerate(targets):
             if not isinstance(target, str) or target.strip() not in known:
                 expected = "a single token of the vocabulary; a longer word has several"
@@ -246,7 +255,7 @@ class MaskAnswers(Answers):
         tokens = tokenizer.get_vocabulary()
         words = [word.removeprefix(" ").removeprefix("##") for word in self._detokenized]
         begins = [tokenizer.starts_word(token) or tokenizer.ends_word(token) for token in tokens]
-        return Spellings(tokens, words, begins)
+        return Spellings(*map(as_array, (tokens, words, begins)))
 
     @functools.cached_property
     def _detokenized(self) -> list[str]:
@@ -256,7 +265,7 @@ class MaskAnswers(Answers):
             words = tokenizer.detokenize(ids).numpy()
         return [word.decode(errors="replace") for word in words]
 
-    @property
+    @functools.cached_property
     def _spaces_are_tokens(self) -> bool:
         """Return whether a space is part of the token behind it, as in byte-level BPE."""
         return any(word.startswith(" ") for word in self._detokenized)

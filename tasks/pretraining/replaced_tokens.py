@@ -5,6 +5,7 @@ Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -287,7 +288,9 @@ class ReplacedTokenDetection(Task):
 
     @property
     def _answers(self) -> DetectionAnswers:
-        return DetectionAnswers(self.preprocessor, self)
+        # Kept for the names of the vocabulary.
+        make = functools.partial(DetectionAnswers, self.preprocessor, self)
+        return self.batch_maker.cached("answers", make)
 
     def signatures(self) -> dict[str, Callable]:
         """Return the signature of an export, which runs `detect` on "text".

@@ -15,7 +15,7 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.preprocessing.columns import plain, text_of
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
@@ -67,6 +67,7 @@ class QuestionAnswers(Answers):
     beam: Beam | None = None
     null_threshold: NullThreshold | None = None
 
+    @prepares_in_numpy
     def predict_texts(self, x: Any, batch_size: int | None = None) -> list[list[np.ndarray]]:
         examples = self.preprocessor.encode(x)
         examples.pop("labels", None)
@@ -79,6 +80,7 @@ class QuestionAnswers(Answers):
         return [[values for _, values in windows] for _, windows in by_question]
 
     @validate_arguments
+    @prepares_in_numpy
     @skips_missing("question", "context")
     def answer(
         self,

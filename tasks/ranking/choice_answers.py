@@ -14,7 +14,7 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import softmax
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.classification.window_pooling import WindowPooling, pooled_predictions
@@ -42,6 +42,7 @@ class ChoiceAnswers(Answers):
     methods = ("choose",)
     window_pooling: WindowPooling = "mean"
 
+    @prepares_in_numpy
     def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
         """Compute the logits of the choices (K,) of each question, in their order."""
         examples, counts = self.preprocessor.encode_choices(x)
@@ -49,6 +50,7 @@ class ChoiceAnswers(Answers):
         return np.split(pooled[:, 0], np.cumsum(counts.numpy())[:-1]) if len(counts) else []
 
     @validate_arguments
+    @prepares_in_numpy
     @skips_missing("questions", "choices", "contexts")
     def choose(
         self,

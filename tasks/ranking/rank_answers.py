@@ -13,7 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import sigmoid
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.preprocessing.inputs import as_column
@@ -94,6 +94,7 @@ class RankAnswers(Answers):
         rank.takes_other_shapes = True
         return {"serving_default": score, "rank": rank}
 
+    @prepares_in_numpy
     def find_logits(self, queries, texts, batch_size: int | None) -> np.ndarray:
         """Compute the logits of pairs (N,), which also differ where their probabilities are 1."""
         if isinstance(queries, str | bytes):

@@ -5,7 +5,6 @@ Comment letters: B batch, W words, K widths of spans, C labels, N texts, M windo
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -13,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
-from encoder_zoo.common.lazy import array_ops, in_numpy
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import label_indices
 from encoder_zoo.tasks.base.confidence import DEFAULT_THRESHOLD, Thresholds, threshold_of_each
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
@@ -58,6 +57,7 @@ class EntityAnswers(Answers):
         return self.find_logits(texts, labels, batch_size)
 
     @validate_arguments
+    @prepares_in_numpy
     @skips_missing("texts", beside="labels")
     def extract_entities(
         self,
@@ -74,26 +74,25 @@ class EntityAnswers(Answers):
             # A single text has a single set of labels.
             options = (threshold, nested, multi_label, batch_size)
             return self.extract_entities([texts], labels, *options)[0]
-        with self._quickly():
-            texts = as_column(plain(texts))
-            names, prompts = label_sets(labels, self.labels, len(texts))
-            if not len(texts):
-                return []
-            written = map(bytes.decode, np.asarray(prompts.flat_values).tolist())
-            self.preprocessor.check_prompts(written)
-            if isinstance(threshold, Mapping):  # thresholds of the given labels
-                known = dict.fromkeys(np.asarray(names.flat_values).tolist())
-                threshold_of_each(threshold, [name.decode() for name in known], DEFAULT_THRESHOLD)
-            least = self.least_scores(threshold, names)
-            words, read, examples = self._encode(texts, prompts)
-            lowest = np.min(least.flat_values)
-            with np.errstate(divide="ignore"):  # thresholds of 0 and 1 have infinite logits
-                lowest = np.log(lowest) - np.log1p(-lowest)
-            found = self._candidates(examples, batch_size, lowest)
-            found = span_decoding.in_texts(found, words, read)
-            found = found._replace(score=array_ops.sigmoid(found.score))
-            found = span_decoding.choose(_above(found, least), nested, multi_label)
-            return records(span_decoding.entity_columns(found, words, texts, names))
+        texts = as_column(plain(texts))
+        names, prompts = label_sets(labels, self.labels, len(texts))
+        if not len(texts):
+            return []
+        written = map(bytes.decode, np.asarray(prompts.flat_values).tolist())
+        self.preprocessor.check_prompts(written)
+        if isinstance(threshold, Mapping):  # thresholds of the given labels
+            known = dict.fromkeys(np.asarray(names.flat_values).tolist())
+            threshold_of_each(threshold, [name.decode() for name in known], DEFAULT_THRESHOLD)
+        least = self.least_scores(threshold, names)
+        words, read, examples = self._encode(texts, prompts)
+        lowest = np.min(least.flat_values)
+        with np.errstate(divide="ignore"):  # thresholds of 0 and 1 have infinite logits
+            lowest = np.log(lowest) - np.log1p(-lowest)
+        found = self._candidates(examples, batch_size, lowest)
+        found = span_decoding.in_texts(found, words, read)
+        found = found._replace(score=array_ops.sigmoid(found.score))
+        found = span_decoding.choose(_above(found, least), nested, multi_label)
+        return records(span_decoding.entity_columns(found, words, texts, names))
 
     def trace_entities(self, run: Callable, threshold, nested: bool, multi_label: bool) -> Callable:
         """Create the function of texts and labels for an export. See `EntityExtractor.signatures`.
@@ -122,20 +121,20 @@ class EntityAnswers(Answers):
         find.ranks = {"labels": 2}
         return find
 
+    @prepares_in_numpy
     def find_logits(self, texts, labels, batch_size: int | None) -> list[np.ndarray]:
         """Compute the logits (words, K, C) of the spans of every text."""
-        with self._quickly():
-            texts = as_column(plain(texts))
-            _, prompts = label_sets(labels, self.labels, len(texts))
-            words, read, examples = self._encode(texts, prompts)
-            lengths = np.asarray(words.starts.row_lengths())
-            widths = np.asarray(prompts.row_lengths())
-            shapes = [(n, self.max_width, c) for n, c in zip(lengths, widths, strict=True)]
-            outputs = [np.full(shape, MASKED_LOGIT, "float32") for shape in shapes]
-            every = self._candidates(examples, batch_size, -np.inf)
-            found = span_decoding.in_texts(every, words, read)
-            for row, start, end, label, score in zip(*map(np.asarray, found), strict=True):
-                outputs[row][start, end - start, label] = score
+        texts = as_column(plain(texts))
+        _, prompts = label_sets(labels, self.labels, len(texts))
+        words, read, examples = self._encode(texts, prompts)
+        lengths = np.asarray(words.starts.row_lengths())
+        widths = np.asarray(prompts.row_lengths())
+        shapes = [(n, self.max_width, c) for n, c in zip(lengths, widths, strict=True)]
+        outputs = [np.full(shape, MASKED_LOGIT, "float32") for shape in shapes]
+        every = self._candidates(examples, batch_size, -np.inf)
+        found = span_decoding.in_texts(every, words, read)
+        for row, start, end, label, score in zip(*map(np.asarray, found), strict=True):
+            outputs[row][start, end - start, label] = score
         return outputs
 
     def least_scores(
@@ -155,11 +154,6 @@ class EntityAnswers(Answers):
         index = label_indices(found.y, [*map(str, known)])
         index = array_ops.where(index < 0, len(known), index)
         return names.with_values(array_ops.gather(array_ops.gather(values, index), found.idx))
-
-    def _quickly(self) -> contextlib.AbstractContextManager:
-        """Return a context in which texts are preprocessed with NumPy if the result is the same."""
-        same = self.preprocessor.tokenizer.library_is_equal
-        return in_numpy() if same else contextlib.nullcontext()
 
     def _encode(self, texts, labels) -> tuple[WordsOfTexts, SpanWindows, dict]:
         """Return the words of texts, their windows, and the examples of the windows."""

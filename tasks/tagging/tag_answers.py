@@ -20,7 +20,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import softmax
 from encoder_zoo.tasks.base.confidence import Thresholds, threshold_of_each
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
@@ -76,12 +76,14 @@ class TagAnswers(Answers):
     thresholds: Thresholds | None = None
     tag_scores: TagScores | None = None
 
+    @prepares_in_numpy
     def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
         tokens, logits = self.find_logits(x, batch_size)
         splits = tokens.ids.row_splits.numpy()
         return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
 
     @validate_arguments
+    @prepares_in_numpy
     @skips_missing("texts")
     def extract_entities(
         self,
@@ -125,6 +127,7 @@ class TagAnswers(Answers):
         return entities.entity_columns(found, tokens.texts, names)
 
     @validate_arguments
+    @prepares_in_numpy
     @skips_missing("words")
     def predict_tags(
         self, words: Any, batch_size: PositiveInt | None = None, missing: Missing = "error"

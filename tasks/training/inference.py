@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, in_numpy
+from encoder_zoo.common.lazy import array_ops, in_backend, in_numpy
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import weights_lock
@@ -51,7 +51,10 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
         with own_errors(source):
             return _predict_batches(source.in_order(), predict)
     if prepared:
-        return _predict_arrays(checked_arrays(task, x), batch_size, predict)
+        x = checked_arrays(task, x)
+        if _is_quiet(predict) and 0 < len(x["token_ids"]) <= batch_size:
+            return _outputs(task, x)
+        return _predict_arrays(x, batch_size, predict)
     check_preprocessor(task, x)
     if in_dataset:
         check_has_elements(x)
@@ -105,10 +108,9 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
         predict: `predict` of Keras, which is called with a dataset. A single batch does not use the
             loop of Keras if `verbose=0` is the only option.
     """
-    given = {name: value for name, value in predict.keywords.items() if value is not None}
     with in_numpy():  # encoding converts the texts to tensors if it uses TensorFlow
         texts = tuple(task.preprocessor.texts_of(x))
-    if given == {"verbose": 0} and 0 < len(texts[0]) <= batch_size:
+    if _is_quiet(predict) and 0 < len(texts[0]) <= batch_size:
         return predict_few(task, texts)
     examples = task.preprocess(texts)
     count = examples["token_ids"].shape[0]
@@ -124,6 +126,12 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     with weights_lock(task).shared():
         outputs = predict(batches.dataset)
     return keras.tree.map_structure(lambda output: output[index], outputs)
+
+
+def _is_quiet(predict: functools.partial) -> bool:
+    """Return whether `verbose=0` is the only option, so that the loop of Keras is not needed."""
+    given = {name: value for name, value in predict.keywords.items() if value is not None}
+    return given == {"verbose": 0}
 
 
 def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarray:
@@ -164,7 +172,7 @@ def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
 def _outputs(task, inputs: dict) -> np.ndarray:
     """Compute the outputs for one batch of inputs."""
     task._warn_new_head()
-    with weights_lock(task).shared():
+    with in_backend(), weights_lock(task).shared():
         if not task.has_one_graph:
             return task.predict_on_batch(
                 {name: np.asarray(values) for name, values in inputs.items()}

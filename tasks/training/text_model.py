@@ -18,6 +18,7 @@ from keras import ops
 from encoder_zoo.common.arguments import EvaluateOptions
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import opens_training
+from encoder_zoo.common.lazy import in_backend
 from encoder_zoo.common.model_configuration import saves_layer_states
 from encoder_zoo.common.tensorflow_private import drop_kernels_of_models_gone
 from encoder_zoo.common.validation import (
@@ -749,7 +750,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self._warn_new_head()
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         predict = functools.partial(self._run_whole, super().predict, **options)
-        with ending_quietly(x):
+        with in_backend(), ending_quietly(x):
             return predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
 
     _predict_texts = predict_texts

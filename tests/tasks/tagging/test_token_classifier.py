@@ -11,6 +11,7 @@ from keras import ops
 from paths import CHECKPOINTS
 
 import encoder_zoo as ez
+from encoder_zoo.common.lazy import in_numpy
 from encoder_zoo.tasks.tagging.entities import find_entities
 from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.tagging.tags import parse_tags
@@ -271,9 +272,13 @@ def test_a_type_that_looks_like_a_tag_is_judged_by_its_name(build, x, y):
 
 
 def learned_logits(classifier, x, y):
-    """The tokens of texts in one window each, and logits that say what was to be learned."""
+    """The tokens of texts in one window each, and logits that say what was to be learned.
+
+    Answers read the tokens with NumPy.
+    """
     labels = classifier.preprocessor.encode(x, y)["labels"][:, 1:-1].flat_values
-    tokens = classifier.preprocessor.tokens(x, classifier.split_symbols)
+    with in_numpy():
+        tokens = classifier.preprocessor.tokens(x, classifier.split_symbols)
     return tokens, np.eye(classifier.num_classes)[labels]
 
 
