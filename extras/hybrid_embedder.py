@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 WEIGHTS = (1.0, 0.3, 1.0)  # weights of the three scores in BGE-M3
-# Arguments of `from_preset` for all three tasks. All others are only for `TextEmbedder`.
+# Arguments of `from_preset` for all three tasks. All others are only used by `TextEmbedder`.
 SHARED = ("max_length", "sequence_length", "prompts", "default_prompt", "added_tokens", "dtype")
 KEPT = 2  # number of cached inputs: the current texts and the texts that identify embedders
 
@@ -347,7 +347,7 @@ class HybridEmbedder:
 
     @validate_arguments
     def load_index(self, folder: str | os.PathLike[str], verify: bool = True) -> HybridIndex:
-        """Load an index for this model that was saved by the index's `save` method.
+        """Load an index for this model, saved with the index's `save` method.
 
         Args:
             folder: Path. Folder of the index.

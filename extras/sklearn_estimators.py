@@ -361,7 +361,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
 
 
 class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEstimator):
-    """Converts texts to vectors with a `TextEmbedder`, for other estimators of scikit-learn.
+    """Convert texts to vectors with a `TextEmbedder`, to use in other scikit-learn estimators.
 
     The model is not trained: `fit` only loads the preset.
 

@@ -45,7 +45,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MANIFEST, ADAPTERS = "encoder_zoo_adapters.json", "adapters"  # peft ignores this file
 PREFIX = "base_model.model."
 # Options of peft and their values for plain LoRA. All other options must be null, false or empty.
-# `_check_config` raises an error for options that may change the outputs.
+# `_check_config` raises an error for options that may affect outputs.
 PLAIN = {
     "peft_type": "LORA",
     "bias": "none",
@@ -282,9 +282,8 @@ def _chosen_layers(
 ) -> tuple[dict[str, keras.layers.Dense], list[str]]:
     """Select the layers with low-rank updates.
 
-    A `target_modules` list selects layers the same way as peft, even when tensors are missing.
-    Regular expressions are not evaluated. Instead, layers with tensors in the file will be
-    selected.
+    Like in peft, a `target_modules` list selects layers even when tensors are missing. Regular
+    expressions are not evaluated. Instead, layers with tensors in the file will be selected.
 
     Returns:
         A dict from names to layers, and a list with missing tensors. This list will be empty when
@@ -355,7 +354,7 @@ def _literal(pattern: str) -> str:
 
 
 def _missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer | None:
-    """Build a head with as many classes as the file has, for tasks without classes."""
+    """Build a head for as many classes as stored in the file, for tasks without classes."""
     shape = file.shapes.get(f"{PREFIX}{task.head_record.output}.weight", ())
     if task.head is not None or task.given_head is not None or len(shape) != 2:
         return None
@@ -444,7 +443,7 @@ def _check_config(config: dict, folder: pathlib.Path) -> None:
 def _check_shapes(
     file: SafetensorsFile, expected: dict[str, tuple[int, ...]], missing: list[str]
 ) -> None:
-    """Raise an error if tensors are missing, unexpected, or have other shapes."""
+    """Raise an error for missing tensors, unexpected tensors, or different shapes."""
     misfits = [f"+ {shown(name)} (unexpected)" for name in sorted({*file.shapes} - {*expected})]
     misfits += [f"- {name} (missing)" for name in missing]
     for name, shape in expected.items():

@@ -35,9 +35,9 @@ _OUTPUTS = {"ForMultipleChoice": 1, "ForQuestionAnswering": 2}
 # Heads from pretraining. No warning is needed when replacing them with a new head.
 _PRETRAINED = ("ForMaskedLM", "ForPreTraining")
 _MAX_SHOWN = 8  # tensor names in a log line
-# Suffixes of files that may contain a separate head.
+# Suffixes for files that may contain a separate head.
 _HEAD_FILES = (".bin", ".ckpt", ".h5", ".joblib", ".pickle", ".pkl", ".pt", ".pth", ".safetensors")
-# The same model for other frameworks, and training states.
+# Weights for other frameworks, and training states.
 _OTHER_FILES = (
     SAFETENSORS.file,
     PYTORCH.file,
@@ -53,7 +53,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
     """Set `architectures` and `id2label` to match a checkpoint's weights and a task.
 
     Args:
-        checkpoint: `Checkpoint`. Its `config` is replaced.
+        checkpoint: `Checkpoint`. `config` will be replaced.
         cls: Task class.
         given: Dict with task arguments from the caller.
 

@@ -103,8 +103,8 @@ def not_downloaded(folder: pathlib.Path) -> list[str]:
     """List files in a repository that are missing from its cached folder.
 
     Args:
-        folder: Path. A folder from `from_hugging_face`. This is empty for other folders, and for
-            folders that this process has not listed on the hub.
+        folder: Path. A folder from `from_hugging_face`. For other folders, and for folders that
+            this process has not listed on the hub, this is empty.
     """
     names = [name for name in _LISTED.get(folder, ()) if "/" not in name]
     return [name for name in names if not (folder / name).exists()]

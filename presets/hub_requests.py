@@ -112,7 +112,7 @@ def _refusal(error: Exception, words: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line in an error message, or the error type when the message is empty."""
+    """Return the first line in an error message, or the error type for empty messages."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 

@@ -245,7 +245,7 @@ def read_task_tokenizer(
     """Load the tokenizer and add all new tokens.
 
     Returns:
-        The tokenizer, or None if no tokenizer was found. In this case a warning is logged.
+        The tokenizer, or None if no tokenizer was found. In this case, this logs a warning.
 
     Raises:
         FileNotFoundError: If tokenizer files are missing and no preprocessor was passed.
@@ -351,7 +351,7 @@ def settings_of_task(cls: type[PresetTask], checkpoint: Checkpoint, given: dict)
     return {**built_in, **stored_answers(cls, checkpoint), **arguments}
 
 
-MADE_HERE = object()  # the preprocessor is created here because the caller passes none
+MADE_HERE = object()  # creates the preprocessor, because the caller does not pass any
 
 
 def _given_preprocessor(cls: type, arguments: dict) -> object:

@@ -108,9 +108,9 @@ def example_call(method: str | None, mask_token: str = "") -> str:
 
 
 def write_card(new: pathlib.Path, folder: pathlib.Path, description: Description) -> None:
-    """Write a model card, or copy the previous card if a user wrote it.
+    """Write a model card. If a user wrote the previous card, copy it instead.
 
-    A symbolic link is replaced, because its target may be a private file.
+    Symbolic links are replaced, because they may point to private files.
 
     Args:
         new: Path. The folder to write to.

@@ -87,7 +87,7 @@ def read_card(path: pathlib.Path) -> Origin:
 
 
 def _values(front: str, field: str) -> list[str]:
-    r"""Return the plain values of a YAML field. The field can contain a value or a list.
+    r"""Return the plain values of a YAML field. This field can contain a value or a list.
 
     Example:
         >>> _values("license: mit\nlanguage:\n- en\n- de\ntags: [a, 'b']", "language")

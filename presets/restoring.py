@@ -193,8 +193,8 @@ def collect_dropped_models() -> None:
     """Collect garbage when models loaded since the last call have more than `MAX_WEIGHTS` weights.
 
     Keras layers contain reference cycles, so an unused model stays in memory until Python collects
-    garbage. The number of objects triggers this collection, not their size. Otherwise, processes
-    that load many models would keep about a dozen models in memory.
+    garbage. This collection depends on how many objects exist, not on their size. Otherwise,
+    processes that load many models would keep about a dozen models in memory.
     """
     if sum(model.count_params() for model in list(_loaded)) > MAX_WEIGHTS:
         gc.collect()

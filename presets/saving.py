@@ -106,7 +106,7 @@ def save_task(
 ) -> None:
     """See `Task.save_to_preset`. The model card names the repository, if this is given.
 
-    `beside` is a dict that maps further file names in this preset to their contents.
+    `beside` maps further file names in this preset to their contents.
     """
     backbone, settings = task.backbone, {"task": task.record.name}
     if task.learning_rate != task.default_learning_rate:
@@ -229,7 +229,7 @@ def _write_model(new, config, weights, backbone, tokenizer, dtype, shard_bytes) 
 def tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, str]:
     """Create tokenizer files, including the model's maximum sequence length.
 
-    Without `model_max_length`, pipelines in transformers do not truncate long texts and fail.
+    Without `model_max_length`, transformers pipelines do not truncate long texts and fail.
     """
     files = tokenizer.to_files()
     if TOKENIZER_CONFIG not in files:  # static embeddings
@@ -301,7 +301,7 @@ def check_all_saved(
     Args:
         model: Backbone or task to save.
         saved: Dict with all weights in the checkpoint.
-        elsewhere: Weights that are stored in separate files. Defaults to ().
+        elsewhere: Weights stored in separate files. Defaults to ().
 
     Raises:
         ValueError: If a weight would be lost. Low-rank updates are merged and not lost.

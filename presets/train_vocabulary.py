@@ -22,7 +22,7 @@ MISSING = "training this vocabulary needs the package {0}: pip install {0}"
 tokenizers = LazyModule("tokenizers", MISSING.format("tokenizers"))
 sentencepiece = LazyModule("sentencepiece", MISSING.format("sentencepiece"))
 BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # words are split further by the trainer
+BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # the trainer will split words further
 AT_ONCE = 1000  # repetitions of a word per text, limited because the trainer copies texts
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
 
@@ -97,8 +97,8 @@ def train_wordpiece(
         learner.train_from_iterator(texts, trainer)
         return learner.get_vocab()
 
-    # The trainer orders letters within words by a hash table that differs between processes. The
-    # order decides between equally frequent merges, so the letters are passed in sorted order.
+    # The trainer orders letters within words by a hash table that differs between processes. This
+    # order affects merges with equal frequency, so letters are passed in sorted order.
     words = Counter(word for text in _many(texts) for word in BERT_WHITE_SPACE.split(text))
     letters = learn(words, 0, BERT_SPECIAL_TOKENS).keys() - set(BERT_SPECIAL_TOKENS)
     repeated = (

@@ -53,10 +53,10 @@ UNPACKED, UNPACKED_RATIO = 2**28, 50
 def read_annotations(
     source: object, kind: Kind | None = None, text_key: Key | None = None
 ) -> Annotations:
-    """Read annotations from the files or rows of an annotation tool or a dataset.
+    """Read annotations from files or rows created by an annotation tool or a dataset.
 
-    Offsets count characters. Each span is checked against its text. Rows that an annotator rejected
-    or skipped are dropped. The number of dropped rows is reported in a warning. A row without an
+    Offsets count characters. Each span is checked against its text. This drops rows that annotators
+    rejected or skipped. The number of dropped rows is reported in a warning. A row without an
     annotation raises an error. An empty list of spans is a valid annotation. When several
     annotators worked on the same text, their annotations must agree, or one annotation must be
     marked as ground truth.
@@ -265,7 +265,7 @@ def read_conll(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Read words and tags from a CoNLL file.
 
-    Each line contains one word, and blank lines separate sentences. All lines must have the same
+    Each line contains one word, and blank lines separate sentences. All lines should have the same
     number of columns. If `column` is not negative, this only applies to lines in the same sentence.
 
     This skips comments such as "# text = ..." and "-DOCSTART-" lines in CoNLL-2003. When all

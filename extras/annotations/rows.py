@@ -44,7 +44,7 @@ LABELS = ("label", "labels", "accept", "cats", "category", "categories")
 # Field names in spans.
 START, END = ("start", "start_offset", "begin"), ("end", "end_offset")
 LABEL = ("label", "labels", "type", "tag", "entity", "entity_group", "hypertextlabels")
-# Prodigy answers for which rows are dropped.
+# Drop rows with these Prodigy answers.
 LEFT_OUT = {"reject": "rejected", "ignore": "ignored"}
 # Prodigy interfaces that omit "spans" for texts without spans.
 SPANS_OF_PRODIGY = ("ner", "ner_manual", "spans", "spans_manual")
@@ -95,10 +95,10 @@ class Row(NamedTuple):
 
 
 class NotAnnotated(NamedTuple):
-    """Row without usable annotations, for example because an annotator skipped it.
+    """Row without any annotation to use, for example because an annotator skipped it.
 
     Attributes:
-        why: String. Reason for the log, such as "skipped".
+        why: String. Reason to log, such as "skipped".
     """
 
     why: str
@@ -213,7 +213,7 @@ def _task_of(row: object) -> tuple | None:
 
 
 def _drop_repeated(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAnnotated:
-    """Return a row. For rows that repeat the first row with the same text, return `NotAnnotated`.
+    """Return a row. Return `NotAnnotated` for rows that repeat the first row with the same text.
 
     Raises:
         ValueError: If annotations differ between these rows.
@@ -246,7 +246,7 @@ def _report_left_out(left_out: list[tuple[int, NotAnnotated]], read: int) -> Non
 
 
 def _report_repeated(read: list[tuple[int, Row]], kind: Kind) -> None:
-    """Log a warning if the same text occurs in several rows with different annotations."""
+    """Log a warning when several rows have the same text with different annotations."""
     first: dict[str, tuple[int, str]] = {}
     pairs = []
     for number, row in read:
@@ -401,7 +401,7 @@ def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, lis
         row: Dict. Row with words.
         count: Integer. Number of words.
         number: Integer. Index of the row, for error messages.
-        only: Boolean. Whether this row has no text for other annotations.
+        only: Boolean. Whether this row has no text to annotate in another way.
     """
     known = [key for key in TAGS if _are_tags(row.get(key), count)]
     others = [k for k, v in row.items() if k not in WORDS and _are_tags(v, count)]
@@ -571,7 +571,7 @@ def _read_results(results: list[dict], text: str, number: int) -> Row:
 
 
 def _text_of_task(data: dict, values: list[dict], number: int, text_key: str | None) -> str:
-    """Return the text in a Label Studio task. Any key can be used for this text."""
+    """Return the text in a Label Studio task. This text can be stored under any key."""
     texts = {key: value for key, value in data.items() if isinstance(value, str)}
     if text_key is not None:
         if text_key in texts:

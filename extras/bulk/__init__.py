@@ -1,1 +1,1 @@
-"""Predictions for more texts than fit into memory, from files to files or batch by batch."""
+"""Predict more texts than fit into memory, from files to files or batch by batch."""

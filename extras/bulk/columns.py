@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     pa = LazyModule("pyarrow", "This needs the package pyarrow: `pip install pyarrow`.")
 
-# Column names for predictions that are not dicts, by method.
+# Column names to use for predictions other than dicts, by method.
 NAMES = {
     "embed": "embedding",
     "extract_entities": "entities",
@@ -81,7 +81,7 @@ def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
 
 
 def nulls(schema: pa.Schema, count: int) -> pa.Table:
-    """Create a table with a given schema and row count, where all values are null.
+    """Create a table with only null values for a given schema and row count.
 
     Example:
         >>> import pytest

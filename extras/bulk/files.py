@@ -56,7 +56,7 @@ Kept = Annotated[
 
 
 class Row(NamedTuple):
-    """A row in a file: the file, its row number (from 0), texts and copied values."""
+    """A row in a file: the file, its row number (from 0), texts and values to copy."""
 
     file: str
     number: int
@@ -88,8 +88,8 @@ def answer_files(
 
     Each prediction has columns "file" and "row" (from 0), all columns in `keep`, and prediction
     columns. Dicts use one column per key ("label", "score"), vectors use "embedding", and entities
-    use "entities". For rows without text (null or blank), prediction columns are null. Use
-    `pandas.read_parquet(folder)` or another Parquet reader to load the folder as one table. The
+    use "entities". For rows without text (null or blank), prediction columns are null. To load this
+    folder as a single table, use `pandas.read_parquet(folder)` or another Parquet reader. The
     function requires the package pyarrow.
 
     Args:
@@ -98,8 +98,8 @@ def answer_files(
             and patterns. Each file is read once. Supported formats are `.txt` (one text per line,
             in a column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, in UTF-8 and
             optionally compressed (`.csv.gz`), and `.parquet`.
-        folder: Path. Output folder. This should not be used for other files. A name like a file,
-            such as "answers.parquet", raises an error.
+        folder: Path. Output folder. This folder should not be used for other files. A name like a
+            file, such as "answers.parquet", raises an error.
         columns: Text columns. This can be a name, a list of names for pairs, or a dict {method
             argument: column name}, such as `{"question": "q", "context": "page"}`.
         method: String. Task method to call, such as "predict_proba". Defaults to None, which uses
@@ -182,7 +182,7 @@ class AnswerShard(NamedTuple):
         return f"{self.run.sha256} rows {self.first} to {self.first + self.count}".encode()
 
     def is_finished(self) -> bool:
-        """Check whether the file exists, is complete, and contains these rows from this run."""
+        """Check whether this file is complete and contains these rows from this run."""
         if self.path.is_symlink() or not self.path.is_file():
             return False
         try:

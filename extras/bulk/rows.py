@@ -36,7 +36,7 @@ Paths = Annotated[
 def files_of(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
     """Return all files that match paths or patterns, without duplicates.
 
-    Files for each pattern are sorted by name. In a pattern, `**` matches any number of folders.
+    Files for each pattern will be sorted by name. In a pattern, `**` matches any number of folders.
 
     Raises:
         FileNotFoundError: If no file matches a path.

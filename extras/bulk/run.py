@@ -36,7 +36,7 @@ INTEGERS = range(-(2**63), 2**63)  # range of int64
 
 
 class Scan(NamedTuple):
-    """Results of the first pass over files.
+    """Results after reading all files for the first time.
 
     Attributes:
         rows: Number of rows in each file.
@@ -52,7 +52,7 @@ class Scan(NamedTuple):
 
 
 def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str]) -> Scan:
-    """Read files once, and raise an error for the first row that cannot be processed.
+    """Read files once, to raise an error for the first row that cannot be processed.
 
     Args:
         paths: Paths of the files.
@@ -60,8 +60,7 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
         keep: Names of the columns to copy.
 
     Raises:
-        ValueError: If any row is not text, if there is no text at all, or if types differ within a
-            column.
+        ValueError: If any row is not text, if no text is found, or if types differ within a column.
     """
     counts, without_text, sample, schemas = [], 0, None, []
     largest = {}  # {column: (integer, its location)}
@@ -259,7 +258,7 @@ def _scanned(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]
 
 
 def _read(folder: pathlib.Path) -> dict:
-    """Read the description in a folder. Return {} for folders that are empty or missing."""
+    """Read the description in a folder. Return {} for missing or empty folders."""
     path = folder / NAME
     if not os.path.lexists(path):
         if folder.exists() and any(file.name[0] != "." for file in folder.iterdir()):

@@ -1,4 +1,4 @@
-"""Predictions of a task for columns of texts with missing values.
+"""Predict text columns with missing values.
 
 Comment letters: N rows.
 """
@@ -70,7 +70,7 @@ class TaskMethod:
         return list(self.columns.values() if isinstance(self.columns, Mapping) else self.columns)
 
     def answers(self, values: Sequence[Sequence], present: Sequence[bool]) -> pyarrow.Table | None:
-        """Return predictions as columns (N,). If all rows are without text, return None.
+        """Return predictions as columns (N,). Return None when all rows are without text.
 
         Args:
             values: Values for the columns in `names`, each with shape (N,).
@@ -127,7 +127,7 @@ class TaskMethod:
 
 
 def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
-    """Check that all values in a row are texts or lists of texts, and that they are not blank.
+    """Check that all values in a row are texts or lists of texts, without blank texts.
 
     Args:
         row: Values of the columns `names`.

@@ -1,4 +1,4 @@
-"""A corpus on disk: documents as token ids in verified files that can be larger than memory."""
+"""A corpus on disk: documents as token ids in verified files, which can be larger than memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Part = Annotated[tuple[int, int], Rule(_is_part, "(i, n) with i from 0 to n - 1"
 
 
 class PretrainingCorpus:
-    """Documents that are tokenized once and stored in files, for pretraining with `fit`.
+    """Documents to tokenize once and store in files, for pretraining with `fit`.
 
     The files only contain numbers and have checksums. Training reads tokens for each batch from
     disk, so that a corpus can be larger than memory. Pass it to `MaskedLM`,
@@ -93,7 +93,7 @@ class PretrainingCorpus:
         self.num_shards = len(shards)
         self.vocabulary_size = self.manifest["tokenizer"]["vocabulary_size"]
         self.sha256 = self.manifest["sha256"]
-        self._compared: set[int] = set()  # indices of files whose checksums were verified
+        self._compared: set[int] = set()  # indices for files with verified checksums
 
     @classmethod
     @validate_arguments
@@ -114,7 +114,7 @@ class PretrainingCorpus:
         one part each. Then use `join` to combine all parts.
 
         Args:
-            folder: Path. Output folder. This should not be used for other files.
+            folder: Path. Output folder. This folder should not be used for other files.
             paths: Paths of the text files, in UTF-8 and optionally compressed by gzip. A document
                 with more than 16 million characters is split.
             tokenizer: Tokenizer of the model to pretrain.
@@ -177,7 +177,7 @@ class PretrainingCorpus:
         method again to continue. The parts are not needed afterwards.
 
         Args:
-            folder: Path. Output folder. This should not be used for other files.
+            folder: Path. Output folder. This folder should not be used for other files.
             parts: Folders with all parts, in any order.
             verbose: 0 to disable the output. By default, this prints progress and speed.
 
@@ -209,7 +209,7 @@ class PretrainingCorpus:
         )
 
     def verify(self) -> None:
-        """Read all files and verify their checksums.
+        """Read all files to verify their checksums.
 
         Raises:
             ValueError: If a file was damaged or changed.

@@ -1,4 +1,4 @@
-"""Read documents and their sentences from text files or from an iterable."""
+"""Read documents and sentences from text files or from an iterable."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Document(NamedTuple):
 class TextFiles:
     """Documents in text files that have one sentence per line and blank lines between documents.
 
-    Documents also end when a file ends. Files that end with `.gz` are decompressed.
+    Documents also end when a file ends. Files ending with `.gz` will be decompressed.
 
     Args:
         paths: Paths of the files, in UTF-8.
@@ -99,7 +99,7 @@ class TextFiles:
             offset = 0
 
     def _check_place(self, position: Sequence[int]) -> None:
-        """Raise an error if no file has the position. The size of compressed files is unknown."""
+        """Raise an error when no file contains this position, if file sizes are known."""
         right = len(position) == 2 and all(type(number) is int for number in position)
         if right and position[0] < len(self.paths):
             number, byte = position

@@ -31,7 +31,7 @@ class ShardExamples:
     Attributes:
         spans: Int64 array of shape (P, 2). Start and end positions of the spans.
         example_splits: Array of shape (R + 1,). Offsets of the examples in `spans`.
-        labels: Int32 array with shape (R,) for pairs. 1 if the second segment does not follow the
+        labels: Int32 array with shape (R,) for pairs. 1 when the second segment does not follow the
             first one, else 0. None for examples without labels.
         slot_splits: Array of shape (K + 1,). Offsets for the examples in a slot. Short examples
             share a slot, which counts as one example in a batch.
@@ -82,7 +82,7 @@ def full_sentences(shard: Shard, length: int) -> ShardExamples:
 
     Args:
         shard: Shard with documents.
-        length: Integer. Length of an example, including its start token and end tokens.
+        length: Integer. Example length, including start and end tokens.
 
     Source: Liu et al. 2019, section 4.2, FULL-SENTENCES.
 
@@ -165,7 +165,7 @@ def segment_pairs(
     In half of all pairs, the second segment does not follow the first one.
 
     Consecutive sentences fill an example, which is then split into two segments. In half of all
-    examples, the second segment does not follow the first one. For BERT, this segment comes from
+    examples, the second segment does not follow the first one. For BERT, this segment is taken from
     another document. The original sentences are then used for the next example. For ALBERT, the two
     segments are swapped. If both segments are too long, tokens are randomly removed from the start
     or end of the longer segment.
@@ -175,7 +175,7 @@ def segment_pairs(
         length: Integer. Length of an example, including its three special tokens.
         swapped: Boolean. Whether to swap the segments instead of using another document.
         short_share: Float between 0 and 1. Fraction of examples to create with a smaller length.
-            Each has at least two tokens.
+            These examples have at least two tokens.
         rng: Random generator.
 
     Source: Devlin et al. 2019, appendix A.2, and `create_pretraining_data.py`, which was released
@@ -218,7 +218,7 @@ def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
     start, behind = chunk
     middle = _middle(chunk, rng)
     first = offsets[start], offsets[middle]
-    alone = len(documents) == 2  # the shard has no other document
+    alone = len(documents) == 2  # no other document in this shard
     if behind - start > 1 and (alone or rng.random() >= OTHER):
         return behind, first, (offsets[middle], offsets[behind]), 0
     if alone:

@@ -45,8 +45,8 @@ class Reader:
         corpus: Corpus to read.
         plan: Function to plan examples for a shard, called with the shard and a random generator.
         seed: Integer. Seed for the examples and their order.
-        windows: List with slot counts for all windows read so far. It is extended while reading,
-            and is used to find a slot without reading all previous windows.
+        windows: List with slot counts for all windows read so far. This list is extended while
+            reading, to find a slot without reading all previous windows again.
     """
 
     corpus: PretrainingCorpus
@@ -110,7 +110,7 @@ class CorpusBatches(Source):
     When using several workers, each worker only reads its own part of each batch.
 
     Args:
-        plan: `Plan`. Its `batch_size` is the total slot count for all workers.
+        plan: `Plan`. `batch_size` is the total slot count for all workers.
         maker: `BatchMaker`. Its preprocessor creates the examples.
         corpus: Corpus with the same tokenizer as the preprocessor.
     """
@@ -256,7 +256,7 @@ def read_examples(
         tokens of the first segment, "slot_sizes": examples of each slot}`, and "labels" for pairs.
 
     Raises:
-        ValueError: If the corpus contains an id that is not in the model's vocabulary.
+        ValueError: If the corpus contains ids that are not in the model's vocabulary.
     """
     start, end = (np.array([i]) for i in (tokenizer.start_token_id, tokenizer.end_token_id))
     parts, sizes, first_lengths, labels, slot_sizes = [], [], [], [], []

@@ -243,7 +243,7 @@ class Source(Protocol):
     part: Sequence[int] | None
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError if documents have changed while reading."""
+        """Raise a ValueError when documents have changed while reading."""
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         """Yield blocks of documents after a position."""

@@ -1,9 +1,9 @@
 """Pictures for predictions and training, as HTML in a notebook and as text in a terminal.
 
 `entities`, `answer`, `explanation`, `errors`, `class_report`, `attention` and `matches` return a
-`Picture`. It is displayed in notebooks and printed as text by `print`. To write it to a page, use
-`save`. `learning_curves`, `thresholds`, `coverage` and `confusion_matrix` plot with matplotlib and
-return axes.
+`Picture`. Notebooks display it, and `print` prints it as text. To write it to a page, use `save`.
+`learning_curves`, `thresholds`, `coverage` and `confusion_matrix` plot with matplotlib and return
+axes.
 
 Example:
     >>> import encoder_zoo as ez

@@ -100,7 +100,7 @@ def thresholds(
     """Plot precision and recall per label for all thresholds.
 
     A grey line is the current threshold. A dotted line shows the threshold with the best F1 score.
-    On the same examples, `tune_thresholds` would choose this threshold.
+    `tune_thresholds` would choose this threshold on the same examples.
 
     Args:
         model: A classifier with several labels per text or with two classes, or a model for
@@ -414,7 +414,7 @@ def errors(
 
 
 def _text(texts: list[list[bytes]], index: int) -> str:
-    """Write a text on one line. Texts in a pair are separated by a bar."""
+    """Write this text on a single line. Texts in a pair are separated by a bar."""
     return " | ".join(" ".join(column[index].decode().split()) for column in texts)
 
 
@@ -423,7 +423,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _table(title: str, rows: list[tuple]) -> Picture:
-    """Create a table with mistakes and a title."""
+    """Create a table to show mistakes below a title."""
     if not rows:
         return Picture(f"<p>{title}</p>", title)
     lines, cells = [title, f"{'predicted':20} {'true':20} text"], []

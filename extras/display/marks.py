@@ -32,7 +32,7 @@ SMALL = '<small style="font-size:.7em;font-weight:600;margin-left:.4em;opacity:.
 
 @dataclass(frozen=True)
 class Mark:
-    """Characters from `start` to `end` with a CSS style, a caption, and a prefix for terminals."""
+    """Characters from `start` to `end` with a CSS style, a caption, and a terminal prefix."""
 
     start: int
     end: int
@@ -51,8 +51,8 @@ def entities(
             joined by spaces.
         found: Results from `extract_entities`, or other dicts with "label", "start" and "end".
         true: True entities in the same format. Wrong entities get a red frame, and missing entities
-            get a dashed red line. In terminals, types are preceded by "!" and "?". For lists of
-            words, `found` and `true` can also contain one tag per word. Defaults to None.
+            get a dashed red line. Terminals show types after "!" and "?". For lists of words,
+            `found` and `true` can also contain one tag per word. Defaults to None.
 
     Raises:
         ValueError: If text and result counts differ, if entities are not in their text, or if they
@@ -103,11 +103,10 @@ def answer(
     Args:
         context: String. The context, as passed to `SpanQA.answer`.
         answers: Results of `SpanQA.answer`. When there are several answers (`top_k`), a blue line
-            marks the first answer. Words are darker when their scores are higher.
+            marks the first answer. Words with higher scores are darker.
         question: String. Question to print above the context. Defaults to None.
-        true: True answers in the format of SQuAD, as dicts with "text" and "answer_start". The
-            first one has a green line. In a terminal, it is printed on a separate line. Defaults to
-            None.
+        true: True answers in SQuAD format, as dicts with "text" and "answer_start". The first one
+            has a green line. In a terminal, it is printed on a separate line. Defaults to None.
 
     Raises:
         ValueError: If an answer is not in the text.
@@ -187,7 +186,7 @@ def _has_nested(spans: Iterable[tuple[int, int, str]]) -> bool:
 
 
 def _fits(start: int, end: int, mark: Mark, nested: bool) -> bool:
-    """Return whether a span can be drawn together with a mark."""
+    """Check whether a span can be drawn together with a mark."""
     if end <= mark.start or mark.end <= start:
         return True
     around = start <= mark.start and mark.end <= end
@@ -219,7 +218,7 @@ def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, in
 
 
 def marked(text: str, marks: list[Mark]) -> Picture:
-    """Return a text with marks. They must be in order and either separate or nested.
+    """Return a text with marks. Marks should be in order and either separate or nested.
 
     Args:
         text: String. The text.

@@ -16,7 +16,7 @@ from encoder_zoo.extras.display.picture import Picture
 BAR_WIDTH = 12  # characters in a terminal
 # Adjacent boxes are separate, and a line break creates two boxes.
 BOX = "margin:0 1px;-webkit-box-decoration-break:clone;box-decoration-break:clone;"
-# Letters, except in scripts without spaces. For these scripts, each token is shown separately.
+# Letters, except for scripts without spaces. For these scripts, each token is shown separately.
 WORD = re.compile(
     "[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff]+"
@@ -174,7 +174,7 @@ def _row(match: Match, query: str, document: str, color: str) -> str:
 
 
 def _lines(found: list[Match], query: str, document: str) -> list[str]:
-    """Return the matches with bars for a terminal."""
+    """Return matches with bars to show in a terminal."""
     tokens = [query[slice(*match.token)] for match in found]
     width = max(map(len, tokens), default=0)
     return [

@@ -53,7 +53,7 @@ class Picture:
         return Picture(self.html + other.html, f"{self.text}\n\n{other.text}")
 
     def show(self) -> None:
-        """Display the picture as HTML in a notebook. In scripts and loops, print it as text."""
+        """Display this picture as HTML in a notebook. In scripts and loops, print it as text."""
         try:
             from IPython.display import display
         except ImportError:
@@ -79,6 +79,6 @@ class Picture:
 
 
 def _is_page(path: pathlib.Path) -> bool:
-    """Check whether a file is a page written by `Picture.save`."""
+    """Check whether `Picture.save` has written this file."""
     with open(path, "rb") as file:
         return b'<meta name="generator" content="encoder_zoo">' in file.read(500)

@@ -77,7 +77,7 @@ class Columns(NamedTuple):
 
 
 class SpanPositions(NamedTuple):
-    """A start and an end position in a window, which can be an answer.
+    """Start and end positions in a window for a possible answer.
 
     Attributes:
         score: Sum of the outputs at the positions. For a beam, output for "no answer".
@@ -105,7 +105,7 @@ def _spans(
 ) -> list[SpanPositions]:
     """Return all spans in a window with the same characters as an answer.
 
-    Several tokens can have the same characters.
+    Several tokens can share the same characters.
     """
     inputs = example_inputs(model, examples, window)
     row, begin, length = (

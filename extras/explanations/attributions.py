@@ -49,7 +49,7 @@ TOLERANCE = 1e-3  # of the sum of all attributions
 
 SHARE = 0.01  # fraction of the tolerance for the shortest intervals: float32 rounds less
 
-MAX_POINTS = 1000  # maximum number of points, because outputs are not accurate enough to use more
+MAX_POINTS = 1000  # maximum number of points, because outputs are not accurate enough
 
 
 class Attribution(NamedTuple):
@@ -287,7 +287,7 @@ def values_and_gradients(function: Callable, x: np.ndarray) -> tuple[np.ndarray,
     """Compute function values (n,) and gradients for each row in x, (n, ...).
 
     Args:
-        function: Function that maps (n, ...) to (n,). Each value should only depend on its own row.
+        function: Function to map (n, ...) to (n,). Each value should only depend on its own row.
         x: Float32 array.
 
     Example:

@@ -1,7 +1,7 @@
-"""Read KerasHub presets without running code from them.
+"""Read KerasHub presets without running any code from them.
 
-The files name Python modules and classes. These modules are never imported. Class names are looked
-up in a table instead.
+The files name Python modules and classes. These modules are never imported. Instead, class names
+are looked up in a table.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def _class(name: str) -> type:
 
 
 def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) -> None:
-    """Raise a ValueError if a setting differs from the value that KerasHub hard-codes."""
+    """Raise a ValueError when a setting differs from a hard-coded value in KerasHub."""
     for name, value in built_in.items():
         found = getattr(model, name)
         same_function = name.endswith("activation") and ACTIVATIONS[found] is ACTIVATIONS[value]

@@ -65,8 +65,9 @@ def _blocks(block: str, projection: str, blocks: str = "blocks") -> dict[str, st
     """Return the groups in the h5 file for the attribute paths of Transformer blocks.
 
     Args:
-        block: String. Block group, with {} as placeholder for its index.
-        projection: String. Attention dense layer group, with {} as placeholder for its name.
+        block: String. Group for a block, with {} as placeholder for its index.
+        projection: String. Group for a dense layer in attention, with {} as placeholder for its
+            name.
         blocks: String. Backbone attribute that contains all blocks. Defaults to "blocks".
     """
     paths = {
@@ -267,7 +268,7 @@ KERAS_HUB = {
             },
             "decoder_blocks.{}.cross_norm": "transformer_decoder_{}/_cross_attention_layer_norm",
         },
-        heads={},  # KerasHub only has a task that generates texts
+        heads={},  # KerasHub only has a task for generating texts
         tokenizer="BartTokenizer",
         **_BYTE_BPE,
         arguments={"num_decoder_layers": "num_layers"},

@@ -154,7 +154,7 @@ class Tf1Checkpoint(Checkpoint):
             self.set_head(head, None, self.shapes[output][0])
 
     def _variables(self, size: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of all variables, after checking that they fit into `size` bytes."""
+        """Check that all variables fit into `size` bytes and return their shapes."""
         shapes = self._reader.get_variable_to_shape_map()
         self._dtypes = self._reader.get_variable_to_dtype_map()
         declared = sum(

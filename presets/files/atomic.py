@@ -1,8 +1,8 @@
 """Replace folders and files atomically, without losing user files.
 
 Each saved folder has a manifest that stores file checksums. Only files listed in this manifest will
-be replaced or deleted. All other files in the folder belong to the user and are kept. Links are not
-followed.
+be replaced or deleted. All other files in the folder belong to the user and will be kept. Links are
+not followed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Kind(NamedTuple):
 
     Attributes:
         name: String. The name for error messages, for example "an index".
-        is_written: Function to call with a manifest. It should return whether this manifest belongs
-            to this kind.
+        is_written: Function to call with a manifest. It should return whether the manifest
+            belongs to this kind.
         manifest: String. Name of the manifest file, which lists all other files.
         read: List of strings. Patterns of the file names that a reader opens. User files must not
             match them.
@@ -72,8 +72,8 @@ def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
         The path of the new folder.
 
     Raises:
-        ValueError: If the target is a mount point or a link, or if this would replace files saved
-            by other programs.
+        ValueError: If the target is a mount point or a link, or if files saved by other programs
+            would be replaced.
         OSError: If writing fails, for example because the disk is full.
 
     Example:
@@ -365,14 +365,14 @@ def _remove_leftovers(target: pathlib.Path) -> None:
 
 
 def remove_temporary(folder: pathlib.Path, names: str) -> None:
-    """Remove temporary folders that match a pattern and are not in use."""
+    """Remove unused temporary folders that match a pattern."""
     for path in folder.glob(f".{names}.saving-*"):
         if _is_temporary(path):
             shutil.rmtree(path)
 
 
 def _is_temporary(path: pathlib.Path) -> bool:
-    """Check whether a folder is temporary. User folders can have similar names."""
+    """Check whether this folder is temporary. User folders can have similar names."""
     return not path.is_symlink() and (path / _TEMPORARY).is_file()
 
 
@@ -412,7 +412,7 @@ def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> Non
         elif name not in owned and not there.exists():
             there.parent.mkdir(parents=True, exist_ok=True)
             _link(path, there)
-    for path, there in reversed(folders):  # last, because a folder can be read-only
+    for path, there in reversed(folders):  # comes last, because folders can be read-only
         shutil.copystat(path, there)
 
 

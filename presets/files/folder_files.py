@@ -72,7 +72,7 @@ class FolderFiles:
             inside: String. Path to the subfolder that contains the file. Defaults to "".
 
         Raises:
-            ValueError: If `name` is invalid, or if the file does not exist.
+            ValueError: If `name` is invalid or the file does not exist.
         """
         if not is_plain(name):
             raise invalid(str(named_in or self.path), name, "the name of a file in the preset")
@@ -202,5 +202,5 @@ def is_plain(name: object) -> bool:
 
 
 def size_of(file: BinaryIO) -> int:
-    """Return the size of an open file in bytes and move to its end."""
+    """Return an open file's size in bytes and move to its end."""
     return file.seek(0, os.SEEK_END)

@@ -114,7 +114,9 @@ def json_bytes(value: object) -> bytes:
 
 
 def json_files(files: Mapping[str, object]) -> dict[str, bytes]:
-    """Encode the contents of several files. Bytes are not changed, other values become JSON.
+    """Encode the contents of several files.
+
+    Bytes are kept as they are, and other values are converted to JSON.
 
     Args:
         files: Dictionary that maps file names to their contents.

@@ -154,7 +154,7 @@ def checksum_of(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b
 
 
 def digest(manifest: Mapping) -> str:
-    """Compute a manifest checksum that ignores its `sha256` field.
+    """Compute a manifest checksum without its `sha256` field.
 
     Example:
         >>> digest({"format": 1, "sha256": "..."}) == digest({"format": 1})

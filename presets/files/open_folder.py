@@ -24,9 +24,9 @@ class OpenFolder(FolderFiles):
     """Open a consistent version of all files in a local folder.
 
     Without a handle, files would be opened by path. When a writer replaces the folder at the same
-    time (see `replacing`), a reader could mix two versions. To avoid this, this class opens the
-    folder first and then opens every file relative to its handle. The files can still be read after
-    the folder is replaced or deleted.
+    time (see `replacing`), a reader could mix two versions. For this reason, this class opens the
+    folder first and then opens all files relative to its handle. Files can still be read after
+    replacing or deleting the folder.
 
     Args:
         path: String or path. The folder to open.
@@ -40,8 +40,8 @@ class OpenFolder(FolderFiles):
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If a file is not a regular file, is a Git LFS pointer or links to a path outside
-            this preset, or if other processes keep replacing the folder.
+        ValueError: If any file is not regular, is a Git LFS pointer or links to a path outside this
+            preset, or if other processes keep replacing the folder.
 
     Example:
         >>> import tempfile
@@ -121,7 +121,7 @@ class OpenFolder(FolderFiles):
         return [f"{name}/{inner}" for name in found for inner in self._list(name)]
 
     def _list(self, folder: str) -> list[str]:
-        """List all names in a subfolder. Files and deleted folders return an empty list."""
+        """List all names in this subfolder. Files and deleted folders return an empty list."""
         try:
             if self._handle is None:
                 return sorted(os.listdir(self.path / folder))
@@ -250,6 +250,6 @@ class InputFiles:
 
 
 def _version(state: os.stat_result) -> tuple:
-    # The change time (ctime) is set by the system, so nobody can reset it.
+    # The system sets the change time (ctime), so nobody can reset it.
     times = state.st_mtime_ns, state.st_ctime_ns
     return state.st_dev, state.st_ino, state.st_size, *times

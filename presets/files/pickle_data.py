@@ -2,7 +2,7 @@
 
 A pickle is a program for a stack machine, and Python's `pickle` runs any program. This interpreter
 only supports instructions for dictionaries that contain tensors, and globals allowed by the caller.
-If a pickle calls a global, a function of this package is called instead.
+When a pickle calls a global, this calls a function from this package instead.
 
 Source: `pickletools` in Python's standard library describes the instructions.
 """
@@ -89,7 +89,7 @@ class PickleStream:
         self._block_start, self._used = start, 0
 
     def take_line(self) -> str:
-        """Read a line of ASCII text, without its line break."""
+        """Read a line of ASCII text without its line break."""
         line = b""
         while (sign := self.take(1)) != b"\n":
             line += sign
@@ -107,8 +107,9 @@ class PickleInterpreter:
 
     Args:
         stream: `PickleStream` of one or several pickles.
-        globals: Dictionary with all globals to allow in a pickle. Each is mapped to the function to
-            call instead, or to None to reject calls. By default, no globals are allowed.
+        globals: Dictionary with all globals to allow in a pickle. It maps each global to the
+            function to call instead, or to None to reject calls. By default, no globals are
+            allowed.
         persistent: Function that converts a persistent id to a value. Defaults to None.
 
     Example:

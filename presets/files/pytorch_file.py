@@ -24,7 +24,7 @@ class PyTorchFile:
     """Read the tensors of a torch.save file.
 
     The constructor only reads the pickles, which contain tensor shapes and offsets. They are
-    interpreted as plain data. Files with other contents are rejected.
+    interpreted as plain data. Other file contents are rejected.
 
     Args:
         file: Seekable binary file. Its `name` is used in error messages.

@@ -34,7 +34,7 @@ _COUNT_BYTES = 8
 
 
 def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
-    """Find all storages in a file. The format is detected from the first bytes.
+    """Find all storages in this file. The format is detected from the first bytes.
 
     Raises:
         ValueError: If the file is truncated, or if it was not written by `torch.save`.
@@ -260,7 +260,7 @@ class TensorPickle:
         source: `FileBytes` for error messages.
 
     Attributes:
-        storages: Dictionary that maps keys to the storages in the pickle.
+        storages: Dictionary that maps keys to storages in this pickle.
     """
 
     def __init__(self, source: FileBytes):

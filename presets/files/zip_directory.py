@@ -91,7 +91,7 @@ class ZipDirectory:
         self._check_layout()
 
     def content_start(self, name: str) -> int:
-        """Check an entry header and return the offset at which its content starts.
+        """Check an entry header and return the offset to its content.
 
         Raises:
             ValueError: If the entry header does not match the directory.

@@ -38,7 +38,7 @@ _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 class Checkpoint(ABC):
     """A checkpoint of any format with tensor names of the Hugging Face format.
 
-    As a context manager, it closes all files at the end and raises an error when any file has
+    As a context manager, this closes all files at the end and raises an error when any file has
     changed.
 
     Attributes:
@@ -194,8 +194,8 @@ def numbered(names: Mapping[str, str], indices: Mapping[str, Sequence[int]]) -> 
 
     Args:
         names: Dict {attribute path in the backbone: name in the checkpoint}.
-        indices: Dict {attribute with a list of blocks: indices of its blocks}. The position of an
-            index in the list is the index in the checkpoint.
+        indices: Dict {attribute with a list of blocks: block indices}. The position of an index in
+            the list is the index in the checkpoint.
 
     Example:
         >>> names = {"norm": "LayerNorm", "blocks.{}.dense": "layer.{}.fc"}
@@ -303,7 +303,7 @@ def copy(
 
 
 def stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:
-    """Convert a weight or its transpose to an array for a file."""
+    """Convert a weight or its transpose to an array to store in a file."""
     value = whole_array(weight)
     return np.ascontiguousarray(value.T if transposed else value, dtype)
 

@@ -132,7 +132,7 @@ def of_sentence_transformers(
 ) -> dict[str, object]:
     """Read MultiVectorEncoder settings from its Transformer, mask and prompts.
 
-    A prompt that is a single token becomes a marker.
+    Prompts with a single token become markers.
 
     Args:
         files: `FolderFiles` for the encoder.
@@ -244,7 +244,7 @@ def _prompts(files: FolderFiles) -> dict[str, str]:
 def _marker(prompt: str, tokenizer) -> str | None:
     """Return a prompt as a marker, or None.
 
-    A prompt is a marker when tokenization gives a single token and does not affect the text that
+    A prompt is a marker when it is tokenized to a single token and does not affect the text that
     follows.
     """
     contents = {token["content"] for token in tokenizer.added_tokens}

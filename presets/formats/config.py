@@ -35,7 +35,7 @@ _COUNT = Rule(
     lambda v: v is None or (type(v) is int and 0 <= v <= MAX_CLASSES),
     f"a number of classes up to {MAX_CLASSES}, or null",
 )
-# Fields of config.json for all families.
+# config.json fields for all families.
 COMMON = {
     "architectures": _NAMES,
     "id2label": _LABELS,
@@ -110,7 +110,7 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
         return
     is_object = isinstance(numbers, Mapping)
     if names and is_object and all(re.fullmatch(r"LABEL_\d+", str(name)) for name in numbers):
-        return  # default names, which remain when only `config.id2label` is set
+        return  # default names, which are used when only `config.id2label` is set
     # Some files store the ids as strings.
     found = {label: str(number) for label, number in numbers.items()} if is_object else {}
     if names:
@@ -211,7 +211,7 @@ def check_sizes(
     path: pathlib.Path,
     max_bytes: int,
 ) -> None:
-    """Compare the sizes in a configuration with the weights, and check a memory limit.
+    """Compare configured sizes with the weights, and check a memory limit.
 
     This function is called before allocating memory for the model.
 

@@ -43,8 +43,8 @@ _TYPES = "sentence_transformers.models."
 class EmbeddingFolder(FolderFormat):
     """The folder of a SentenceTransformer for `TextEmbedder`.
 
-    A folder without `modules.json` contains only an encoder. When this happens, default pooling is
-    used and a warning is logged.
+    A folder without `modules.json` contains only an encoder. In this case, this uses default
+    pooling and logs a warning.
     """
 
     opened_by = "SentenceTransformer"

@@ -28,7 +28,7 @@ from encoder_zoo.presets.formats.huggingface import open_weights
 from encoder_zoo.presets.formats.preset_files import CONFIG, SAFETENSORS
 from encoder_zoo.presets.formats.sentence_transformers import Module, of_kind
 
-# The pooled vectors are concatenated in this order.
+# Pooled vectors are concatenated in this order.
 POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -228,7 +228,7 @@ def _module_config(files: FolderFiles, module: Module) -> tuple[dict, object]:
 
 
 def _check_fields(config: Mapping, known: tuple[str, ...], path: object) -> None:
-    """Raise an error for unknown fields, because they may change the outputs."""
+    """Raise an error for unknown fields, because they may affect outputs."""
     if unknown := [name for name in config if name not in known]:
         raise ValueError(f"{path}: unknown field {shown(unknown[0])}. Expected {', '.join(known)}.")
 
@@ -344,7 +344,7 @@ def dense_files(
         A dict from file paths to their contents.
 
     Raises:
-        ValueError: If sentence-transformers does not support a layer's activation.
+        ValueError: If sentence-transformers does not support all activations.
     """
     files: dict[str, object] = {}
     for i, (layer, path) in enumerate(zip(layers, paths, strict=True)):

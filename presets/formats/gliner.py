@@ -2,7 +2,7 @@
 
 Each folder contains `gliner_config.json` (including the encoder configuration), the weights, and a
 tokenizer. All encoder tensors have a prefix. Folders of older versions only contain the name of the
-encoder. In this case, the encoder configuration and tokenizer are downloaded from the hub.
+encoder. In this case, this downloads the encoder's configuration and tokenizer from the hub.
 """
 
 from __future__ import annotations
@@ -196,9 +196,9 @@ def read_encoder(
 
 
 class GlinerCheckpoint(HuggingFaceCheckpoint):
-    """A gliner folder with an encoder and the layers that follow it.
+    """A gliner folder with an encoder and all layers that follow it.
 
-    Layer names are the same as in gliner.
+    Layers have the same names as in gliner.
 
     Args:
         files: `FolderFiles` for the folder.

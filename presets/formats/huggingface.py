@@ -135,7 +135,7 @@ def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
 
 
 def _shards(files: FolderFiles, index: str) -> list[BinaryIO]:
-    """Open the files that are listed in an index."""
+    """Open all files listed in an index."""
     names = files.read_json(index).get("weight_map")
     field = f"{files.path / index}: weight_map"
     if not isinstance(names, dict) or not names:

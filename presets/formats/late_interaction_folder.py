@@ -1,7 +1,7 @@
 """Read and write the folders of late interaction models.
 
 Four layouts are read: ColBERT, PyLate, sentence-transformers since version 6, and BGE-M3. Otherwise
-it writes the PyLate layout, which sentence-transformers also reads. If the first token has no
+this writes the PyLate layout, which sentence-transformers can also read. If the first token has no
 vector, this writes the BGE-M3 layout. Any encoder or text embedding model can become a late
 interaction model with a new projection.
 """
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-# Default markers for models without markers, as in PyLate. Each marker is one token, including its
-# space.
+# Default markers for models without markers, as in PyLate. Each marker with its space is a single
+# token.
 NEW_MARKERS = {"query_marker": "[Q] ", "document_marker": "[D] "}
 _STANFORD, _PYLATE, _ST, _ENCODER = "HF_ColBERT", "ColBERT", "MultiVectorEncoder", "encoder"
 _BGE_M3 = "BGE-M3"

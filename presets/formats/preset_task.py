@@ -113,7 +113,7 @@ class FolderFormat:
         return {}
 
     def config_fields(self, task: PresetTask) -> dict[str, object]:
-        """Return the config.json fields for the settings of a head.
+        """Return config.json fields for head settings.
 
         Raises:
             ValueError: If a setting cannot be stored.
@@ -156,8 +156,7 @@ class TaskRecord:
         only_saved_model: String or None. Feature that can only be exported as a SavedModel. For
             such a task, `for_cpu` converts only the backbone, with the output "sequence_output".
             Defaults to None.
-        file_advice: String. Last part to use in error messages when a path was passed instead of
-            texts.
+        file_advice: String. Last part of error messages for paths that are passed instead of texts.
         folder: `FolderFormat` of its presets. Defaults to the format of transformers.
         learning_rate: Float or None. Peak of the default learning rate. None means the value of the
             family. Defaults to None.
@@ -231,8 +230,7 @@ class PresetTask(Protocol):
         num_classes: Integer or None. Number of classes.
         new_head: Tuple of arrays or None. Initial weights of a new head. None means that the
             checkpoint contains a head.
-        kept_weights: Dict from tensor names to values in the checkpoint, for a head that `fit`
-            builds.
+        kept_weights: Dict from tensor names to checkpoint values, for heads built by `fit`.
         given_head: Layer that users pass to replace the family's head, or None.
         weights_before_adapters: Dict of arrays. See `adapters.weights_before_adapters`.
         head: Layers to apply after the backbone, or None.
@@ -274,8 +272,8 @@ class PresetTask(Protocol):
     def kept_classes(self, config: dict) -> list[int | None] | None:
         """Return each label's row in a checkpoint head, for heads with partly different labels.
 
-        The row of a new label is None. This will be None when the head is used without changes or
-        not used at all.
+        For new labels, this is None. This will be None when the head is used without changes or not
+        used at all.
         """
 
     def train_pooler(self) -> None:

@@ -397,7 +397,7 @@ def check_case(files: FolderFiles, tokenizer) -> None:
         tokenizer: Tokenizer from the same files.
 
     Raises:
-        ValueError: If `do_lower_case` is true, but the tokenizer keeps upper case.
+        ValueError: If `do_lower_case` is set, but the tokenizer keeps upper case.
     """
     name, settings = transformer_settings(files)
     if settings.get("do_lower_case") and not getattr(tokenizer, "lowercase", False):

@@ -1,8 +1,8 @@
 """Read and write the folders of SparseEncoder models from sentence-transformers.
 
 The layout of versions 5.0 to 5.3 is written. Later versions also read it. Token weights are stored
-in `sparse_linear.pt`, as in BGE-M3. If the model has a second encoder for queries, the document
-encoder is written to the root, where transformers finds it, and the query encoder to a subfolder.
+in `sparse_linear.pt`, as in BGE-M3. When queries use a second encoder, the document encoder is
+written to the root, so that transformers can find it, and the query encoder to a subfolder.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ logger = logging.getLogger("encoder_zoo")
 
 SIMILARITIES = ("dot", "cosine")
 TOKEN_WEIGHTS = "token_weights"
-# Similarities of the text and token vectors that BGE-M3 has in addition to token weights.
+# Similarities for text and token vectors, which BGE-M3 has in addition to token weights.
 THEIRS_OF_VECTORS = ("cosine", "euclidean", "manhattan", "maxsim", "MaxSim", "meanmaxsim")
 _TYPES = "sentence_transformers.sparse_encoder.models."
 _ROUTER = "sentence_transformers.models.Router"
@@ -64,7 +64,7 @@ QUERY_MODEL = "query_0_MLMTransformer"  # folder of a query encoder
 
 
 class SparseFolder(FolderFormat):
-    """The folder of a SparseEncoder from sentence-transformers, or of BGE-M3, for `SparseEncoder`.
+    """SparseEncoder folders from sentence-transformers or BGE-M3.
 
     Args:
         load_table_class: Function that imports the class for a table of query term weights.
@@ -281,7 +281,7 @@ def _restore_query_table(
         values = float_values(weights.tensor("weight"))
     if not allow_nonfinite:
         check_weights(values, path, "Pass allow_nonfinite=True to load it anyway.")
-    # Embeddings can have extra rows without tokens. They do not occur in queries.
+    # Embeddings can have extra rows that are not used for tokens. They do not occur in queries.
     weight.assign(np.pad(values, (0, weight.shape[0] - len(values))))
 
 
@@ -376,7 +376,7 @@ def _query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str,
     This does not include configuration, weights or tokenizer for a second encoder.
 
     Returns:
-        A tuple of a list of the module folders and a dict from file paths to contents.
+        A tuple (list of module folders, dict from file paths to contents).
     """
     queries = task.query_encoder
     if isinstance(queries, keras.Model):

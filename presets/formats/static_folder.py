@@ -1,8 +1,8 @@
 """Read and write folders of static embeddings from sentence-transformers and model2vec.
 
 A table has one row per token. In compressed tables, several tokens share a row, and a mapping and
-weights select and scale it. It writes model2vec files together with sentence-transformers files, so
-both libraries can open them.
+weights select and scale it. This writes model2vec files together with sentence-transformers files,
+to support both libraries.
 
 Dimensions in comments: V vocabulary, R rows, D vector size.
 """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 _BINARY = (".model", ".spm")  # SentencePiece models
-# Fields for special tokens without a role in versions 4 and 5 of transformers.
+# Fields for special tokens without a role in transformers versions 4 and 5.
 _FURTHER_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 _FURTHER_TOKENS += ("model_specific_special_tokens",)
 # Classes of transformers 5 that return segment ids by default.
@@ -43,8 +43,8 @@ class StoredTokenizer(NamedTuple):
     def arguments(self, family: Family | None) -> dict[str, object]:
         """Return the constructor arguments for text pairs, sides and the maximum length.
 
-        The arguments are read from the files. Missing values are the defaults of the class. Segment
-        ids are disabled for families without segments.
+        Arguments are read from these files. Missing values are the defaults of the class. For
+        families without segments, this disables segment ids.
 
         Args:
             family: `Family` for this model, or None if not known.
@@ -186,7 +186,7 @@ def read_stored_tokenizer(
 
 
 def _of_single_texts(stored: StoredTokenizer) -> StoredTokenizer:
-    """Fix the template for text pairs in a model that never reads pairs.
+    """Fix the template for text pairs in models that never read pairs.
 
     In gliner folders, the template of DeBERTa has an additional start token before the second text.
     """
@@ -207,7 +207,7 @@ def _of_single_texts(stored: StoredTokenizer) -> StoredTokenizer:
 
 
 def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerFiles:
-    """Read the tokenizer files of a folder for a known class.
+    """Read tokenizer files in a folder for a known class.
 
     Args:
         files: `FolderFiles` for a preset.
