@@ -86,7 +86,7 @@ def similar_names(name: str, public: Iterable[str]) -> list[str]:
 
 
 def _of_a_family(name: str, public: list[str]) -> str | None:
-    """Return the class that replaces a class for one family."""
+    """Return the general class that replaces a class for one family."""
     for end, here in RENAMED.items():
         if name.endswith(end) and name.removesuffix(end) + here in public:
             return name.removesuffix(end) + here
