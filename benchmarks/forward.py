@@ -5,7 +5,7 @@
     python benchmarks/forward.py --parts
 
 Both sides use all-MiniLM-L6-v2 weights, unpadded ids, and one thread per CPU core. They run in
-turns, because this affects both sides when other programs use the machine. Results are medians in
+turns, so that other programs on the machine affect both sides equally. Results are medians in
 milliseconds. This package runs a TensorFlow graph for any batch size and length. "mixed_bfloat16"
 keeps weights in float32, as in training, and casts them on every pass. "bfloat16" stores weights in
 bfloat16, like torch. This script requires the extra `peers`.

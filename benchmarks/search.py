@@ -3,11 +3,11 @@
     python benchmarks/search.py
 
 Random vectors are used to measure time, because time does not depend on vector values. Sides run in
-turns, because this affects all sides when other programs use the machine. To measure recall, SQuAD
-questions (`qa/squad/dev.json`) and paragraphs are embedded together with Wikipedia paragraphs
-(`text/wikipedia_train.txt.gz`), using all-MiniLM-L6-v2 from a Python package. Recall is the
-fraction of the 10 nearest float32 vectors that are found. This script requires the extra `peers`
-and faiss-cpu.
+turns, so that other programs on the machine affect all sides equally. To measure recall, SQuAD
+questions (`qa/squad/dev.json`) are used to search SQuAD and Wikipedia paragraphs
+(`text/wikipedia_train.txt.gz`), with embeddings from all-MiniLM-L6-v2 in a Python package. Recall
+is the fraction of the 10 nearest float32 vectors that are found. This script requires the extra
+`peers` and faiss-cpu.
 """
 
 import argparse

@@ -7,9 +7,9 @@
 `speed` loads one checkpoint (all-MiniLM-L6-v2 from a Python package, with a random head) in three
 ways: as a SavedModel exported by this package, in a text-classification pipeline in transformers on
 torch, and as an ONNX file exported by this package on onnxruntime, with a transformers tokenizer.
-All of them map texts to labels. They run in turns for each sentence and each batch, because this
-affects all of them when other programs use the machine. This requires the extra `peers`,
-onnxruntime, onnx and tf2onnx.
+All of them map texts to labels. They run in turns for each sentence and each batch, so that other
+programs on the machine affect all of them equally. This requires the extra `peers`, onnxruntime,
+onnx and tf2onnx.
 
 `load` calls a SavedModel from many threads to find entities in texts with 1 to 512 words. This
 compares all results to `extract_entities`, and monitors memory and new graphs.

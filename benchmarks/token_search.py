@@ -3,10 +3,10 @@
     python benchmarks/token_search.py
 
 To measure time, random token vectors are created by adding noise to one of 30,000 word vectors.
-Sides run in turns, because this affects all sides when other programs use the machine. "CPU" counts
-all threads in the process. faiss does not support documents with several vectors. For this reason,
-its exact index is used to find the 1,000 nearest tokens for each query token, and only their
-products are summed.
+Sides run in turns, so that other programs on the machine affect all sides equally. "CPU" counts all
+threads in the process. faiss does not support documents with several vectors. For this reason, its
+exact index is used to find the 1,000 nearest tokens for each query token, and only their products
+are summed.
 
 To measure recall, SQuAD questions (`qa/squad/dev.json`) and paragraphs are embedded together with
 Wikipedia paragraphs (`text/wikipedia_train.txt.gz`), using all-MiniLM-L6-v2 from a Python package

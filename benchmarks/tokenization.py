@@ -3,8 +3,8 @@
     python benchmarks/tokenization.py
 
 All tokenizers process the same texts. The fastest of several rounds is used. Tokenizers run in
-turns, because this affects all of them when other programs use the machine. A second table measures
-how fast texts are converted to padded model inputs. This script requires the extra `peers`.
+turns, so that other programs on the machine affect all of them equally. A second table measures how
+fast texts are converted to padded model inputs. This script requires the extra `peers`.
 
 To provide the data, set `ENCODER_ZOO_DATA` to a folder with `sst2/train.tsv`,
 `text/wikipedia_train.txt.gz`, `multilingual/lines.txt` and the GPT-2 files

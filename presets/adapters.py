@@ -282,7 +282,7 @@ def _chosen_layers(
 ) -> tuple[dict[str, keras.layers.Dense], list[str]]:
     """Select the layers with low-rank updates.
 
-    Like in peft, a `target_modules` list selects layers even when tensors are missing. Regular
+    As in peft, a `target_modules` list selects layers even when tensors are missing. Regular
     expressions are not evaluated. Instead, layers with tensors in the file will be selected.
 
     Returns:

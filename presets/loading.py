@@ -245,7 +245,7 @@ def read_task_tokenizer(
     """Load the tokenizer and add all new tokens.
 
     Returns:
-        The tokenizer, or None if no tokenizer was found. In this case, this logs a warning.
+        The tokenizer, or None if no tokenizer was found. In this case, a warning is logged.
 
     Raises:
         FileNotFoundError: If tokenizer files are missing and no preprocessor was passed.

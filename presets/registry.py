@@ -43,7 +43,7 @@ class PresetInfo(NamedTuple):
 
 
 class PresetTable(Sequence[PresetInfo]):
-    """The rows of `list_presets()`. This displays a table, also in notebooks."""
+    """The rows of `list_presets()`. The result is displayed as a table, also in notebooks."""
 
     def __init__(self, rows: list[PresetInfo]):
         self._rows = rows

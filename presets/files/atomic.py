@@ -60,8 +60,8 @@ def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
     """Replace a folder atomically with new contents written inside a `with` block.
 
     The new folder is written next to the target and flushed to disk. Then the two folders are
-    exchanged. Files listed in the target's manifest are replaced. If they were modified, this logs
-    a warning. All other files and folders are kept. If the block fails, the target will not be
+    exchanged. Files listed in the target's manifest are replaced. A warning is logged if they were
+    modified. All other files and folders are kept. If the block fails, the target will not be
     changed.
 
     Args:
@@ -155,7 +155,7 @@ def replacing_file(
 def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
     """Delete all files listed in a manifest. Empty folders are removed, too.
 
-    This keeps modified files and links, and logs a warning. This does not change folders without
+    Modified files and links are kept, and a warning is logged. This does not change folders without
     this kind of manifest.
     """
     target = pathlib.Path(folder)
@@ -481,7 +481,7 @@ def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
 
 
 def _convert_error(error: Exception) -> OSError | None:
-    """Convert an error to an OSError. Some libraries only mention this code in their message."""
+    """Convert an error to an OSError. Some libraries only mention the error code in their message."""
     if isinstance(error, OSError) and error.errno:
         return error
     number = re.search(r"\b(?:os error|errno =) (\d+)", str(error))  # safetensors, HDF5

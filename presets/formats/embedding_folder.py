@@ -43,8 +43,8 @@ _TYPES = "sentence_transformers.models."
 class EmbeddingFolder(FolderFormat):
     """The folder of a SentenceTransformer for `TextEmbedder`.
 
-    A folder without `modules.json` contains only an encoder. In this case, this uses default
-    pooling and logs a warning.
+    A folder without `modules.json` contains only an encoder. In this case, default pooling is used
+    and a warning is logged.
     """
 
     opened_by = "SentenceTransformer"

@@ -2,7 +2,7 @@
 
 Each folder contains `gliner_config.json` (including the encoder configuration), the weights, and a
 tokenizer. All encoder tensors have a prefix. Folders of older versions only contain the name of the
-encoder. In this case, this downloads the encoder's configuration and tokenizer from the hub.
+encoder. In this case, the encoder's configuration and tokenizer are downloaded from the hub.
 """
 
 from __future__ import annotations
