@@ -481,7 +481,7 @@ def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
 
 
 def _convert_error(error: Exception) -> OSError | None:
-    """Convert an error to an OSError. Some libraries only mention the error code in their message."""
+    """Convert an error to an OSError. Some libraries only mention its code in a message."""
     if isinstance(error, OSError) and error.errno:
         return error
     number = re.search(r"\b(?:os error|errno =) (\d+)", str(error))  # safetensors, HDF5
