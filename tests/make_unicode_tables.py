@@ -116,6 +116,41 @@ def word_characters() -> list[list[int]]:
     return ranges(lambda c: c != "@" and len(tokenizer.encode(c + "@").ids) == 1)
 
 
+def removed(pattern: str) -> Callable[[str], bool]:
+    """Return whether the library finds a character by a regular expression."""
+    from tokenizers import Regex, pre_tokenizers
+
+    found = pre_tokenizers.Split(Regex(pattern), "removed").pre_tokenize_str
+    return lambda c: not found(c)
+
+
+def scripts() -> list[list[int]]:
+    """Return [first, last, number] of the code points of a script, numbered from 2 on.
+
+    Code points that belong to any script, which the library never splits, are left out.
+    """
+    from tokenizers import pre_tokenizers
+
+    found = pre_tokenizers.UnicodeScripts().pre_tokenize_str
+    known: list[str] = []  # a character of each script
+    parts: list[list[int]] = []
+    last = ""  # the character before, if it has a script
+    for code_point in CODE_POINTS:
+        c = chr(code_point)
+        if not found(c):
+            last = ""
+            continue
+        if last and len(found(last + c)) == 1:
+            parts[-1][1] = code_point
+        else:
+            alike = (i for i, other in enumerate(known) if len(found(other + c)) == 1)
+            number = next(alike, len(known))
+            known += [c] if number == len(known) else []
+            parts.append([code_point, code_point, number + 2])
+        last = c
+    return parts
+
+
 def measure() -> dict:
     """Measure every table from the installed library `tokenizers`."""
     import tokenizers
@@ -140,6 +175,7 @@ def measure() -> dict:
     compatible = normalizers.NFKD().normalize_str
     whole = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]).normalize_str
     spaced = pre_tokenizers.WhitespaceSplit().pre_tokenize_str
+    digits = pre_tokenizers.Digits().pre_tokenize_str
     return {
         "source": f"tokenizers {tokenizers.__version__}",
         "dropped": ranges(lambda c: clean(c) == ""),
@@ -159,6 +195,10 @@ def measure() -> dict:
         **grapheme_classes(),
         "bpe_space": ranges(lambda c: not (joins("a")(c) or joins("1")(c) or joins("!")(c))),
         "word_character": word_characters(),
+        "pattern_word": ranges(removed(r"\w")),
+        "pattern_digit": ranges(removed(r"\d")),
+        "numeric": ranges(lambda c: len(digits("a" + c + "a")) == 3),
+        "script": scripts(),
     }
 
 

@@ -167,7 +167,7 @@ class FileTokenizer(ConfigFromSignature):
             unknown_id=self.unknown_id or 0,
             added_tokens=file["added_tokens"],
         )
-        return make_graph(steps, Model(file["model"]))
+        return make_graph(steps, Model(file["model"]), exact=True)
 
     def tokenize_with_offsets(self, texts: Any) -> tuple:
         """Return ids, starts and ends of the tokens as RaggedTensors of shape (N, None)."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable
 from types import NoneType
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.configuration import argument_defaults
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import array_ops, refuse_in_fork
 from encoder_zoo.common.reading import field_of, parse_json, reading
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
@@ -27,14 +29,12 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
 )
 from encoder_zoo.encoders.tokenizers.files.special_tokens import read_template
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
-from encoder_zoo.encoders.tokenizers.library import check_growth, check_merges
+from encoder_zoo.encoders.tokenizers.library import check_growth, check_merges, make_decoder
 from encoder_zoo.encoders.tokenizers.steps import (
     BYTE_TOKENS,
     SEQUENCES,
-    SPACE,
     flat_steps,
     model_type,
-    without_interpreter,
 )
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 FILE = "tokenizer.json"
+BEFORE = "\ue000"  # a token before the one to spell
 
 
 @serializable
@@ -135,9 +136,10 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         return True
 
     def _make_graph(self) -> TokenizerGraph:
-        if not self.steps.library_is_equal:
-            raise without_interpreter("normalizer", self.steps.normalizer)
-        return super()._make_graph()
+        refuse_in_fork()
+        from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
+
+        return make_graph(self.steps, self._model_in_texts(), exact=True)
 
     @functools.cached_property
     def _has_graph(self) -> bool:
@@ -174,27 +176,28 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         return [{**e, **self._entries.get(e["content"], {})} for e in super().special_entries()]
 
     @property
-    def _decoders(self) -> dict[str, Mapping]:
-        """Dict of types to steps of the decoder."""
+    def _decoders(self) -> list[dict]:
+        """Steps of the decoder."""
         decoder = self._file.get("decoder") or {}
-        return {step["type"]: step for step in decoder.get("decoders", [decoder]) if step}
+        return [step for step in decoder.get("decoders", [decoder]) if step]
+
+    @functools.cached_property
+    def _decode(self) -> Callable[[list[str]], str]:
+        """Function that joins tokens by the steps before Fuse. Later steps need whole texts."""
+        steps = itertools.takewhile(lambda step: step["type"] != "Fuse", self._decoders)
+        return make_decoder([*steps]) if self._decoders else " ".join
 
     def _text_of(self, token: str) -> bytes:
         """Return the text that the decoder produces for a token inside a text."""
-        decoders = self._decoders
+        decoders = {step["type"]: step for step in self._decoders}
         if "ByteLevel" in decoders:
             return spelled_bytes(token)
         if "ByteFallback" in decoders and token in BYTE_TOKENS:
             return bytes([BYTE_TOKENS.index(token)])
-        if decoders.keys() & {"Metaspace", "Replace"}:
-            return token.replace(SPACE, " ").encode()
-        if "BPEDecoder" in decoders:
-            suffix = decoders["BPEDecoder"]["suffix"]
-            is_end = suffix and token.endswith(suffix)
+        if suffix := decoders.get("BPEDecoder", {}).get("suffix"):
+            is_end = token.endswith(suffix)
             return (f"{token.removesuffix(suffix)} " if is_end else token).encode()
-        prefix = decoders.get("WordPiece", {}).get("prefix")
-        is_continued = prefix and token.startswith(prefix)
-        return (token[len(prefix) :] if is_continued else f" {token}").encode()
+        return self._decode([BEFORE, token]).removeprefix(BEFORE).encode()
 
     def spelling(self) -> list[bytes]:
         """Return the text of each id."""
@@ -205,7 +208,18 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         return self._text_of(token).startswith(b" ")
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
-        return array_ops.strings.strip(texts)
+        types = [step["type"] for step in self._decoders]
+        if "Fuse" not in types:
+            return array_ops.strings.strip(texts)
+        for step in self._decoders[types.index("Fuse") + 1 :]:
+            if step["type"] == "Strip":
+                content = re.escape(step["content"])
+                for end in (
+                    f"^({content}){{0,{step['start']}}}",
+                    f"({content}){{0,{step['stop']}}}$",
+                ):
+                    texts = array_ops.strings.regex_replace(texts, end, "")
+        return texts
 
     def _vocabulary_files(self) -> dict[str, str]:
         return {}

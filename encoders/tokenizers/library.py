@@ -7,7 +7,7 @@ import copy
 import functools
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -123,6 +123,27 @@ def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.n
     ids[: len(known)] = known
     ids[[made.token_to_id(content) for content in added]] = [t["id"] for t in added.values()]
     return made, ids
+
+
+def make_decoder(steps: Sequence[Mapping]) -> Callable[[list[str]], str]:
+    """Return the library's function that joins tokens by the steps of a decoder.
+
+    Example:
+        >>> make_decoder([{"type": "WordPiece", "prefix": "##", "cleanup": True}])(["un", "##do"])
+        'undo'
+    """
+    content = dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor"))
+    content["model"] = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
+    content["decoder"] = {"type": "Sequence", "decoders": steps}
+    made = tokenizers.Tokenizer.from_str(
+        json.dumps({"version": "1.0", **content, "added_tokens": []})
+    )
+
+    def decode(tokens: list[str]) -> str:
+        with reading("A token", "The steps of the decoder do not work for it."):
+            return made.decoder.decode(tokens)
+
+    return decode
 
 
 # Of errors where the library fails at texts, such as at a pattern that backtracks without end.

@@ -7,10 +7,10 @@ import tensorflow as tf
 from encoder_zoo.common.lazy import for_graphs
 from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
 from encoder_zoo.encoders.tokenizers.graphs.bertweet import BertweetGraph
-from encoder_zoo.encoders.tokenizers.graphs.byte_bpe import ByteBPEGraph
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import SentencePieceGraph
-from encoder_zoo.encoders.tokenizers.graphs.wordpiece import WordPieceGraph
+from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import SentencePieceGraph, has_its_words
+from encoder_zoo.encoders.tokenizers.graphs.steps_graph import StepsGraph
+from encoder_zoo.encoders.tokenizers.graphs.wordpiece import WordPieceGraph, has_bert_steps
 from encoder_zoo.encoders.tokenizers.steps import (
     WORD_END,
     Model,
@@ -20,42 +20,60 @@ from encoder_zoo.encoders.tokenizers.steps import (
 )
 
 _BPE = {"dropout": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
-# {graph: settings that its model must have}
-SETTINGS = {
-    WordPieceGraph: {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
-    ByteBPEGraph: {**_BPE, "byte_fallback": False, "fuse_unk": False},
-    SentencePieceGraph: {**_BPE, "ignore_merges": False, "fuse_unk": True},
-    BertweetGraph: {**_BPE, "end_of_word_suffix": WORD_END, "ignore_merges": False},
-}
+_CHARACTER_BPE = {**_BPE, "ignore_merges": False}
+_BYTE_BPE = {**_BPE, "byte_fallback": False, "fuse_unk": False}
+_WORDPIECE = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
 
 
-def make_graph(steps: Steps, model: Model) -> TokenizerGraph:
+def make_graph(steps: Steps, model: Model, exact: bool = False) -> TokenizerGraph:
     """Build the tables and graphs that execute steps and model.
+
+    Args:
+        steps: `Steps` to execute.
+        model: `Model` of the steps.
+        exact: Boolean. Whether ids and offsets must equal those of the library even if
+            `steps.library_is_equal` is False. Defaults to False.
 
     Raises:
         ValueError: If a step or the model has no interpreter in TensorFlow's operations.
     """
-    graph = choose_graph(steps, model)
-    settings = model_settings(model.settings, model.settings["type"])
-    for name, expected in SETTINGS[graph].items():
-        if settings.get(name, expected) != expected:
-            raise without_interpreter("model", [{name: settings[name]}])
+    check_model(steps, model)
+    graph = StepsGraph if exact and not steps.library_is_equal else choose_graph(steps, model)
     with tf.init_scope(), for_graphs():  # its tables belong to no graph of the user
         return graph(steps, model)
 
 
-def choose_graph(steps: Steps, model: Model) -> type[TokenizerGraph]:
-    """Return the class of the graph that executes a model after its words were found."""
+def check_model(steps: Steps, model: Model) -> None:
+    """Raise a ValueError if a setting of the model has no interpreter."""
     kind, vocabulary = model.settings["type"], model.settings["vocab"]
-    if kind == "WordPiece":
-        return WordPieceGraph
-    if kind not in ("BPE", "Unigram"):
-        raise without_interpreter("model", [{"type": kind}])
+    settings = model_settings(model.settings, kind)
     is_byte_level = "ByteLevel" in steps.types("pre_tokenizer")
-    if not (is_byte_level and set(byte_alphabet()) <= {*vocabulary}):
-        unknown = "unk_token" if kind == "BPE" else "unk_id"
-        if model.settings.get(unknown) is None:
-            raise without_interpreter("model", [{unknown: None}])
-    if is_byte_level:
-        return ByteBPEGraph
-    return BertweetGraph if model.settings.get("end_of_word_suffix") else SentencePieceGraph
+    needs_unknown = True
+    if kind == "BPE":
+        needs_unknown = not (is_byte_level and set(byte_alphabet()) <= {*vocabulary})
+        expected, unknown = _BYTE_BPE if is_byte_level else _CHARACTER_BPE, "unk_token"
+        if settings["end_of_word_suffix"] == WORD_END:
+            expected = {**expected, "end_of_word_suffix": WORD_END}
+    elif kind == "Unigram" and not is_byte_level:
+        expected, unknown = {}, "unk_id"
+    elif kind in ("WordPiece", "WordLevel") and not is_byte_level:
+        expected, unknown = _WORDPIECE if kind == "WordPiece" else {}, "unk_token"
+    else:
+        raise without_interpreter("model", [{"type": kind}])
+    for name, value in expected.items():
+        if settings.get(name, value) != value:
+            raise without_interpreter("model", [{name: settings[name]}])
+    if needs_unknown and settings.get(unknown, model.settings.get(unknown)) is None:
+        raise without_interpreter("model", [{unknown: None}])
+
+
+def choose_graph(steps: Steps, model: Model) -> type[TokenizerGraph]:
+    """Return the fastest graph that executes the steps."""
+    if model.settings.get("end_of_word_suffix"):
+        return BertweetGraph
+    if model.settings["type"] == "WordPiece" and has_bert_steps(steps):
+        return WordPieceGraph
+    fuses = model.settings["type"] == "Unigram" or model.settings.get("fuse_unk")
+    if model.settings["type"] in ("Unigram", "BPE") and fuses and has_its_words(steps):
+        return SentencePieceGraph
+    return StepsGraph

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 
+from encoder_zoo.encoders.tokenizers.graphs.patterns import make_finder
+from encoder_zoo.encoders.tokenizers.graphs.words import Words
 from encoder_zoo.encoders.tokenizers.steps import (
     COMPOSING,
     QUOTES,
     without_interpreter,
 )
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, members
+from encoder_zoo.encoders.tokenizers.text.characters import (
+    Characters,
+    CodePointTable,
+    members,
+)
 from encoder_zoo.encoders.tokenizers.text.charsmap import charsmap_rules
-from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
+from encoder_zoo.encoders.tokenizers.text.composition import UnicodeNormalizer
 from encoder_zoo.encoders.tokenizers.text.normalization import (
+    FIRST_COMPLEX,
+    expand_characters,
     folding_map,
+    is_special_token,
     normalize_quotation_marks,
     normalize_white_space,
 )
-from encoder_zoo.encoders.tokenizers.text.precompiled import CharacterMap, PrecompiledNormalizer
+from encoder_zoo.encoders.tokenizers.text.precompiled import (
+    CharacterMap,
+    Expansions,
+    PrecompiledNormalizer,
+)
+from encoder_zoo.encoders.tokenizers.text.ragged import shift_left
 
 Normalizer = Callable[[Characters], Characters]
 
@@ -29,56 +45,139 @@ def fold(lowercase: bool, keep_accents: bool) -> Normalizer:
     return CharacterMap(folding_map(lowercase, keep_accents))
 
 
-def replace_character(step: Mapping) -> Normalizer | None:
-    """Make the normalizer of a Replace of one character; None for other patterns."""
+def map_kind(kind: str, codes: Sequence[int] = ()) -> Normalizer:
+    """Make the normalizer that replaces the characters of a kind, or removes them."""
+    return CharacterMap(dict.fromkeys(np.flatnonzero(members(kind)).tolist(), codes))
+
+
+def replace(step: Mapping) -> Normalizer | None:
+    """Make the normalizer of a Replace. None if RE2 cannot express its pattern."""
+    content = [*map(ord, step["content"])]
     replaced = step["pattern"].get("String", "")
-    return (
-        CharacterMap({ord(replaced): [*map(ord, step["content"])]}) if len(replaced) == 1 else None
-    )
+    if len(replaced) == 1:
+        return CharacterMap({ord(replaced): content})
+    if (find := make_finder(step["pattern"])) is None:
+        return None
+    new = Expansions([content])
+
+    def apply(chars: Characters) -> Characters:
+        words = Words.from_texts(chars)
+        matched, first = find(chars, words.begins)
+        matched &= ~is_special_token(chars.codes)
+        # The new characters have the span of the last old one.
+        last = matched & shift_left(first, 1, True)
+        chars = chars._replace(codes=tf.where(last, FIRST_COMPLEX, chars.codes))
+        return _expanded(chars.where(last | ~matched), new)
+
+    return apply
+
+
+def _expanded(chars: Characters, expansions: Expansions) -> Characters:
+    """Replace complex characters by their expansions, and keep special tokens."""
+    return expand_characters(chars, expansions.flat, expansions.splits)
+
+
+def prepend(step: Mapping) -> Normalizer:
+    """Make the normalizer of a Prepend."""
+
+    def apply(chars: Characters) -> Characters:
+        words = Words.from_texts(chars)
+        for letter in reversed(step["prepend"]):
+            special = is_special_token(words.chars.codes)
+            words = words.insert(ord(letter), words.begins & ~special)
+        return words.chars
+
+    return apply
+
+
+def strip(step: Mapping) -> Normalizer:
+    """Make the normalizer of a Strip."""
+    spaces = CodePointTable(members("white_space").astype(np.int32))
+
+    def apply(chars: Characters) -> Characters:
+        text = tf.cumsum(tf.cast(Words.from_texts(chars).begins, tf.int32)) - 1
+        positions, num = tf.range(tf.size(text)), tf.size(text)
+        is_space = spaces(chars.codes) > 0
+        kept = tf.ones_like(is_space)
+        if step["strip_left"]:
+            first = tf.math.unsorted_segment_min(tf.where(is_space, num, positions), text, num)
+            kept &= positions >= tf.gather(first, text)
+        if step["strip_right"]:
+            last = tf.math.unsorted_segment_max(tf.where(is_space, -1, positions), text, num)
+            kept &= positions <= tf.gather(last, text)
+        return chars.where(kept)
+
+    return apply
+
+
+def normalize_bert(step: Mapping) -> Normalizer:
+    """Make the normalizer of BERT from the steps that it consists of."""
+    strips = step["lowercase"] if step["strip_accents"] is None else step["strip_accents"]
+    found: list[Normalizer] = []
+    if step["clean_text"]:
+        found += [map_kind("dropped"), map_kind("space", [ord(" ")])]
+    if step["handle_chinese_chars"]:
+        chinese = np.flatnonzero(members("chinese")).tolist()
+        found.append(CharacterMap({code: [ord(" "), code, ord(" ")] for code in chinese}))
+    if strips:
+        found += [UnicodeNormalizer("NFD"), map_kind("mark")]
+    if step["lowercase"]:
+        found.append(fold(lowercase=True, keep_accents=True))
+    return functools.partial(apply_all, found)
+
+
+def apply_all(normalizers: Sequence[Normalizer], chars: Characters) -> Characters:
+    """Apply normalizers one after the other."""
+    return functools.reduce(lambda chars, normalize: normalize(chars), normalizers, chars)
 
 
 NFKD, STRIP_ACCENTS, LOWERCASE = ({"type": t} for t in ("NFKD", "StripAccents", "Lowercase"))
+Run = tuple[Sequence[Mapping], Callable[[], Sequence[Normalizer]]]
 # Steps that one normalizer executes, the longest first.
-RUNS: tuple[tuple[Sequence[Mapping], Callable[[], Sequence[Normalizer]]], ...] = (
-    (COMPOSING, lambda: [normalize_white_space, NFCNormalizer()]),
+RUNS: tuple[Run, ...] = (
     ([NFKD, STRIP_ACCENTS, LOWERCASE], lambda: [fold(lowercase=True, keep_accents=False)]),
     ([NFKD, STRIP_ACCENTS], lambda: [fold(lowercase=False, keep_accents=False)]),
     (QUOTES, lambda: [normalize_quotation_marks]),
-    ([LOWERCASE], lambda: [fold(lowercase=True, keep_accents=True)]),
-    ([{"type": "NFC"}], lambda: [NFCNormalizer()]),
 )
+# It keeps white space, which words that are split at all white space do not contain.
+COMPOSED: Run = (COMPOSING, lambda: [normalize_white_space, UnicodeNormalizer()])
 # {type of a step: function that makes its normalizer, or None if it cannot execute the step}
 NORMALIZERS: dict[str, Callable[[Mapping], Normalizer | None]] = {
+    "BertNormalizer": normalize_bert,
+    "Lowercase": lambda step: fold(lowercase=True, keep_accents=True),
     "Precompiled": lambda step: PrecompiledNormalizer(charsmap_rules(step["precompiled_charsmap"])),
-    "Replace": replace_character,
-    "StripAccents": lambda step: CharacterMap({c: [] for c in np.flatnonzero(members("any_mark"))}),
+    "Prepend": prepend,
+    "Replace": replace,
+    "Strip": strip,
+    "StripAccents": lambda step: map_kind("any_mark"),
+    **dict.fromkeys(("NFC", "NFD", "NFKC", "NFKD"), lambda step: UnicodeNormalizer(step["type"])),
 }
 
 
-def make_normalizers(steps: Sequence[Mapping]) -> list[Normalizer]:
-    """Make the functions that execute the normalizer of tokenizer.json one after the other.
+def make_normalizer(steps: Sequence[Mapping], runs: Sequence[Run] = RUNS) -> Normalizer:
+    """Make the function that executes the normalizer of tokenizer.json.
 
     Args:
         steps: List of steps of the normalizer.
+        runs: Steps that one function executes, the longest first. Defaults to `RUNS`.
 
     Raises:
         ValueError: If no function executes a step.
 
     Example:
-        >>> import tensorflow as tf
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
-        >>> [lower] = make_normalizers([{"type": "Lowercase"}])
+        >>> lower = make_normalizer([{"type": "Lowercase"}])
         >>> lower(characters(tf.constant(["A"]))).codes.numpy().tolist()
         [97]
     """
     steps, found = list(steps), []
     while steps:
-        run = next((run for run in RUNS if steps[: len(run[0])] == [*run[0]]), None)
-        if run and not (found and {"type": "NFC"} in run[0]):  # with spans of characters as given
+        run = next((run for run in runs if steps[: len(run[0])] == [*run[0]]), None)
+        if run:
             found += run[1]()
         elif (one := NORMALIZERS.get(steps[0]["type"], lambda step: None)(steps[0])) is not None:
             found.append(one)
         else:
             raise without_interpreter("normalizer", steps[:1])
         del steps[: len(run[0]) if run else 1]
-    return found
+    return functools.partial(apply_all, found)

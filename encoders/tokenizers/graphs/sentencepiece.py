@@ -10,34 +10,36 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-from encoder_zoo.encoders.tokenizers.graphs.normalizers import make_normalizers
-from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
+from encoder_zoo.encoders.tokenizers.graphs.models import (
+    byte_ids,
+    fuses_unknown,
+    make_splitter,
+    spell_unknown,
+    token_ids,
+)
+from encoder_zoo.encoders.tokenizers.graphs.normalizers import COMPOSED, RUNS, make_normalizer
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     Tokens,
     WordTokens,
     are_single_tokens,
 )
-from encoder_zoo.encoders.tokenizers.segmentation.unigram import Unigram
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     MAX_SYMBOLS,
     WhitespaceWordLookup,
     WordTable,
 )
 from encoder_zoo.encoders.tokenizers.steps import (
-    BYTE_TOKENS,
     KEPT_WORDS,
     METASPACE,
     QUOTES,
     REPLACED_SPACE,
     SPACE,
     SPACE_PREPENDED,
-    without_interpreter,
 )
 from encoder_zoo.encoders.tokenizers.text.characters import (
     SPECIALS,
     Characters,
     CodePointTable,
-    encode_utf8,
     insert_spaces,
     members,
 )
@@ -49,7 +51,6 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
     row_ids,
     shift_left,
     shift_right,
-    span_indices,
 )
 
 if TYPE_CHECKING:
@@ -68,20 +69,17 @@ class SentencePieceGraph(TokenizerGraph):
 
     def __init__(self, steps: Steps, model: Model):
         super().__init__(steps, model)
-        check_words(steps)
         normalizer = list(steps.normalizer)
         if normalizer[-1:] == [REPLACED_SPACE]:  # the model numbers spaces like "▁"
             normalizer.pop()
             if normalizer[-1:] == [SPACE_PREPENDED]:
                 normalizer.pop()
-        self._normalizers = make_normalizers(normalizer)
+        self._normalizer = make_normalizer(normalizer, (COMPOSED, *RUNS))
         self._keeps_spaces, self._inserts_space = steps.keeps_spaces, steps.inserts_space
         self._words_depend = steps.words_depend
         self._splits_at_all_space = "WhitespaceSplit" in steps.types("pre_tokenizer")
-        byte_fallback, is_bpe = model.settings["byte_fallback"], model.settings["type"] == "BPE"
-        self._fuses = not (is_bpe and byte_fallback)
         ids = token_ids(model.settings)
-        self._bytes = tf.constant([ids[token] for token in BYTE_TOKENS]) if byte_fallback else None
+        self._bytes, self._fuses = byte_ids(model.settings), fuses_unknown(model.settings)
         words = self._make_model(steps, model.settings, ids)
         rules = lookup_rules(steps.normalizer) if self._splits_at_all_space else None
         self._word_lookup = WhitespaceWordLookup(words, *rules) if rules else None
@@ -99,7 +97,7 @@ class SentencePieceGraph(TokenizerGraph):
         words = words._replace(symbols=numbers[words.symbols])
         in_words = np.logical_and.reduceat(words.symbols != WHITE, words.starts)
         words, ids = words.where(in_words), ids[in_words]
-        self._model = self._make_splitter(model, all_ids, words, ids, int(numbers.max()) + 1)
+        self._model = make_splitter(model, words, ids, self.unknown_token_id)
         self._splits_words = self._tokens_stay_in_words(words)
         self.words_are_independent &= not self._keeps_spaces or self._splits_words
         if self._keeps_spaces:
@@ -109,23 +107,6 @@ class SentencePieceGraph(TokenizerGraph):
         self._word_table = WordTable(words.where(whole), ids[whole])
         names, special = dict(zip(found.values(), found, strict=True)), set(steps.skipped_ids)
         return {names[i].removeprefix(SPACE): i for i in ids[whole] if i not in special}
-
-    def _make_splitter(
-        self,
-        model: dict,
-        all_ids: dict[str, int],
-        words: PackedWords,
-        ids: np.ndarray,
-        num_symbols: int,
-    ) -> tf.Module:
-        """Return the Unigram or BPE model of the tokens that are found in texts."""
-        if model["type"] == "Unigram":
-            scores = [score for _, score in model["vocab"]]
-            return Unigram(words, ids, scores, self.unknown_token_id)
-        single = words.lengths == 1
-        symbol_ids = np.full(num_symbols, self.unknown_token_id)
-        symbol_ids[words.symbols[words.starts[single]]] = ids[single]
-        return BPE(symbol_ids, [" ".join(pair) for pair in model["merges"]], all_ids)
 
     def _tokens_stay_in_words(self, words: PackedWords) -> bool:
         """Return whether no token spans several words."""
@@ -177,12 +158,15 @@ class SentencePieceGraph(TokenizerGraph):
         rows = tf.gather(tokens, words)
         if self._bytes is not None:
             codes = tf.where(is_sign, ord(SPACE), tf.gather(chars.codes, owner))
-            ids, begins, ends, rows = self._with_bytes(codes, ids, begins, ends, rows)
+            ids, begins, ends, splits = spell_unknown(
+                self._bytes, self.unknown_token_id, codes, ids, begins, ends
+            )
+            rows = tf.gather(splits, rows)
         starts = tf.gather(chars.starts, tf.gather(owner, begins))
         return Tokens(ids, starts, tf.gather(chars.ends, tf.gather(owner, ends - 1)), rows)
 
     def _normalize(self, chars: Characters) -> Characters:
-        return functools.reduce(lambda chars, normalize: normalize(chars), self._normalizers, chars)
+        return self._normalizer(chars)
 
     def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
         if self._inserts_space or not as_words:
@@ -211,34 +195,6 @@ class SentencePieceGraph(TokenizerGraph):
             spaced |= first & shift_right(~solid, 1, False) & ~chars.row_starts() & ~special
         return solid, first, spaced
 
-    def _with_bytes(
-        self, codes: tf.Tensor, ids: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor, rows: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
-        """Replace unknown tokens by bytes, each with the span of the whole token."""
-        unknown = ids == self.unknown_token_id
-        unknown &= ~is_special_token(tf.gather(codes, begins))
-        indices, token, _ = span_indices(
-            tf.boolean_mask(begins, unknown), tf.boolean_mask(ends, unknown)
-        )
-        symbols, splits, _ = encode_utf8(tf.gather(codes, indices))
-        num_bytes = tf.math.segment_sum(splits[1:] - splits[:-1], token)
-        where = tf.where(unknown)
-        lengths = tf.tensor_scatter_nd_update(tf.ones_like(ids), where, num_bytes)
-        splits = tf.concat([[0], tf.cumsum(lengths)], 0)
-        owner = row_ids(splits, splits[-1])
-        ids = tf.gather(ids, owner)
-        is_byte = tf.where(tf.gather(unknown, owner))
-        ids = tf.tensor_scatter_nd_update(ids, is_byte, tf.gather(self._bytes, symbols))
-        return ids, tf.gather(begins, owner), tf.gather(ends, owner), tf.gather(splits, rows)
-
-
-def token_ids(model: Mapping) -> dict[str, int]:
-    """Return {token: id} of a Unigram or BPE model of tokenizer.json."""
-    vocabulary = model["vocab"]
-    if isinstance(vocabulary, dict):
-        return vocabulary
-    return {token: i for i, (token, _) in enumerate(vocabulary)}
-
 
 def lookup_rules(
     normalizer: Sequence[Mapping],
@@ -254,13 +210,10 @@ def lookup_rules(
     return charsmap_rules(charsmaps[0] if charsmaps else None), mapping, lowers
 
 
-def check_words(steps: Steps) -> None:
-    """Raise an error if the words are not those that begin with "▁"."""
+def has_its_words(steps: Steps) -> bool:
+    """Return whether the words are those that begin with "▁"."""
     if steps.keeps_spaces:
-        expected = [[], [KEPT_WORDS]]
-    elif steps.words_depend:
-        expected = [[METASPACE]]
-    else:
-        expected = [[{"type": "WhitespaceSplit"}, METASPACE]]
-    if steps.pre_tokenizer not in expected:
-        raise without_interpreter("pre_tokenizer", steps.pre_tokenizer)
+        ends = steps.normalizer[-1:] == [REPLACED_SPACE]
+        return ends and steps.pre_tokenizer in ([], [KEPT_WORDS]) and not steps.trims
+    split = [] if steps.words_depend else [{"type": "WhitespaceSplit"}]
+    return steps.pre_tokenizer == [*split, METASPACE] and not steps.trims

@@ -14,7 +14,6 @@ from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import bert_w
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens, WordTokens
 from encoder_zoo.encoders.tokenizers.segmentation.unigram import Trie
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import WholeWordLookup, WordTable
-from encoder_zoo.encoders.tokenizers.steps import without_interpreter
 from encoder_zoo.encoders.tokenizers.text.characters import (
     SPECIALS,
     Characters,
@@ -132,19 +131,12 @@ class WordPieceGraph(TokenizerGraph):
 
     def __init__(self, steps: Steps, model: Model):
         super().__init__(steps, model)
-        if steps.pre_tokenizer != [{"type": "BertPreTokenizer"}]:
-            raise without_interpreter("pre_tokenizer", steps.pre_tokenizer)
         self._options = bert_options(steps.normalizer)
         lowercase, _, _, clean_text = self._options
         vocabulary, added = model.settings["vocab"], steps.added_tokens
-        tokens, continues, ids = _tokens_in_texts(vocabulary, self.special_ids)
-        numbers = character_numbers(tokens)
+        tables = make_word_piece(vocabulary, self.unknown_token_id, self.special_ids)
+        numbers, self._model, self._word_table = tables
         self._make_normalizers(numbers, added)
-        tokens = tokens._replace(symbols=numbers[tokens.symbols])
-        self._model = WordPiece(tokens, continues, ids, self.unknown_token_id)
-        unknown = PackedWords.from_symbols([[UNKNOWN_SYMBOL]])
-        words, word_ids = tokens.where(~continues).concatenate(unknown), ids[~continues]
-        self._word_table = WordTable(words, [*word_ids, self.unknown_token_id])
         self._word_lookup = WholeWordLookup(self._whole_words(vocabulary), lowercase, clean_text)
         self._index_added_tokens(steps)
 
@@ -214,20 +206,33 @@ class WordPieceGraph(TokenizerGraph):
         )
 
 
-def bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:
-    """Return whether the case, accents, Chinese characters and control characters are changed.
+def has_bert_steps(steps: Steps) -> bool:
+    """Return whether all steps before the model are BERT's."""
+    normalizer = steps.types("normalizer") in ([], ["BertNormalizer"])
+    return normalizer and steps.types("pre_tokenizer") == ["BertPreTokenizer"] and not steps.trims
 
-    Raises:
-        ValueError: If a step is not a BertNormalizer.
-    """
+
+def bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:
+    """Return whether the case, accents, Chinese characters and control characters are changed."""
     if not normalizer:
         return False, False, False, False
-    step, *others = normalizer
-    if others or step["type"] != "BertNormalizer":
-        raise without_interpreter("normalizer", normalizer)
+    [step] = normalizer
     lowercase, strips = step["lowercase"], step["strip_accents"]
     strips = lowercase if strips is None else strips
     return lowercase, strips, step["handle_chinese_chars"], step["clean_text"]
+
+
+def make_word_piece(
+    vocabulary: Mapping[str, int], unknown_id: int, special_ids: Sequence[int]
+) -> tuple[np.ndarray, WordPiece, WordTable]:
+    """Make the numbers of characters, and the model and the table of words of such numbers."""
+    tokens, continues, ids = _tokens_in_texts(vocabulary, special_ids)
+    numbers = character_numbers(tokens)
+    tokens = tokens._replace(symbols=numbers[tokens.symbols])
+    unknown = PackedWords.from_symbols([[UNKNOWN_SYMBOL]])
+    words, word_ids = tokens.where(~continues).concatenate(unknown), ids[~continues]
+    table = WordTable(words, [*word_ids, unknown_id])
+    return numbers, WordPiece(tokens, continues, ids, unknown_id), table
 
 
 def _tokens_in_texts(

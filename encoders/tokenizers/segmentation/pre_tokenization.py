@@ -94,6 +94,98 @@ def find_contractions(
     return tf.boolean_mask(positions, letters > 0), tf.boolean_mask(letters, letters > 0)
 
 
+def llama_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
+    r"""Return the first characters (W,) of the words that Llama 3's pattern finds, `LLAMA_WORDS`.
+
+    It depends on runs of one kind alone. A run of letters takes in one character before it, which
+    is no line break, unless that belongs to a longer run of others or follows a space. A run of
+    others takes in the space before it and the line breaks after it.
+
+    Args:
+        codes, kinds: int32 (N,), code points and their kinds, see `byte_level_character_kinds`.
+        row_starts: boolean (N,), the first character of each text.
+
+    Source: Dubey et al. 2024, The Llama 3 Herd of Models, released tokenizer.
+
+    Example:
+        >>> from encoder_zoo.encoders.tokenizers.segmentation import pre_tokenization
+        >>> text = "I'll  go, 12345\n\n !"
+        >>> codes = tf.constant([ord(c) for c in text])
+        >>> kinds = tf.gather(pre_tokenization.byte_level_character_kinds(), codes)
+        >>> starts = llama_word_starts(codes, kinds, tf.range(len(text)) == 0).numpy().tolist()
+        >>> [text[i:j] for i, j in zip(starts, [*starts[1:], len(text)])]
+        ['I', "'ll", ' ', ' go', ',', ' ', '123', '45', '\n\n', ' !']
+    """
+    special = kinds == SPECIAL
+    row_starts |= special | shift_right(special, 1, False)  # split at special tokens
+    last_kind = tf.where(row_starts, -1, shift_right(kinds, 1, -1))
+    first = last_kind != kinds  # of a run
+    is_end = shift_left(row_starts, 1, True)
+    next_kind = tf.where(is_end, -1, shift_left(kinds, 1, -1))
+
+    after_blank = shift_right(codes == ord(" "), 1, False) & ~row_starts
+    others = (kinds == OTHER) & first & ~after_blank
+    joins_letters = others & (next_kind == LETTER)
+    contracted, contraction_ends = _contractions(codes, joins_letters, row_starts)
+    joins_letters |= (kinds == SPACE) & ~_is_line_break(codes)
+    letters = (kinds == LETTER) & first & ~(shift_right(joins_letters, 1, False) & ~row_starts)
+    letters |= (kinds == LETTER) & contraction_ends
+    letters &= ~shift_right(contracted, 1, False)
+
+    numbers = (kinds == NUMBER) & (_index_in_run(first) % 3 == 0)
+    spaces = _space_starts(codes, kinds, first, last_kind, is_end)
+    starts = others | letters | numbers | spaces | row_starts
+    return tf.cast(tf.where(starts)[:, 0], tf.int32)
+
+
+def _is_line_break(codes):
+    return (codes == ord("\n")) | (codes == ord("\r"))
+
+
+def _index_in_run(first):
+    """Return how far each character is from the start of its run, (N,)."""
+    starts = tf.cast(tf.where(first)[:, 0], tf.int32)
+    positions = tf.range(tf.size(first))
+    return positions - tf.gather(starts, tf.cumsum(tf.cast(first, tf.int32)) - 1)
+
+
+def _contractions(codes, may_open, row_starts):
+    """Return masks (N,): the apostrophes of contractions, and the characters behind these."""
+    lower = tf.where((codes >= ord("A")) & (codes <= ord("Z")), codes + 32, codes)
+    lower = tf.where(codes == ord("ſ"), ord("s"), lower)  # by Unicode's case folding
+    positions, letters = find_contractions(lower, may_open, row_starts)
+    size = tf.size(codes)
+    ones = tf.ones_like(positions)
+    contracted = tf.scatter_nd(positions[:, None], ones, [size]) > 0
+    ends = tf.scatter_nd((positions + letters + 1)[:, None], ones, [size + 1])[:size] > 0
+    return contracted, ends
+
+
+def _space_starts(codes, kinds, first, last_kind, is_end):
+    """Return where words begin in runs of white space, (N,).
+
+    Line breaks at the start of a run belong to others before it. Then a word reaches to the last
+    line break, another is the rest but for its last character, and that one begins a word itself.
+    """
+    is_space, breaks = kinds == SPACE, _is_line_break(codes)
+    size = tf.size(codes)
+    run = tf.cumsum(tf.cast(first, tf.int32)) - 1
+    opens = is_space & first & breaks & (last_kind == OTHER)
+    # Runs of line breaks and of all else, and those of them that others take in.
+    part = tf.cumsum(tf.cast(first | (breaks != shift_right(breaks, 1, False)), tf.int32)) - 1
+    taken = tf.gather(tf.math.unsorted_segment_max(tf.cast(opens, tf.int32), part, size + 1), part)
+    left = is_space & (taken == 0)
+    # Where the last line break of each run is.
+    positions = tf.range(size)
+    last_break = tf.math.unsorted_segment_max(tf.where(breaks & left, positions, -1), run, size + 1)
+    behind = left & (positions > tf.gather(last_break, run))
+    until = left & ~behind
+    until_first = until & (first | ~shift_right(until, 1, False))
+    behind_first = behind & (first | ~shift_right(behind, 1, False))
+    behind_last = behind & ~is_end & (shift_left(run, 1, -1) != run)
+    return until_first | behind_first | behind_last
+
+
 def bert_word_bounds(chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
     """Return starts and ends (W,) of BERT's words: runs of WORD, and single ALONE characters."""
     is_word = chars.codes < FIRST_ALONE

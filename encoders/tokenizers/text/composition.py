@@ -1,4 +1,4 @@
-"""Unicode's normal form C: decompose, sort marks, compose.
+"""Unicode's normal forms: decompose, sort marks, compose.
 
 Comment letters: N characters, W starters, from which pairs are composed in parallel.
 """
@@ -14,8 +14,10 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     SPECIALS,
     Characters,
     CodePointTable,
+    compatible_decompositions,
     decompositions,
     members,
+    unicode_data,
 )
 from encoder_zoo.encoders.tokenizers.text.normalization import (
     COMPLEX,
@@ -29,26 +31,31 @@ from encoder_zoo.encoders.tokenizers.text.normalization import (
 )
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_right
 
-FIRST_TOUCHED = 0x300  # lower code points never change in NFC
 LEADS, VOWELS, TAILS = range(0x1100, 0x1113), range(0x1161, 0x1176), range(0x11A8, 0x11C3)
 
 
-class NFCNormalizer(tf.Module):
-    """Normalizes texts by NFC, with the spans of the library `tokenizers`.
+class UnicodeNormalizer(tf.Module):
+    """Normalizes texts by a normal form of Unicode, with the spans of the library `tokenizers`.
+
+    Args:
+        form: String. "NFC", "NFD", "NFKC" or "NFKD". Defaults to "NFC".
 
     Source: The Unicode Standard, sections 3.11 and 3.12, and annex 15.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
-        >>> chars = NFCNormalizer()(characters(tf.constant(["e\\u0301a"])))
+        >>> chars = UnicodeNormalizer()(characters(tf.constant(["e\\u0301a"])))
         >>> [chr(c) for c in chars.codes], chars.starts.numpy().tolist()
         (['é', 'a'], [0, 2])
     """
 
-    def __init__(self):
+    def __init__(self, form: str = "NFC"):
         super().__init__()
-        tables = composition_tables()
-        self._is_touched = CodePointTable(tables.touched)
+        self._composes = form.endswith("C")
+        tables = composition_tables("K" in form)
+        touched = tables.touched if self._composes else tables.decomposed
+        self._first_touched = int(np.flatnonzero(touched)[0])
+        self._is_touched = CodePointTable(touched)
         self._packed = CodePointTable(tables.packed)
         self._expansions = tf.constant(tables.expansions)
         self._splits = tf.constant(tables.expansion_splits)
@@ -57,31 +64,33 @@ class NFCNormalizer(tf.Module):
         self._composites = tf.constant(tables.composites)
 
     def __call__(self, chars: Characters) -> Characters:
-        """Return the characters in NFC; special tokens are kept."""
+        """Return the characters in the normal form; special tokens are kept."""
 
         def touched() -> tf.Tensor:
             return tf.reduce_any(self._is_touched(chars.codes) > 0)
 
-        changes = tf.cond(tf.reduce_max(chars.codes) < FIRST_TOUCHED, lambda: False, touched)
-        return tf.cond(changes, lambda: self._composed(chars), lambda: chars)
+        changes = tf.cond(tf.reduce_max(chars.codes) < self._first_touched, lambda: False, touched)
+        return tf.cond(changes, lambda: self._normalized(chars), lambda: chars)
 
-    def _composed(self, chars: Characters) -> Characters:
-        parts = chars._replace(codes=self._packed(chars.codes))
+    def _normalized(self, chars: Characters) -> Characters:
+        owners = tf.range(tf.size(chars.codes))
+        parts = chars._replace(codes=self._packed(chars.codes), starts=owners)
         parts = expand_characters(parts, self._expansions, self._splits)
         # Parts after the first of a character are flagged: they have no span of their own.
         is_other = tf.cast(parts.starts == shift_right(parts.starts, 1, -1), tf.int32)
         flags = tf.bitwise.left_shift(is_other, KIND_SHIFT)
         parts = sort_combining_marks(parts._replace(codes=parts.codes + flags))
-        is_first = 1 - tf.bitwise.right_shift(parts.codes, KIND_SHIFT)
-        codes, target = self._compose_pairs(parts)
-        num = tf.size(codes)
-        taken = tf.math.unsorted_segment_sum(is_first, target, num)  # characters in each
-        kept = tf.cast(tf.where(target == tf.range(num))[:, 0], tf.int32)
-        taken = tf.gather(taken, kept)
+        taken = 1 - tf.bitwise.right_shift(parts.codes, KIND_SHIFT)  # characters in each part
+        codes, kept = unpack_codes(parts.codes), tf.range(tf.size(parts.codes))
+        if self._composes:
+            codes, target = self._compose_pairs(parts)
+            taken = tf.math.unsorted_segment_sum(taken, target, tf.size(codes))
+            kept = tf.cast(tf.where(target == kept)[:, 0], tf.int32)
+            codes, taken = tf.gather(codes, kept), tf.gather(taken, kept)
         # As in the library, a composed character has the span of its first character.
         position = tf.cumsum(taken, exclusive=True) - tf.cast(taken == 0, tf.int32)
         return Characters(
-            tf.gather(codes, kept),
+            codes,
             tf.gather(chars.starts, position),
             tf.gather(chars.ends, position),
             tf.searchsorted(kept, parts.row_splits),
@@ -146,10 +155,11 @@ def _among(codes: tf.Tensor, codes_range: range) -> tf.Tensor:
 
 
 class CompositionTables(NamedTuple):
-    """Holds the tables of NFC.
+    """Holds the tables of normal forms.
 
     Attributes:
-        touched: (code points,), 1 if NFC may change or move a character.
+        touched: (code points,), 1 if the composing form may change or move a character.
+        decomposed: (code points,), 1 if the decomposing form may change or move a character.
         packed: (code points,), combining order and code point, or the index of an expansion.
         expansions: combining order and code point of the parts of characters.
         expansion_splits: where each expansion starts.
@@ -159,6 +169,7 @@ class CompositionTables(NamedTuple):
     """
 
     touched: np.ndarray
+    decomposed: np.ndarray
     packed: np.ndarray
     expansions: np.ndarray
     expansion_splits: np.ndarray
@@ -167,15 +178,16 @@ class CompositionTables(NamedTuple):
     composites: np.ndarray
 
 
-@functools.lru_cache(maxsize=1)
-def composition_tables() -> CompositionTables:
-    """Return the tables, built once."""
+@functools.lru_cache(maxsize=2)
+def composition_tables(compatible: bool = False) -> CompositionTables:
+    """Return the tables of canonical or compatible decompositions, built once."""
     orders, never = combining_orders(), members("never_composed")
     packed = np.arange(SPECIALS.stop, dtype=np.int32)
     for code, order in orders.items():
         packed[code] |= order << ORDER_SHIFT
     expansions, splits = [], [0]
-    for entry, (code, parts) in enumerate(decompositions().items()):
+    whole = compatible_decompositions() if compatible else decompositions()
+    for entry, (code, parts) in enumerate(whole.items()):
         expansions += parts
         splits.append(len(expansions))
         packed[code] = COMPLEX << KIND_SHIFT | entry
@@ -187,9 +199,15 @@ def composition_tables() -> CompositionTables:
     may_follow = np.zeros(SPECIALS.stop, np.int32)
     may_follow[[second for _, second in keys] + [*VOWELS, *TAILS]] = 1
     touched = never | (may_follow > 0)
-    touched[list(orders)] = True
+    decomposed = np.zeros_like(touched)
+    for changed in (touched, decomposed):
+        changed[list(orders)] = True
+    decomposed[list(whole)] = True
+    if compatible:
+        touched[[int(code) for code in unicode_data()["compatible"]]] = True
     return CompositionTables(
         touched.astype(np.int32),
+        decomposed.astype(np.int32),
         packed,
         (expansions | marked).astype(np.int32),
         np.array([*splits, splits[-1]], np.int32),

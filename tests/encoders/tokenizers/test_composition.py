@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.text.characters import characters, decompositions
-from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer, composition_tables
+from encoder_zoo.encoders.tokenizers.text.composition import UnicodeNormalizer, composition_tables
 from encoder_zoo.encoders.tokenizers.text.normalization import combining_orders
 
 SURROGATES = range(0xD800, 0xE000)  # no text holds them
@@ -30,7 +30,7 @@ KNOWN = sorted(set(CODES) - set(NEWER))
 
 @pytest.fixture(scope="module")
 def compose():
-    composer = NFCNormalizer()
+    composer = UnicodeNormalizer()
 
     def compose(texts: list[str]) -> list[str]:
         composed = composer(characters(tf.constant(texts)))
@@ -90,7 +90,7 @@ def test_random_texts_of_characters_that_compose(compose):
 
 
 def test_a_composed_character_spans_the_first_it_is_made_of():
-    chars = NFCNormalizer()(characters(tf.constant(["xe\u0301\u0323y", "\u1100\u1161"])))
+    chars = UnicodeNormalizer()(characters(tf.constant(["xe\u0301\u0323y", "\u1100\u1161"])))
     assert [chr(code) for code in chars.codes] == ["x", "\u1eb9", "\u0301", "y", "가"]
     assert chars.starts.numpy().tolist()[:2] == [0, 1]
     assert chars.row_splits.numpy().tolist() == [0, 4, 5]

@@ -84,56 +84,129 @@ def split(pattern, behavior="Isolated", kind="Regex", invert=False):
     return step("Split", pattern={kind: pattern}, behavior=behavior, invert=invert)
 
 
-# (model, normalizers, pre-tokenizers, whether the graph has them)
-CASES = {
-    "no step": ("bytes", [], [BYTE_LEVEL], True),
-    "NFC": ("bytes", [step("NFC")], [BYTE_LEVEL], True),
-    "Lowercase": ("bytes", [step("Lowercase")], [BYTE_LEVEL], True),
-    "StripAccents": ("bytes", [step("StripAccents")], [BYTE_LEVEL], True),
-    "NFKD StripAccents": ("bytes", [step("NFKD"), step("StripAccents")], [BYTE_LEVEL], True),
-    "Precompiled": ("bytes", [step("Precompiled", precompiled_charsmap=CHARSMAP)], [BYTE_LEVEL], 1),
-    "Replace": (
-        "bytes",
-        [step("Replace", pattern={"String": "a"}, content="bb")],
-        [BYTE_LEVEL],
-        True,
+def before(*steps, model="bytes", words=(BYTE_LEVEL,)):
+    """The case of a normalizer."""
+    return model, list(steps), list(words)
+
+
+def words(*steps, model="WordLevel"):
+    """The case of a pre-tokenizer."""
+    return model, [], list(steps)
+
+
+LOWER, NFC, NFKD, MARKS = (step(name) for name in ("Lowercase", "NFC", "NFKD", "StripAccents"))
+STRIP = step("Strip", strip_left=True, strip_right=True)
+BEHAVIORS = ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
+COMPOSING = [step("Replace", pattern={"Regex": r"\s{2,}|[\n\r\t]"}, content=" "), NFC]
+COMPOSING += [step("Strip", strip_left=False, strip_right=True)]
+
+
+def replace(content, **pattern):
+    return step("Replace", pattern=pattern, content=content)
+
+
+BERT_STEP = step("BertNormalizer", clean_text=True, handle_chinese_chars=True, lowercase=True)
+BERT_STEP["strip_accents"] = None
+DONE = {
+    "no step": before(),
+    "NFC": before(NFC),
+    "Lowercase": before(LOWER),
+    "StripAccents": before(MARKS),
+    "NFKD StripAccents": before(NFKD, MARKS),
+    "Precompiled": before(step("Precompiled", precompiled_charsmap=CHARSMAP)),
+    "Replace": before(replace("bb", String="a")),
+    "Replace text": before(replace("éa", String="ab")),
+    "Replace regex": before(replace(" ", Regex=" {2,}")),
+    "Replace nothing": before(replace("", Regex=r"[\p{N}.]+|\s")),
+    "Replace class": before(replace("_", Regex=r"[^\w\s]|\d+?")),
+    "NFD": before(step("NFD")),
+    "NFKC": before(step("NFKC")),
+    "NFKD": before(NFKD),
+    "NFD twice": before(step("NFD"), step("NFD")),
+    "NFKC Lowercase NFD": before(step("NFKC"), LOWER, step("NFD")),
+    "NFD NFC": before(step("NFD"), NFC),
+    "NFKD NFC": before(NFKD, NFC),
+    "Lowercase NFC": before(LOWER, NFC),
+    "StripAccents NFKD": before(MARKS, NFKD),
+    "Prepend": before(step("Prepend", prepend="▁")),
+    "Prepend twice": before(step("Prepend", prepend="ab"), step("Prepend", prepend="c")),
+    "Strip": before(STRIP),
+    "Strip left": before({**STRIP, "strip_right": False}),
+    "Strip right twice": before(*[{**STRIP, "strip_left": False}] * 2),
+    "Prepend Strip": before(step("Prepend", prepend=" "), STRIP),
+    "BertNormalizer": before(BERT_STEP),
+    "BertNormalizer NFKC": before(
+        {**BERT_STEP, "strip_accents": False, "clean_text": False}, step("NFKC")
     ),
-    "Replace regex": (
-        "bytes",
-        [step("Replace", pattern={"Regex": " {2,}"}, content=" ")],
-        [BYTE_LEVEL],
-        False,
+    "NFC BertNormalizer": before(NFC, {**BERT_STEP, "lowercase": False, "strip_accents": True}),
+    "DeBERTa": before(*COMPOSING),
+    "GPT-2's words": words(split_at(GPT2_WORDS), SPLIT_BYTES, model="bytes"),
+    "Llama's words": words(split_at(LLAMA_WORDS), SPLIT_BYTES, model="bytes"),
+    "other words": words(split_at(r"\p{L}+|\p{N}"), SPLIT_BYTES, model="bytes"),
+    "Digits ByteLevel": words(step("Digits", individual_digits=True), BYTE_LEVEL, model="bytes"),
+    "prefixed words": words(SPLIT, {**BYTE_LEVEL, "add_prefix_space": True}, model="bytes"),
+    "BertPreTokenizer": words(BERT, model="WordPiece"),
+    "Lowercase BertPreTokenizer": ("WordPiece", [LOWER], [BERT]),
+    "BertPreTokenizer twice": words(BERT, BERT, model="WordPiece"),
+    "Whitespace": words(step("Whitespace"), model="WordPiece"),
+    "WhitespaceSplit": words(SPLIT, model="WordPiece"),
+    "no words": words(model="WordPiece"),
+    **{
+        f"Punctuation {name}": words(SPLIT, step("Punctuation", behavior=name))
+        for name in BEHAVIORS
+    },
+    "Digits": words(SPLIT, step("Digits", individual_digits=True), model="WordPiece"),
+    "Digits together": words(step("Digits", individual_digits=False)),
+    "CharDelimiterSplit": words(step("CharDelimiterSplit", delimiter="-")),
+    "UnicodeScripts": words(step("UnicodeScripts")),
+    "UnicodeScripts of words": words(step("UnicodeScripts"), SPLIT, step("UnicodeScripts")),
+    **{f"Split {name}": words(split("a", name, "String")) for name in BEHAVIORS},
+    **{
+        f"Split regex {name} {invert}": words(split(r"[a-e]{2}|\d+|\s", name, invert=invert))
+        for name in BEHAVIORS
+        for invert in (False, True)
+    },
+    "Split alternatives": words(split(r"a|ab|(?:\W\S)+?b", invert=True)),
+    "Split twice": words(split("ab"), split("b", "MergedWithNext")),
+    "Digits Whitespace": words(step("Digits", individual_digits=False), step("Whitespace")),
+    "Whitespace Digits": words(step("Whitespace"), step("Digits", individual_digits=False)),
+    "WordLevel": words(step("Whitespace")),
+    "WordLevel of normalized": ("WordLevel", [step("NFKC"), LOWER], [BERT]),
+    "BPE": words(step("Whitespace"), model="BPE"),
+    "BPE of texts": words(model="BPE"),
+    "Metaspace": words(SPLIT, METASPACE, model="Unigram"),
+    "Metaspace alone": words(METASPACE, model="Unigram"),
+    "Metaspace first": words({**METASPACE, "prepend_scheme": "first"}, model="Unigram"),
+    "Metaspace first of words": words(
+        SPLIT, {**METASPACE, "prepend_scheme": "first"}, model="Unigram"
     ),
-    "NFD": ("bytes", [step("NFD")], [BYTE_LEVEL], False),
-    "NFKC": ("bytes", [step("NFKC")], [BYTE_LEVEL], False),
-    "NFKD": ("bytes", [step("NFKD")], [BYTE_LEVEL], False),
-    "Nmt": ("bytes", [step("Nmt")], [BYTE_LEVEL], False),
-    "Prepend": ("bytes", [step("Prepend", prepend="▁")], [BYTE_LEVEL], False),
-    "Strip": ("bytes", [step("Strip", strip_left=True, strip_right=True)], [BYTE_LEVEL], False),
-    "Lowercase NFC": ("bytes", [step("Lowercase"), step("NFC")], [BYTE_LEVEL], False),
-    "GPT-2's words": ("bytes", [], [split_at(GPT2_WORDS), SPLIT_BYTES], True),
-    "Llama's words": ("bytes", [], [split_at(LLAMA_WORDS), SPLIT_BYTES], True),
-    "other words": ("bytes", [], [split_at(r"\p{L}+|\p{N}"), SPLIT_BYTES], False),
-    "Digits ByteLevel": ("bytes", [], [step("Digits", individual_digits=True), BYTE_LEVEL], False),
-    "BertPreTokenizer": ("WordPiece", [], [BERT], True),
-    "Lowercase BertPreTokenizer": ("WordPiece", [step("Lowercase")], [BERT], False),
-    "Whitespace": ("WordPiece", [], [step("Whitespace")], False),
-    "WhitespaceSplit": ("WordPiece", [], [SPLIT], False),
-    "Punctuation": ("WordPiece", [], [SPLIT, step("Punctuation", behavior="Isolated")], False),
-    "Punctuation removed": ("WordLevel", [], [step("Punctuation", behavior="Removed")], False),
-    "Digits": ("WordPiece", [], [SPLIT, step("Digits", individual_digits=True)], False),
-    "Digits together": ("WordLevel", [], [step("Digits", individual_digits=False)], False),
-    "CharDelimiterSplit": ("WordLevel", [], [step("CharDelimiterSplit", delimiter="-")], False),
-    "UnicodeScripts": ("WordLevel", [], [step("UnicodeScripts")], False),
-    "Split": ("WordLevel", [], [split("a", "MergedWithNext", "String")], False),
-    "WordLevel": ("WordLevel", [], [step("Whitespace")], False),
-    "BPE": ("BPE", [], [step("Whitespace")], False),
-    "Metaspace": ("Unigram", [], [SPLIT, METASPACE], True),
-    "Metaspace alone": ("Unigram", [], [METASPACE], False),
-    "Metaspace first": ("Unigram", [], [{**METASPACE, "prepend_scheme": "first"}], False),
-    "Metaspace never": ("Unigram", [], [{**METASPACE, "prepend_scheme": "never"}], False),
-    "Metaspace unsplit": ("Unigram", [], [{**METASPACE, "split": False}], False),
+    "Strip Metaspace first": ("Unigram", [STRIP], [{**METASPACE, "prepend_scheme": "first"}]),
+    "Metaspace never": words({**METASPACE, "prepend_scheme": "never"}, model="Unigram"),
+    "Metaspace unsplit": words({**METASPACE, "split": False}, model="Unigram"),
+    "Metaspace sign": words({**METASPACE, "replacement": "_"}, model="Unigram"),
+    "Metaspace twice": words(METASPACE, METASPACE, model="Unigram"),
+    "DeBERTa Metaspace": ("Unigram", COMPOSING, [METASPACE]),
+    "Prepend Replace": ("BPE", [step("Prepend", prepend="▁"), replace("▁", String=" ")], []),
+    "Replace Prepend": ("BPE", [replace("▁", String=" "), step("Prepend", prepend="▁")], []),
 }
+REFUSED = {
+    "Nmt": before(step("Nmt")),
+    "Replace before": before(replace(" ", Regex=r" (?=\.)")),
+    "Replace ends": before(replace("", Regex=r"\s+$")),
+    "Split empty": words(split("a*")),
+    "Split ahead": words(split(r"\w+(?!b)")),
+    "Split behind": words(split(r"(?<=a)b")),
+    "Split possessive": words(split("a++b")),
+    "Split case": words(split("(?i:ab)")),
+    "Split set": words(split("[a-z&&[^b]]")),
+    "Split property": words(split(r"\p{Lu}")),
+    "Split border": words(split(r"\b")),
+    "words of bytes": words(BYTE_LEVEL, step("Whitespace"), model="bytes"),
+    "characters of bytes": words(BYTE_LEVEL, model="WordPiece"),
+}
+# {name: (model, normalizers, pre-tokenizers, whether the graph has them)}
+CASES = {name: (*case, True) for name, case in DONE.items()}
+CASES |= {name: (*case, False) for name, case in REFUSED.items()}
 
 
 def file(kind, before, words):
@@ -185,13 +258,28 @@ def check_engines(case, texts):
         assert engine.ids_of_texts(rows).to_list() == [[i for i, *_ in row] for row in truth]
 
 
+# One case of each step. The others are slow.
+USUAL = "no step|NFKC|Replace regex|Prepend|Strip|BertNormalizer|other words|Digits ByteLevel"
+USUAL += "|Lowercase BertPreTokenizer|Whitespace|WhitespaceSplit|Punctuation Contiguous|Digits"
+USUAL += "|CharDelimiterSplit|UnicodeScripts|Split regex MergedWithNext True|BPE|Metaspace first"
+USUAL += "|Nmt|Split ahead|Split property|words of bytes"
+
+
+@pytest.mark.slow(except_for=f"^({USUAL})$")
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_is_equal_in_each_engine_or_refused_by_name(case):
     check_engines(case, TEXTS)
 
 
+# Cases whose steps have tables of characters.
+TABLES = ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "NFKD StripAccents", "Precompiled", "Strip"]
+TABLES += ["BertNormalizer", "Replace class", "GPT-2's words", "Llama's words", "other words"]
+TABLES += ["Whitespace", "WhitespaceSplit", "Punctuation Isolated", "Digits", "UnicodeScripts"]
+TABLES += ["Split alternatives", "Metaspace", "BPE"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", TABLES)
 def test_every_character(case):
     letters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
     check_engines(case, ["a".join(letters[i : i + 50]) for i in range(0, len(letters), 50)])
@@ -239,12 +327,23 @@ def test_a_named_class_with_other_steps_is_refused():
 
 
 def test_large_inputs_are_tokenized_in_memory_where_the_graph_lacks_a_step():
-    ours, library = made("Whitespace")
+    ours, library = made("Nmt")
     assert ours.tokenize(TEXTS).to_list() == [
         e.ids for e in library.encode_batch(TEXTS, add_special_tokens=False)
     ]
-    with pytest.raises(ValueError, match=r"'Whitespace'.*tf\.data, exports"):
+    with pytest.raises(ValueError, match=r"'Nmt'.*tf\.data, exports"):
         _ = ours.graph
+
+
+def sequence(*steps):
+    return step("Sequence", decoders=list(steps))
+
+
+def replaced(old, new):
+    return step("Replace", pattern={"String": old}, content=new)
+
+
+STRIPPED = step("Strip", content=" ", start=1, stop=0)
 
 
 @pytest.mark.parametrize(
@@ -254,10 +353,18 @@ def test_large_inputs_are_tokenized_in_memory_where_the_graph_lacks_a_step():
         (step("WordPiece", prefix="##", cleanup=True), ["a", "##b", "the"], "ab the"),
         (METASPACE, ["▁a", "b", "▁the"], "ab the"),
         (step("BPEDecoder", suffix="e"), ["a", "the"], "ath"),
+        (step("WordPiece", prefix="##", cleanup=True), ["the", ".", "a"], "the. a"),
+        (step("Strip", content="b", start=0, stop=1), ["ab", "ab"], "aa"),
+        (sequence(replaced("▁", " "), step("Fuse")), ["▁a", "▁the", "▁"], " a the "),
+        (sequence(replaced("▁", " "), step("Fuse"), STRIPPED), ["▁a", "b", "▁the"], "ab the"),
+        (sequence(replaced("a", "xy"), replaced("y", "b")), ["a", "ab"], "xbxbb"),
+        (sequence(step("ByteFallback"), step("Fuse"), STRIPPED), ["<0xC3>", "<0xA9>", "▁a"], "é▁a"),
     ],
 )
 def test_the_decoder_spells_the_tokens(decoder, tokens, text):
     content = {**file("WordLevel", [], [step("Whitespace")]), "decoder": decoder}
+    for token in [*BYTE_TOKENS, "▁"]:
+        content["model"]["vocab"].setdefault(token, len(content["model"]["vocab"]))
     ours = GenericTokenizer(json.dumps(content))
     ids = [ours.token_to_id(token) for token in tokens]
     assert ours.detokenize(ids).numpy().decode() == text

@@ -1,0 +1,202 @@
+"""The models of tokenizer.json whose symbols are characters, in TensorFlow's core operations.
+
+Comment letters: S symbols, W words, T tokens.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from encoder_zoo.encoders.tokenizers.graphs.patterns import join_words
+from encoder_zoo.encoders.tokenizers.graphs.wordpiece import make_word_piece
+from encoder_zoo.encoders.tokenizers.graphs.words import Words
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
+from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
+    Tokens,
+    WordTokens,
+    are_single_tokens,
+)
+from encoder_zoo.encoders.tokenizers.segmentation.unigram import Unigram
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
+from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, without_interpreter
+from encoder_zoo.encoders.tokenizers.text.characters import (
+    SPECIALS,
+    CodePointTable,
+    encode_utf8,
+)
+from encoder_zoo.encoders.tokenizers.text.normalization import is_special_token
+from encoder_zoo.encoders.tokenizers.text.packed_words import (
+    HashTable,
+    PackedWords,
+    character_numbers,
+)
+from encoder_zoo.encoders.tokenizers.text.ragged import row_ids, shift_left, span_indices
+
+
+def token_ids(model: Mapping) -> dict[str, int]:
+    """Return {token: id} of a model of tokenizer.json."""
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict):
+        return vocabulary
+    return {token: i for i, (token, _) in enumerate(vocabulary)}
+
+
+def byte_ids(model: Mapping) -> tf.Tensor | None:
+    """Return the ids (256,) of the bytes of unknown characters. None without byte fallback."""
+    if not model.get("byte_fallback"):
+        return None
+    ids = token_ids(model)
+    if not ids.keys() >= set(BYTE_TOKENS):
+        raise without_interpreter("model", [{"byte_fallback": True, "vocab": "without all bytes"}])
+    return tf.constant([ids[token] for token in BYTE_TOKENS])
+
+
+def fuses_unknown(model: Mapping) -> bool:
+    """Return whether neighbouring unknown characters are one token."""
+    if model["type"] == "BPE":
+        # Bytes each have the span of their own character.
+        return bool(model.get("fuse_unk")) and not model.get("byte_fallback")
+    return model["type"] == "Unigram"
+
+
+def make_splitter(
+    model: Mapping, words: PackedWords, ids: np.ndarray, unknown_id: int
+) -> Unigram | BPE:
+    """Make the Unigram or BPE model of the tokens that are found in texts.
+
+    Args:
+        model: Dict of the model in tokenizer.json.
+        words: Tokens as symbols that count from 1.
+        ids: Integer array of shape (W,). Ids of the tokens.
+        unknown_id: Integer. Id of symbols without a token.
+    """
+    if model["type"] == "Unigram":
+        return Unigram(words, ids, [score for _, score in model["vocab"]], unknown_id)
+    single = words.lengths == 1
+    symbol_ids = np.full(int(words.symbols.max(initial=1)) + 2, unknown_id)
+    symbol_ids[words.symbols[words.starts[single]]] = ids[single]
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    return BPE(symbol_ids, merges, token_ids(model))
+
+
+def spell_unknown(
+    of_bytes: tf.Tensor,
+    unknown_id: int,
+    codes: tf.Tensor,
+    ids: tf.Tensor,
+    begins: tf.Tensor,
+    ends: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Replace unknown tokens by bytes, each with the span of the whole token.
+
+    Args:
+        of_bytes: Ids of the bytes, shape (256,).
+        unknown_id: Integer. Id of the unknown token.
+        codes: Code points, shape (S,).
+        ids, begins, ends: Ids of the tokens and their spans of symbols, shape (T,).
+
+    Returns:
+        Tuple of ids, begins and ends, and of splits (T + 1,) where each token starts in these.
+    """
+    unknown = (ids == unknown_id) & ~is_special_token(tf.gather(codes, begins))
+    indices, token, _ = span_indices(
+        tf.boolean_mask(begins, unknown), tf.boolean_mask(ends, unknown)
+    )
+    symbols, splits, _ = encode_utf8(tf.gather(codes, indices))
+    num_bytes = tf.math.segment_sum(splits[1:] - splits[:-1], token)
+    lengths = tf.tensor_scatter_nd_update(tf.ones_like(ids), tf.where(unknown), num_bytes)
+    splits = tf.concat([[0], tf.cumsum(lengths)], 0)
+    owner = row_ids(splits, splits[-1])
+    is_byte = tf.where(tf.gather(unknown, owner))
+    ids = tf.tensor_scatter_nd_update(tf.gather(ids, owner), is_byte, tf.gather(of_bytes, symbols))
+    return ids, tf.gather(begins, owner), tf.gather(ends, owner), splits
+
+
+class CharacterModel(tf.Module):
+    """Splits words into the tokens of a model whose symbols are characters.
+
+    Args:
+        model: Dict of the model in tokenizer.json.
+        unknown_id: Integer. Id of the unknown token.
+        special_ids: List of integers. Ids of the special tokens that are found in texts.
+    """
+
+    def __init__(self, model: Mapping, unknown_id: int, special_ids: Sequence[int]):
+        super().__init__()
+        self._unknown_id, self._fuses = unknown_id, fuses_unknown(model)
+        self._bytes = byte_ids(model)
+        vocabulary = token_ids(model)
+        if model["type"] == "WordPiece":
+            tables = make_word_piece(vocabulary, unknown_id, special_ids)
+            numbers, self._model, self._word_table = tables
+        else:
+            found = {token: i for token, i in vocabulary.items() if token}
+            special = PackedWords.from_symbols([[code] for code in SPECIALS[: len(special_ids)]])
+            words, ids = PackedWords.from_texts(list(found)), np.array(list(found.values()))
+            numbers = character_numbers(words.concatenate(special))
+            words, special = (w._replace(symbols=numbers[w.symbols]) for w in (words, special))
+            self._model = make_splitter(model, words, ids, unknown_id)
+            is_short = words.lengths <= MAX_SYMBOLS
+            words, ids = words.where(is_short), ids[is_short]
+            is_whole = are_single_tokens(self._split, words, ids)
+            words = words.where(is_whole).concatenate(special)
+            self._word_table = WordTable(words, [*ids[is_whole], *special_ids])
+        self._numbers = CodePointTable(numbers)
+
+    def _split(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
+        """Return the tokens of the words at starts (W,) ... ends (W,) of the symbols (S,)."""
+        tokens = self._model.encode(symbols, starts, ends)
+        return tokens.fuse(self._unknown_id) if self._fuses else tokens
+
+    def __call__(self, words: Words) -> Tokens:
+        """Return the tokens of words."""
+        chars, starts = words.chars, tf.cast(tf.where(words.begins)[:, 0], tf.int32)
+        numbers = self._numbers(chars.codes)
+        ids, begins, ends, splits = self._word_table.tokens(
+            numbers,
+            starts,
+            shift_left(starts, 1, tf.size(numbers)),
+            functools.partial(self._split, numbers),
+        )
+        rows = tf.gather(splits, tf.searchsorted(starts, chars.row_splits))
+        if self._bytes is not None:
+            ids, begins, ends, splits = spell_unknown(
+                self._bytes, self._unknown_id, chars.codes, ids, begins, ends
+            )
+            rows = tf.gather(splits, rows)
+        return Tokens(ids, tf.gather(chars.starts, begins), tf.gather(chars.ends, ends - 1), rows)
+
+
+class WordLevel(tf.Module):
+    """Looks up words in a vocabulary.
+
+    Args:
+        model: Dict of the model in tokenizer.json.
+        unknown_id: Integer. Id of the unknown token.
+        special_ids: List of integers. Ids of the special tokens that are found in texts.
+    """
+
+    def __init__(self, model: Mapping, unknown_id: int, special_ids: Sequence[int]):
+        super().__init__()
+        ids = model["vocab"]
+        self._table = HashTable([*ids], np.array([*ids.values()], np.int32), unknown_id)
+        self._special_ids = tf.constant([*special_ids, unknown_id], tf.int32)
+
+    def __call__(self, words: Words) -> Tokens:
+        """Return the tokens of words."""
+        chars, starts = words.chars, tf.cast(tf.where(words.begins)[:, 0], tf.int32)
+        last = shift_left(starts, 1, tf.size(chars.codes)) - 1
+        number = tf.gather(chars.codes, starts) - SPECIALS.start
+        most = tf.size(self._special_ids) - 1
+        special = tf.gather(self._special_ids, tf.clip_by_value(number, 0, most))
+        ids = tf.where(number >= 0, special, self._table.lookup(join_words(chars, words.begins)))
+        return Tokens(
+            ids,
+            tf.gather(chars.starts, starts),
+            tf.gather(chars.ends, last),
+            tf.searchsorted(starts, chars.row_splits),
+        )

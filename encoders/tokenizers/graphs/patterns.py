@@ -1,0 +1,146 @@
+"""The patterns of tokenizer.json as regular expressions of RE2, found in TensorFlow's strings.
+
+Comment letters: N characters, S bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import character_class
+from encoder_zoo.encoders.tokenizers.text.characters import (
+    NUM_CODE_POINTS,
+    Characters,
+    encode_utf8,
+    members,
+)
+from encoder_zoo.encoders.tokenizers.text.normalization import is_special_token
+from encoder_zoo.encoders.tokenizers.text.ragged import shift_right
+
+BYTES = [bytes([byte]) for byte in range(256)]
+OPENED, CLOSED = 0xFE, 0xFF  # bytes around a match, which UTF-8 does not contain
+MARKED = bytes([OPENED]) + rb"\0" + bytes([CLOSED])
+# Classes of characters, measured from the library.
+CLASSES = {
+    r"\s": "bpe_space",
+    r"\w": "pattern_word",
+    r"\d": "pattern_digit",
+    r"\p{L}": "bpe_letter",
+    r"\p{N}": "bpe_number",
+}
+_CLASS = r"\\[sSwWdD]|\\[pP]\{[LN]\}"
+_LETTER = r"\\[nrtfv]|\\[!-/:-@\[-`{-~]"
+OUTSIDE = re.compile(rf"({_CLASS})|{_LETTER}|[^\\\[\](){{}}*+?^$]|\((?:\?:|(?!\?))|\)")
+QUANTIFIER = re.compile(r"[*+?]\??(?![*+?{])|\{\d+(?:,\d*)?\}(?![*+?{])")
+INSIDE = re.compile(rf"({_CLASS})(?!-[^\]])|{_LETTER}|[^\\\[\]&]")
+
+
+def as_re2(pattern: str) -> str | None:
+    """Return a regular expression of Oniguruma for RE2. None if RE2 may find something else.
+
+    Example:
+        >>> as_re2(r"a|(?:bc){2,}"), as_re2(r"a(?!b)"), as_re2("^a")
+        ('a|(?:bc){2,}', None, None)
+    """
+    found, position, in_class = [], 0, False
+    while position < len(pattern):
+        if in_class and pattern[position] == "]":
+            found.append("]")
+            in_class, position = False, position + 1
+            continue
+        if not in_class and (bracket := re.compile(r"\[\^?(?!\])").match(pattern, position)):
+            found.append(bracket[0])
+            in_class, position = True, bracket.end()
+            continue
+        match = (INSIDE if in_class else OUTSIDE).match(pattern, position)
+        if not match and not in_class and found:
+            match = QUANTIFIER.match(pattern, position)
+        if not match:
+            return None
+        is_class = match.re is not QUANTIFIER and match[1]
+        found.append(_ranges(match[1], in_class) if is_class else match[0])
+        position = match.end()
+    return None if in_class else "".join(found)
+
+
+def _ranges(name: str, in_class: bool) -> str:
+    """Return the characters of a class such as "\\s" for RE2."""
+    kind = name[0] + name[1].lower() + name[2:]
+    belongs = members(CLASSES[kind])[:NUM_CODE_POINTS]
+    if in_class and kind == r"\w":  # where Oniguruma leaves out fractions and superscripts
+        belongs &= members("word_character")[:NUM_CODE_POINTS]
+    ranges = character_class(belongs if kind == name else ~belongs)
+    return ranges[1:-1] if in_class else ranges
+
+
+def runs(values: tf.Tensor) -> tf.Tensor:
+    """Return a mask (N,) of values that differ from the one before."""
+    return values != shift_right(values, 1, -1)
+
+
+def _without_special(codes: tf.Tensor) -> tf.Tensor:
+    return tf.where(is_special_token(codes), 0xFFFD, codes)
+
+
+def join_words(chars: Characters, begins: tf.Tensor) -> tf.Tensor:
+    """Return the words as strings (W,), with U+FFFD for special tokens.
+
+    Args:
+        chars: Characters of the words.
+        begins: Boolean tensor of shape (N,). The first character of each word.
+    """
+    symbols, splits, _ = encode_utf8(_without_special(chars.codes))
+    ends = tf.concat([tf.boolean_mask(splits[:-1], begins), [tf.size(symbols)]], 0)
+    rows = tf.RaggedTensor.from_row_splits(tf.gather(BYTES, symbols), ends, validate=False)
+    return tf.strings.reduce_join(rows, axis=1)
+
+
+def make_finder(
+    pattern: Mapping[str, str],
+) -> Callable[[Characters, tf.Tensor], tuple[tf.Tensor, tf.Tensor]] | None:
+    """Make the function that finds the matches of a pattern in words.
+
+    Args:
+        pattern: Dict with a "String" or a "Regex", as in tokenizer.json.
+
+    Returns:
+        Function of characters and of a mask (N,) of first characters of words. It returns two
+        masks (N,): whether a match contains a character, and the first characters of matches and of
+        the parts between them. None if RE2 cannot express the pattern, or finds empty matches.
+
+    Example:
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
+        >>> chars = characters(tf.constant(["abcab"]))
+        >>> matched, first = make_finder({"String": "ab"})(chars, chars.row_starts())
+        >>> matched.numpy().tolist(), first.numpy().tolist()
+        ([True, True, False, True, True], [True, False, True, True, False])
+    """
+    is_text = "String" in pattern
+    expression = re.escape(pattern["String"]) if is_text else as_re2(pattern["Regex"])
+    if not expression or _is_refused(expression):
+        return None
+
+    def find(chars: Characters, begins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        marked = tf.strings.regex_replace(join_words(chars, begins), expression, MARKED)
+        flat = tf.io.decode_raw(tf.strings.reduce_join(marked), tf.uint8)
+        opened, closed = flat == OPENED, flat == CLOSED
+        depth = tf.cumsum(tf.cast(opened, tf.int32)) - tf.cumsum(tf.cast(closed, tf.int32))
+        kept = ~(opened | closed)
+        marks = tf.stack([depth > 0, shift_right(~kept, 1, False)], 1)
+        marks = tf.boolean_mask(marks, kept)  # (S, 2)
+        marks = tf.gather(marks, encode_utf8(_without_special(chars.codes))[1][:-1])
+        return marks[:, 0], marks[:, 1] | begins
+
+    return find
+
+
+def _is_refused(expression: str) -> bool:
+    """Return whether RE2 cannot compile an expression, or finds it in an empty text."""
+    try:
+        with tf.init_scope():
+            return bool(tf.strings.regex_full_match(tf.constant(""), expression))
+    except tf.errors.InvalidArgumentError:
+        return True
