@@ -69,8 +69,7 @@ def from_hugging_face(
         Path to the folder.
 
     Raises:
-        ValueError: If the address is malformed, or if the repository does not exist or has no
-            weights.
+        ValueError: If the address is malformed, or if its repository is missing or has no weights.
     """
     repository, revision = parse_address(address)
     try:

@@ -78,7 +78,7 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
         A `Checkpoint`. Use it as a context manager to close its files. Weights are not read yet.
 
     Raises:
-        ValueError: If a file is missing or damaged, or if its values are invalid.
+        ValueError: If files are missing, damaged or invalid.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
     others = [name for format in formats() for name in format.files()]
@@ -107,7 +107,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
         A `Checkpoint`. See `open_preset`.
 
     Raises:
-        ValueError: If a file is missing or damaged, or if its values are invalid.
+        ValueError: If files are missing, damaged or invalid.
     """
     try:
         checkpoint = _open(files, safeguards.verify)
@@ -128,7 +128,7 @@ class TokenizerPreset:
         files: Open `FolderFiles` for the preset.
         config: Dict. Content from the configuration file, or {} if this file is missing.
         config_file: Path of the configuration.
-        family: `Family` for this model, or None if not known.
+        family: `Family` for this model, or None if unknown.
         settings: Dict. Content from `encoder_zoo.json`.
         stored: `StoredTokenizer` or None. The tokenizer.
         listed_settings: Dict. See `Checkpoint`. Defaults to {}.
@@ -164,7 +164,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterato
         A `TokenizerPreset` with open files.
 
     Raises:
-        ValueError: If a file is missing or damaged, or if its values are invalid.
+        ValueError: If files are missing, damaged or invalid.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
     others = [name for format in formats() for name in format.tokenizer_file_names()]

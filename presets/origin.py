@@ -103,8 +103,8 @@ class Vocabulary:
 
     Attributes:
         kind: String. Name of the class.
-        size: Integer or None. Number of tokens. None when the tokens were not read.
-        sha256: String or None. Checksum of the tokens. None when the tokens were not read.
+        size: Integer or None. Number of tokens. None if the tokens were not read.
+        sha256: String or None. Checksum of the tokens. None if the tokens were not read.
 
     Example:
         >>> from encoder_zoo import BertTokenizer

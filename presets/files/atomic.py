@@ -123,7 +123,7 @@ def replacing_file(
             file. A file with identical contents can always be replaced.
 
     Raises:
-        ValueError: If the file is a link, or if this package did not write it.
+        ValueError: If the file is a link or was written by another program.
         OSError: If writing fails, for example because the disk is full.
 
     Example:

@@ -29,7 +29,7 @@ class Hdf5File:
             error messages.
 
     Raises:
-        ValueError: If the file cannot be read, or if an array is missing, linked, or stored in
+        ValueError: If the file cannot be read, or if arrays are missing, linked, or stored in
             another file. See also `check_stored` and `check_floats`.
 
     Example:

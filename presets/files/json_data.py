@@ -102,7 +102,7 @@ def json_bytes(value: object) -> bytes:
     """Encode a value as the contents of a JSON file, for `parse_object` or `parse_array`.
 
     Raises:
-        ValueError: If a number is not finite, or if a string contains a lone surrogate.
+        ValueError: If numbers are not finite, or if strings contain lone surrogates.
 
     Example:
         >>> json_bytes({"a": "ä"}).decode()

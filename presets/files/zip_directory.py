@@ -53,7 +53,7 @@ class ZipDirectory:
         entries: Dictionary from names to entries.
 
     Raises:
-        ValueError: If the directory is damaged, or if an entry is compressed or encrypted.
+        ValueError: If the directory is damaged, or if entries are compressed or encrypted.
 
     Example:
         >>> import io, zipfile

@@ -70,7 +70,7 @@ def of_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
         tokenizer: Tokenizer used by the encoder.
 
     Raises:
-        ValueError: If a field value is invalid.
+        ValueError: If field values are invalid.
 
     Source: PyLate 1.6, `models/colbert.py`, for the defaults. sentence-transformers 6.2,
     `multi_vector_encoder/model.py`, for `query_expansion`.
@@ -100,7 +100,7 @@ def of_stanford(files: FolderFiles) -> dict[str, object]:
         files: `FolderFiles` for the folder.
 
     Raises:
-        ValueError: If a field is unknown or its value is not implemented.
+        ValueError: If fields are unknown or have values that are not implemented.
 
     Source: Santhanam et al. 2022, ColBERTv2, released code, `infra/config/settings.py`.
     """
@@ -140,7 +140,7 @@ def of_sentence_transformers(
         tokenizer: Tokenizer used by the encoder.
 
     Raises:
-        ValueError: If a field is unknown or its value is invalid.
+        ValueError: If fields are unknown or have invalid values.
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`, `multi_vector_encoder`.
     """
@@ -172,7 +172,7 @@ def of_bge_m3(files: FolderFiles) -> dict[str, object]:
         files: `FolderFiles` for the encoder.
 
     Raises:
-        ValueError: If a field value is invalid.
+        ValueError: If field values are invalid.
 
     Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`. Its default length
     is 512 tokens. Here, the default is the length in the folder.

@@ -63,7 +63,7 @@ def check_config(
         names: Dict {field: name in the file} for fields with another name. Defaults to None.
 
     Raises:
-        ValueError: If a field is missing or its value is invalid.
+        ValueError: If fields are missing or have invalid values.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
@@ -223,7 +223,7 @@ def check_sizes(
         max_bytes: Integer. Maximum size of the weights in float32.
 
     Raises:
-        ValueError: If a size differs from any weight shape, or if the model needs more than
+        ValueError: If sizes differ from the weight shapes, or if the model needs more than
             `max_bytes`.
     """
     for argument, (layer, axis) in _SIZES.items():

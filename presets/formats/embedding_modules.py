@@ -65,7 +65,7 @@ def read_pooling(
         A tuple (`pooling` for `TextEmbedder`, whether to pool prompts).
 
     Raises:
-        ValueError: If a field value is invalid, or if dimensions differ from `width`.
+        ValueError: If field values are invalid, or if dimensions differ from `width`.
     """
     config, path = _module_config(files, module)
     own = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
@@ -104,7 +104,7 @@ def read_dense(
         A dict, an entry of `dense` of `TextEmbedder`.
 
     Raises:
-        ValueError: If a field value is invalid, or if `in_features` differs from `width`.
+        ValueError: If field values are invalid, or if `in_features` differs from `width`.
     """
     config, path = _module_config(files, module)
     sizes, flags = ("in_features", "out_features"), ("bias", "use_residual")
@@ -163,7 +163,7 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
         A tuple with `pooling` and `activation` for `SparseEncoder`.
 
     Raises:
-        ValueError: If a field value is not implemented.
+        ValueError: If field values are not implemented.
 
     Source: sentence-transformers 6.2, `sparse_encoder/modules/splade_pooling.py`.
     """
@@ -390,7 +390,7 @@ class LinearFile(Checkpoint):
         name: String. Name of a PyTorch file with "weight" and optionally "bias".
 
     Raises:
-        ValueError: If the file contains other tensors, or if shapes do not match.
+        ValueError: If the file contains other tensors or shapes.
 
     Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`.
     """

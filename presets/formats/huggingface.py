@@ -61,7 +61,7 @@ class HuggingFaceCheckpoint(Checkpoint):
             the prefix with `_wrapper_of`.
 
     Raises:
-        ValueError: If a file is missing or damaged, or if its values are invalid.
+        ValueError: If files are missing, damaged or invalid.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
     """Open the weight files. safetensors files are preferred to PyTorch files.
 
     Raises:
-        ValueError: If no weights are found, or if a file is damaged.
+        ValueError: If weights are missing or files are damaged.
     """
     for weights in WEIGHT_FORMATS:
         read = _READERS[weights]

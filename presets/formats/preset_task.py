@@ -63,7 +63,7 @@ class FolderFormat:
             A dict from names of arguments to values.
 
         Raises:
-            ValueError: If a field value is invalid.
+            ValueError: If field values are invalid.
         """
         return {}
 

@@ -150,7 +150,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
         files: `FolderFiles` for the whole folder.
 
     Raises:
-        ValueError: If a route is missing or malformed, or if a module is not implemented.
+        ValueError: If routes are missing or malformed, or if modules are not implemented.
 
     Source: sentence-transformers 6.2, `base/modules/router.py`.
     """
@@ -255,7 +255,7 @@ def read_modules(files: FolderFiles) -> list[Module]:
         A list of `Module`.
 
     Raises:
-        ValueError: If a module is malformed or not implemented.
+        ValueError: If modules are malformed or not implemented.
     """
     modules = []
     for i, entry in enumerate(files.read_json_array(MODULES)):
@@ -305,7 +305,7 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
             False.
 
     Raises:
-        ValueError: If a field value is not implemented.
+        ValueError: If field values are not implemented.
     """
     name, settings = transformer_settings(files)
     modalities = settings.get("modality_config") or {}

@@ -213,8 +213,8 @@ def _query_table(checkpoint: Checkpoint) -> QueryTable | None:
         checkpoint: Open `Checkpoint` to load from.
 
     Raises:
-        ValueError: If the query route is neither a table nor an encoder, or if a field value is not
-            valid.
+        ValueError: If the query route is neither a table nor an encoder, or if field values are
+            invalid.
     """
     files, routes = checkpoint.files.root, theirs.read_routes(checkpoint.files.root)
     if routes is None:

@@ -47,10 +47,10 @@ class StoredTokenizer(NamedTuple):
         families without segments, this disables segment ids.
 
         Args:
-            family: `Family` for this model, or None if not known.
+            family: `Family` for this model, or None if unknown.
 
         Raises:
-            ValueError: If a field value is invalid, or if the start token is on the wrong side.
+            ValueError: If field values are invalid, or if the start token is on the wrong side.
         """
         template = self.files.template() or self.kind
         if template.first_column != self.kind.first_column:
@@ -217,7 +217,7 @@ def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerF
         A `TokenizerFiles`, the input of `kind.load().from_files(...)`.
 
     Raises:
-        ValueError: If a file is missing or too large.
+        ValueError: If files are missing or too large.
     """
     return _contents(files, (*TOKENIZER_JSON, *kind.files))
 
