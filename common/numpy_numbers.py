@@ -73,11 +73,11 @@ def reduce_min(values, axis=None, keepdims: bool = False) -> Array:
     return as_array(np.min(values, axis, keepdims=keepdims, initial=most), values.dtype)
 
 
-def reduce_logsumexp(values, axis=None) -> Array:
+def reduce_logsumexp(values, axis=None, keepdims: bool = False) -> Array:
     values = as_array(values)
     most = np.max(values, axis=axis, keepdims=True)
     total = np.log(np.sum(np.exp(values - most), axis=axis, keepdims=True)) + most
-    return as_array(np.squeeze(total, axis))
+    return as_array(total if keepdims else np.squeeze(total, axis))
 
 
 def cumsum(values, axis: int = 0, exclusive: bool = False) -> Array:

@@ -457,8 +457,9 @@ class Reranker(ListScores):
         row, expected = texts.value_rowids(), ". Expected 0 or more."
         values = relevance.values
         check_each(values, values >= 0, " has the relevance ", values, expected, index=row)
-        useful = array_ops.reduce_any(relevance > 0, axis=1).numpy()
-        if not useful.any():
+        grades = relevance.to_list()
+        useful = [any(gain > 0 for gain in gains) for gains in grades]
+        if not any(useful):
             raise ValueError(
                 "relevance has no number above 0. Expected a relevant text for some query."
             )
@@ -469,8 +470,9 @@ class Reranker(ListScores):
         rows = [scores for scores, counts in zip(rows, useful, strict=True) if counts]
         orders = [np.argsort(-scores, kind="stable") for scores in rows]
         scores = [scores[order] for scores, order in zip(rows, orders, strict=True)]
-        grades = [dict(enumerate(gains)) for gains in relevance.to_list()]
-        grades = [grade for grade, counts in zip(grades, useful, strict=True) if counts]
+        grades = [
+            dict(enumerate(gains)) for gains, counts in zip(grades, useful, strict=True) if counts
+        ]
         found = ranking_metrics(orders, grades, cutoffs=[10], scores=scores)
         return {name: found[name] for name in MEASURES}
 

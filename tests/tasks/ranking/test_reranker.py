@@ -13,6 +13,7 @@ from keras import ops
 from processes import run
 
 import encoder_zoo as ez
+from encoder_zoo.common.lazy import in_numpy
 from encoder_zoo.testing.tiny import moved
 
 WORDS = "who what sings runs she he it a the song mile red blue".split()
@@ -366,6 +367,8 @@ class TestEvaluateRanking:
         relevance[0][best[0][1]], relevance[0][best[0][3]] = 1, 2  # places 2 and 4
         relevance[1][best[1][0]] = 1  # place 1; the third query has none
         found = reranker.evaluate_ranking(QUERIES[:3], lists, relevance)
+        with in_numpy():  # the operations of JAX and PyTorch
+            assert reranker.evaluate_ranking(QUERIES[:3], lists, relevance) == found
         dcg = (1 / np.log2(3) + 2 / np.log2(5)) / (2 + 1 / np.log2(3))
         expected = {"ndcg@10": (dcg + 1) / 2, "mrr@10": 0.75, "map@100": (0.5 + 1) / 2}
         assert found == pytest.approx(expected)
