@@ -15,7 +15,7 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.tokenizers.file_tokenizer import texts_in_memory
+from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, texts_in_memory
 from encoder_zoo.tasks.base.answers import prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
@@ -72,6 +72,8 @@ class VectorAnswers(EmbeddingAnswers):
 
     def embed_windows(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
         """Compute the vectors (N, D) of texts (N,), the mean of their windows, by their tokens."""
+        if isinstance(self.preprocessor.tokenizer, FileTokenizer):
+            raise invalid("windows", "mean", "None for an export of static embeddings")
         examples = self.preprocessor.encode_windows(texts, prompt)
         lengths = examples["token_ids"].row_lengths().numpy()[:, None]  # (W, 1)
         weights = np.maximum(lengths - 2.0, 1)  # a text without tokens has one window
@@ -107,6 +109,10 @@ class StaticAnswers(VectorAnswers):
 
     table: np.ndarray = dataclasses.field(kw_only=True)
     project: Callable[[np.ndarray], np.ndarray] = dataclasses.field(kw_only=True)
+
+    def with_model(self) -> VectorAnswers:
+        names = [field.name for field in dataclasses.fields(VectorAnswers)]
+        return VectorAnswers(**{name: getattr(self, name) for name in names})
 
     def embed_whole(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
         return self._add_rows(texts, prompt, whole=False)

@@ -93,7 +93,8 @@ def export_folder(
 def _check_quantizes(format: Engine) -> None:
     """Raise an error for a format without int8, or if a package for it is not installed."""
     if format == "openvino":
-        raise invalid("dtype", "int8", "'float32' for 'openvino'; or pass format='onnx'")
+        another = "export with format='onnx', and open it with open_export(..., engine='openvino')"
+        raise invalid("dtype", "int8", f"'float32' for 'openvino'; or {another}")
     if format == "litert" and keras.config.backend() != "tensorflow":
         raise invalid("dtype", "int8", "'float32' for 'litert' without TensorFlow")
     if format == "onnx":
@@ -131,7 +132,8 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
         raise _refused(task, "it has no preprocessor", "Export it as a file, such as 'model.onnx'")
     if task.record.text_method is None:
         raise _refused(task, "it has no method that answers to texts")
-    answers, backbone, preprocessor = task._answers, task.backbone, task.preprocessor
+    backbone, preprocessor = task.backbone, task.preprocessor
+    answers = task._answers.with_model()
     name = type(answers).__name__
     if name not in ANSWERS:
         raise _refused(task, f"its answers are made by {name}")
@@ -198,8 +200,9 @@ def _tokenizer_files(task: Task) -> dict[str, str | bytes]:
 
     A vocabulary that tokenizer.json contains is not written, so that it is not read twice.
     """
-    files = task.preprocessor.tokenizer.to_files()
-    if "tokenizer.json" not in files:
+    tokenizer = task.preprocessor.tokenizer
+    files = tokenizer.to_files()
+    if isinstance(tokenizer, FileTokenizer) or "tokenizer.json" not in files:
         return files
     padded = tokenizer_json(task) or files["tokenizer.json"]
     return {name: files[name] for name in TOKENIZER_JSON if name in files} | {
@@ -220,7 +223,7 @@ def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[
         Dict of "mean_cosine" and "least_cosine", of the outputs for each text.
     """
     runner = EngineRunner(open_session(path, format), task.preprocessor)
-    answers = dataclasses.replace(task._answers, runner=runner)
+    answers = dataclasses.replace(task._answers.with_model(), runner=runner)
     pairs = zip(answers.predict_texts(texts), task.predict(texts, verbose=0), strict=True)
     cosines = [_cosine(found, expected) for found, expected in pairs]
     agreement = {

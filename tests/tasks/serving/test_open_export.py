@@ -8,7 +8,9 @@ import sys
 
 import numpy as np
 import pytest
+import tokenizers
 from not_installed import hide
+from safetensors.numpy import save_file
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
@@ -173,7 +175,7 @@ def test_int8_is_close_and_measured(nano, format, tmp_path):
 
 def test_int8_and_texts_that_do_not_fit(classifier, tmp_path):
     for format, options, words in (
-        ("openvino", {"dtype": "int8"}, "dtype is 'int8'"),
+        ("openvino", {"dtype": "int8"}, "dtype is 'int8'.*engine='openvino'"),
         ("onnx", {"dtype": "bfloat16"}, "dtype is 'bfloat16'"),
         ("onnx", {"texts": ["a"]}, "texts is .*int8"),
         ("onnx", {"dtype": "int8", "texts": []}, r"texts is \[\]"),
@@ -308,14 +310,23 @@ def test_hostile_manifests(copied):
         with pytest.raises(ValueError, match=words):
             ez.open_export(copied)
 
-    refused("format is 2", format=2)
+    refused(r"encoder_zoo\.json: format is 2", format=2)
     refused("holds a span_qa.*from_preset", task="span_qa")
     refused("export is ", export=[])
     entry = manifest["files"]["model.onnx"]
     refused("name of a file", files={**manifest["files"], "../model.onnx": entry})
-    path.write_text("[" * 10**5)
-    with pytest.raises(ValueError, match=r"encoder_zoo\.json"):
-        ez.open_export(copied)
+    for content, words in (
+        ("[" * 10**5, "nested too deeply"),
+        ('{"export": ' + "[" * 200 + "]" * 200 + "}", "nested too deeply"),
+        ('{"format": 1, "format": 2}', "'format' occurs twice"),
+        ('{"format": 1e999}', "format is inf"),
+        ('{"format": ' + "9" * 5000 + "}", "not readable as JSON"),
+        ('{"format": NaN}', "NaN"),
+        ("", "the file is empty"),
+    ):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=rf"encoder_zoo\.json.*{words}"):
+            ez.open_export(copied)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links are made")
@@ -357,6 +368,78 @@ def test_folders_that_are_no_exports(tmp_path, classifier):
         ez.open_export(tmp_path / "preset")
     with pytest.raises(ValueError, match="contains .*encoder_zoo.json"):
         classifier.export(tmp_path / "preset", format="onnx")
+
+
+def test_static_embeddings(tmp_path):
+    words = ["[PAD]", "[UNK]", "the", "cat", "dog"]
+    library = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    (tmp_path / "preset").mkdir()
+    library.save(str(tmp_path / "preset" / "tokenizer.json"))
+    table = np.random.default_rng(0).standard_normal((5, 4)).astype("float32")
+    save_file({"embeddings": table}, tmp_path / "preset" / "model.safetensors")
+    settings = '{"model_type": "model2vec", "normalize": false}'
+    (tmp_path / "preset" / "config.json").write_text(settings)
+    embedder = ez.TextEmbedder.from_preset(tmp_path / "preset")
+    embedder.export(tmp_path / "served", format="onnx")
+    opened, texts = ez.open_export(tmp_path / "served"), ["the cat", "dog", "x", "the dog " * 400]
+    expected = [table[2:4].mean(axis=0), table[4], np.zeros(4), table[[2, 4]].mean(axis=0)]
+    np.testing.assert_allclose(opened.embed(texts), expected, atol=1e-5)
+    assert_same(opened.rank("cat", ["dog", "the cat"]), embedder.rank("cat", ["dog", "the cat"]))
+    with pytest.raises(ValueError, match="windows is 'mean'.*static"):
+        opened.embed(texts, windows="mean")
+
+
+def test_a_tokenizer_of_any_steps(tmp_path):
+    words = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", *"abcdefgh"]
+    model = {"type": "WordLevel", "vocab": {w: i for i, w in enumerate(words)}}
+    file = {"version": "1.0", "added_tokens": [], "model": {**model, "unk_token": "<unk>"}}
+    tokenizer = ez.GenericTokenizer(json.dumps({**file, "pre_tokenizer": {"type": "Whitespace"}}))
+    preprocessor = ez.SequenceClassifierPreprocessor(tokenizer)
+    task = ez.SequenceClassifier(tiny.backbone(BERT), preprocessor, num_classes=2)
+    task.export(tmp_path / "served", format="onnx")
+    opened = ez.open_export(tmp_path / "served")
+    assert opened.preprocessor.tokenizer.tokenize(["h z"]).to_list() == [[12, 1]]
+    assert_same(opened.classify(["a b", "c h z"]), task.classify(["a b", "c h z"]))
+
+
+def test_openvino_reads_an_export_in_int8(tmp_path):
+    pytest.importorskip("openvino")
+    task = tiny_task("TextEmbedder")
+    task.export(tmp_path / "served", format="onnx", dtype="int8")
+    vectors = ez.open_export(tmp_path / "served", engine="openvino").embed(["a b c", "d e"])
+    cosines = np.sum(vectors * task.embed(["a b c", "d e"]), axis=1)
+    assert 0.99 < cosines.min() < cosines.max() < 0.999999
+
+
+EXPORT = """
+import sys
+import encoder_zoo as ez
+classifier = ez.SequenceClassifier.from_preset(sys.argv[1])
+for format in ("onnx", "openvino"):
+    classifier.export(sys.argv[2] + format, format=format)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_exports_of_other_backends(classifier, backend, tmp_path):
+    pytest.importorskip("openvino")
+    classifier.save_to_preset(tmp_path / "preset")
+    command = [sys.executable, "-c", EXPORT, str(tmp_path / "preset"), str(tmp_path) + os.sep]
+    env = {**os.environ, "KERAS_BACKEND": backend}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    if backend == "jax":
+        assert "'onnx' needs Keras's backend tensorflow or torch, not 'jax'" in done.stderr
+        assert done.returncode == 1
+        return
+    assert done.returncode == 0, done.stderr
+    texts = ["a b c d e f g h " * 3, "c"]
+    for format in ("onnx", "openvino"):
+        opened = ez.open_export(tmp_path / format)
+        assert_same(opened.classify(texts), classifier.classify(texts))
 
 
 def test_a_missing_engine_is_named(served, monkeypatch):
