@@ -6,9 +6,12 @@
 This starts `python -m encoder_zoo.serving SOURCE` in a separate process and requests embeddings for
 review sentences. First, a single client sends one request at a time. Then `--clients` clients send
 requests at the same time. All vectors are compared to calling `embed` directly. The source has the
-same format as for the service. By default, this is all-MiniLM-L6-v2 from a Python package. Use
+same format as for the service. By default, this is an export of all-MiniLM-L6-v2 to ONNX. Use
 `--minutes` to continue for this time and to print the service's memory every minute. This script
 requires the extras `serve` and `test`.
+
+It also prints the CPU time per request of both processes. Other programs on the machine change this
+time less than the requests per second.
 """
 
 import argparse
@@ -16,25 +19,28 @@ import asyncio
 import contextlib
 import csv
 import json
+import os
 import pathlib
 import random
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import httpx
 import numpy as np
 from sources import MINILM
 
+import encoder_zoo as ez
 from encoder_zoo.serving import open_folders
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 
 def read_sentences() -> list[str]:
-    """Read and shuffle review sentences."""
+    """Review sentences, shuffled."""
     path = ROOT / "guides" / "data" / "sentiment_sentences.tsv"
     with open(path, encoding="utf-8", newline="") as file:
         rows = [row["sentence"] for row in csv.DictReader(file, delimiter="\t", quoting=3)]
@@ -44,7 +50,7 @@ def read_sentences() -> list[str]:
 
 @contextlib.contextmanager
 def started_service(source: str):
-    """Start the service. When it is ready, return its address."""
+    """Start the service, and return its address when it is ready."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -62,23 +68,28 @@ def started_service(source: str):
 
 
 def is_ready(url: str) -> bool:
-    """Check whether the service has finished warming up."""
+    """Return whether the service has warmed up."""
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(f"{url}/health").status_code == 200
     return False
 
 
-def resident_megabytes(url: str) -> float:
-    """Return the service's memory, as reported by the service."""
+def read_metrics(url: str) -> dict[str, float]:
+    """Return the metrics of the service."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
-    [line] = [line for line in lines if line.startswith("process_resident_memory_bytes")]
-    return float(line.split()[1]) / 2**20
+    pairs = [line.rsplit(" ", 1) for line in lines if line[0] != "#"]
+    return {name: float(value) for name, value in pairs}
 
 
-async def ask(url: str, texts: list[str], clients: int, expected: np.ndarray) -> list[float]:
-    """Send a request for each text from several clients. Return how many seconds each request took.
+def resident_megabytes(url: str) -> float:
+    """Return the memory of the service."""
+    return read_metrics(url)["process_resident_memory_bytes"] / 2**20
 
-    Clients use plain sockets, because 32 httpx clients would need more CPU time than the service.
+
+async def ask(url: str, texts: list[str], clients: int) -> tuple[list[float], dict[int, bytes]]:
+    """Send a request for every text from several clients. Return their seconds and bodies.
+
+    A client is a socket that stays open. An HTTP library would take CPU time from the service.
     """
     seconds, left, answers = [], list(enumerate(texts)), {}
 
@@ -99,44 +110,80 @@ async def ask(url: str, texts: list[str], clients: int, expected: np.ndarray) ->
         writer.close()
 
     await asyncio.gather(*[ask_on() for _ in range(clients)])
+    return seconds, answers
+
+
+def compare(answers: dict[int, bytes], expected: np.ndarray) -> None:
+    """Compare the vectors in responses with expected vectors."""
     for i, answer in answers.items():
         vector = json.loads(answer)["data"][0]["embedding"]
         np.testing.assert_allclose(vector, expected[i], atol=1e-5)
-    return seconds
 
 
 def measure(url: str, texts: list[str], clients: int, expected: np.ndarray) -> float:
-    """Print latencies and return requests per second."""
-    seconds = asyncio.run(ask(url, texts, clients, expected))
-    rate = clients * len(texts) / sum(seconds)
+    """Print latencies and CPU times, and return the requests per second."""
+    before, own = read_metrics(url), time.process_time()
+    start = time.perf_counter()
+    seconds, answers = asyncio.run(ask(url, texts, clients))
+    rate = len(texts) / (time.perf_counter() - start)
+    own, after = time.process_time() - own, read_metrics(url)
+    compare(answers, expected)
+    spent = {name: value - before.get(name, 0) for name, value in after.items()}
+    cpu = 1000 * spent["process_cpu_seconds_total"] / len(texts)
+    batch = spent["encoder_zoo_batch_texts_sum"] / spent["encoder_zoo_batch_texts_count"]
     middle, slowest = (1000 * np.percentile(seconds, p) for p in (50, 99))
-    print(f"{clients:3} clients: {rate:6.1f}/s, p50 {middle:6.1f} ms, p99 {slowest:6.1f} ms")
+    print(
+        f"{clients:3} clients: {rate:6.1f}/s, p50 {middle:6.1f} ms, p99 {slowest:6.1f} ms, "
+        f"{batch:4.1f} texts in a batch, CPU per request {cpu:.1f} ms (clients "
+        f"{1000 * own / len(texts):.2f} ms), load {os.getloadavg()[0]:.1f}"
+    )
     return rate
+
+
+@contextlib.contextmanager
+def chosen_source(given: str | None):
+    """Return the given source, or a temporary folder with an export of all-MiniLM-L6-v2."""
+    if given is not None:
+        yield given
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        ez.TextEmbedder.from_preset(MINILM).export(f"{folder}/minilm", format="onnx")
+        yield f"{folder}/minilm"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("source", nargs="?", default=f"TextEmbedder={MINILM}")
+    parser.add_argument("source", nargs="?", help="default: an export of all-MiniLM-L6-v2 to ONNX")
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--minutes", type=float, default=0)
     given = parser.parse_args()
     texts = (read_sentences() * (1 + given.requests // 1000))[: given.requests]
-    [embedder] = open_folders([given.source])[0].values()
-    expected = embedder.embed(texts)
-    with started_service(given.source) as url:
-        measure(url, texts[:100], given.clients, expected)  # creates kernels for new shapes
-        few = max(50, given.requests // 5)
-        alone = measure(url, texts[:few], 1, expected)
-        joined = measure(url, texts, given.clients, expected)
-        print(f"{joined / alone:.1f} times the requests of one client (target: at least 5)")
-        end = time.monotonic() + 60 * given.minutes
-        while time.monotonic() < end:
-            minute = time.monotonic() + min(60, 60 * given.minutes)
-            while time.monotonic() < minute:
-                asyncio.run(ask(url, texts, given.clients, expected))
-            print(f"{resident_megabytes(url):.0f} MB")
-        print(f"{resident_megabytes(url):.0f} MB at the end")
+    with chosen_source(given.source) as source:
+        [embedder] = open_folders([source])[0].values()
+        expected = embedder.embed(texts)
+        start = time.perf_counter()
+        embedder.embed(texts)
+        print(f"embed, called directly: {len(texts) / (time.perf_counter() - start):.1f}/s")
+        with started_service(source) as url:
+            measure_service(url, texts, expected, given.clients, given.minutes)
+
+
+def measure_service(
+    url: str, texts: list[str], expected: np.ndarray, clients: int, minutes: float
+) -> None:
+    """Measure one client, many clients, and the memory over some minutes."""
+    measure(url, texts[:100], clients, expected)  # kernels for new shapes
+    alone = measure(url, texts[: max(50, len(texts) // 5)], 1, expected)
+    joined = measure(url, texts, clients, expected)
+    print(f"{joined / alone:.1f} times the requests of one client (target: at least 5)")
+    end = time.monotonic() + 60 * minutes
+    while time.monotonic() < end:
+        minute = time.monotonic() + min(60, 60 * minutes)
+        while time.monotonic() < minute:
+            compare(asyncio.run(ask(url, texts, clients))[1], expected)
+        print(f"{resident_megabytes(url):.0f} MB")
+    print(f"{resident_megabytes(url):.0f} MB at the end")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ import uvicorn
 from encoder_zoo.serving import Limits, create_app, open_folders
 
 SECONDS_TO_STOP = 60  # time to answer the requests that were accepted before a shutdown
-# By default, Python switches threads every 5 milliseconds. The event loop would wait for this
-# interval after every system call while the model computes.
+# Python's default is 0.005. With a model that only waits, 32 clients and a busy machine of two
+# cores, 125 and 160 requests per second were answered instead of 113 and 135, in batches of 18
+# texts instead of 13.
 SWITCH_SECONDS = 0.0005
 MAX_CONNECTIONS = 1000  # additional connections are answered with 503
 

@@ -171,7 +171,8 @@ def create_app(
 
     Args:
         models: Dict of names to tasks or opened exports. Requests can select a model with the field
-            `model`. By default, a route uses the first model that supports its method.
+            `model`. By default, a route uses the first model that supports its method. Open exports
+            with `ez.open_export(folder, spinning=False)`.
         indexes: Dict of names to indexes for `/search`. Defaults to None.
         limits: Limits on requests and batches. Defaults to `Limits()`.
 

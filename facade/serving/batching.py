@@ -39,8 +39,9 @@ class Job:
             several jobs with the same key.
         rows: List of rows, such as texts.
         count: Function of a list of rows that returns the number of tokens in every row.
-        is_short: Boolean. Whether to count the tokens in the event loop. Under load, switching
-            threads takes longer than tokenizing a few sentences. Defaults to False.
+        is_short: Boolean. Whether to count the tokens in the event loop. With a model that only
+            waits, 32 clients and a busy machine of two cores, 125 and 160 sentences per second were
+            answered instead of 88 and 83 with a thread. Defaults to False.
     """
 
     key: Hashable

@@ -111,12 +111,15 @@ class OnnxSession(Session):
 
     Args:
         path: Path of the file.
+        spinning: Boolean. Whether idle threads of the engine check for work in a loop for a while.
+            Defaults to True.
     """
 
-    def __init__(self, path: pathlib.Path):
+    def __init__(self, path: pathlib.Path, spinning: bool = True):
         require(onnxruntime)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = usable_cores()
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         options.log_severity_level = 3  # errors
         self._session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
@@ -192,7 +195,7 @@ class LiteRtSession(Session):
 
 
 # Engines by their names, which are those of the formats that they read.
-SESSIONS: dict[str, Callable[[pathlib.Path], Session]] = {
+SESSIONS: dict[str, Callable[..., Session]] = {
     "onnx": OnnxSession,
     "openvino": OpenVinoSession,
     "litert": LiteRtSession,
@@ -200,12 +203,13 @@ SESSIONS: dict[str, Callable[[pathlib.Path], Session]] = {
 PACKAGES = {"onnx": onnxruntime, "openvino": openvino, "litert": litert}
 
 
-def open_session(path: pathlib.Path, engine: str) -> Session:
+def open_session(path: pathlib.Path, engine: str, **options) -> Session:
     """Open a model's file.
 
     Args:
         path: Path of the file.
         engine: String, a name in `SESSIONS`.
+        **options: Arguments of the engine's class.
 
     Raises:
         ImportError: If the package of the engine is not installed.
@@ -213,7 +217,7 @@ def open_session(path: pathlib.Path, engine: str) -> Session:
     """
     require(PACKAGES[engine])
     with _named_errors(path, engine):
-        return SESSIONS[engine](path)
+        return SESSIONS[engine](path, **options)
 
 
 @contextlib.contextmanager

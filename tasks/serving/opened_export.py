@@ -187,7 +187,10 @@ def _setting_names(cls: type[Answers]) -> list[str]:
 
 @validate_arguments
 def open_export(
-    folder: str | os.PathLike[str], engine: Engine | None = None, verify: bool = True
+    folder: str | os.PathLike[str],
+    engine: Engine | None = None,
+    verify: bool = True,
+    spinning: bool = True,
 ) -> OpenedExport:
     """Open a folder of `model.export(folder, format=...)` to answer without Keras.
 
@@ -208,6 +211,9 @@ def open_export(
             ai-edge-litert). Defaults to None, which means the engine of the folder's format.
         verify: Boolean. Whether to compare the files with the checksums in `encoder_zoo.json`.
             Defaults to True.
+        spinning: Boolean. Whether idle threads of ONNX Runtime check for work in a loop for a while
+            before they sleep. This makes single texts faster on an idle machine. It takes CPU time
+            from other work on the same cores, such as a web server. Defaults to True.
 
     Returns:
         An `OpenedExport`.
@@ -233,7 +239,7 @@ def open_export(
             raise invalid("engine", engine, f"{' or '.join(readers)}, which read {record.format}")
         engine = engine or record.format
         answers = read_answers(files, record)
-        session = _open_model(files, record.format, engine)
+        session = _open_model(files, record.format, engine, spinning)
         files.check_unchanged()
     runner = EngineRunner(session, answers.preprocessor)
     return answers.opened_class(record, dataclasses.replace(answers, runner=runner), engine)
@@ -384,10 +390,11 @@ def from_setting(value: object) -> object:
     return from_json_value(value) if isinstance(value, str | float) else value
 
 
-def _open_model(files: FolderFiles, format: str, engine: str) -> Session:
+def _open_model(files: FolderFiles, format: str, engine: str, spinning: bool) -> Session:
     """Open the model's file, which must be the one whose checksum was compared."""
     names = MODEL_FILES[format]
-    session = open_session(files.path / names[0], engine)
+    options = {"spinning": spinning} if engine == "onnx" else {}
+    session = open_session(files.path / names[0], engine, **options)
     for name in names:
         checked = os.fstat(files.file(name).fileno())
         if not os.path.samestat(os.stat(files.path / name), checked):
