@@ -1,11 +1,13 @@
-"""Create a configuration from the signature of `__init__`."""
+"""Create a configuration from the signature of `__init__`, and plain data from settings."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import Rule, check_argument, rules_of
@@ -166,3 +168,33 @@ def _arguments(cls: type) -> dict[str, inspect.Parameter]:
             if parameter.kind in named and parameter.name != "self":
                 found.setdefault(parameter.name, parameter)
     return found
+
+
+def plain_settings(value):
+    """Convert the settings of a loss to plain data, with functions as their names.
+
+    Keras warns when it serializes a lambda, and omits settings that are missing in `get_config` of
+    a custom loss.
+
+    Example:
+        >>> import operator
+        >>> plain_settings(functools.partial(operator.mul, 2))
+        {'function': '_operator.mul', 'arguments': [2], 'keywords': {}}
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, np.ndarray | np.generic) or keras.ops.is_tensor(value):
+        return keras.ops.convert_to_numpy(value).tolist()
+    if isinstance(value, Mapping):
+        return {str(name): plain_settings(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_settings(inner) for inner in value]
+    if isinstance(value, functools.partial):
+        parts = value.func, value.args, value.keywords
+        return dict(
+            zip(("function", "arguments", "keywords"), map(plain_settings, parts), strict=True)
+        )
+    if hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    settings = vars(value) if isinstance(value, keras.losses.Loss) else {}
+    return {"class": plain_settings(type(value)), **plain_settings(settings)}

@@ -33,9 +33,9 @@ from encoder_zoo.encoders.packed_batch import encode_packed
 from encoder_zoo.presets import adapters, loading, pushing, saving
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS
+from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.inference import predict_texts
-from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.text_model import TextModel
 
 if TYPE_CHECKING:

@@ -72,6 +72,7 @@ from encoder_zoo.tasks.classification.window_pooling import (
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_one_each
+from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.training.data import Source
 from encoder_zoo.tasks.training.logit_metrics import (
     ClassAccuracy,
@@ -80,7 +81,6 @@ from encoder_zoo.tasks.training.logit_metrics import (
     LabelCrossentropy,
 )
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
 
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ from encoder_zoo.tasks.distillation.distillation_preprocessor import (
     backbone_of,
     teacher_inputs,
 )
+from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
 from encoder_zoo.tasks.training.text_model import TextModel
 

@@ -28,6 +28,7 @@ from encoder_zoo.tasks.embedding.pair_columns import COLUMNS
 from encoder_zoo.tasks.embedding.searchable import IndexKind, Searchable
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
+from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.evaluation import (
     checked_cutoffs,
@@ -51,7 +52,6 @@ from encoder_zoo.tasks.retrieval.terms import Postings, normalized_for
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
 if TYPE_CHECKING:

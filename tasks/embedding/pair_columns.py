@@ -12,6 +12,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
+from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
     as_numbers,
@@ -19,7 +20,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     check_same_count,
 )
 from encoder_zoo.tasks.retrieval.documents import Documents
-from encoder_zoo.tasks.training.prepared import is_prepared
 
 TEXTS = Inputs(Text("texts", filled=True))
 # `fit` accepts single texts, pairs, and pairs with negatives.

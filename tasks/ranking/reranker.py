@@ -30,6 +30,7 @@ from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.prepared import inputs_of, is_prepared
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.rank_answers import Activation, RankAnswers
 from encoder_zoo.tasks.ranking.reranker_preprocessor import (
@@ -44,7 +45,6 @@ from encoder_zoo.tasks.retrieval.ranking import RankedText
 from encoder_zoo.tasks.training import loss_inputs
 from encoder_zoo.tasks.training.loss_inputs import function_of
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.prepared import inputs_of, is_prepared
 from encoder_zoo.tasks.training.recipe import is_auto
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 

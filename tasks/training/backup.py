@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import logging
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 import keras
 import numpy as np
 from safetensors.numpy import save_file
 
+from encoder_zoo.common.configuration import plain_settings
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid, shown
@@ -601,33 +601,3 @@ def _describe_task(task: keras.Model) -> dict:
         "optimizer": keras.saving.serialize_keras_object(task.optimizer),
         "loss": plain_settings(task.loss),
     }
-
-
-def plain_settings(value):
-    """Convert the settings of a loss to plain data, with functions as their names.
-
-    Keras warns when it serializes a lambda, and omits settings that are missing in `get_config` of
-    a custom loss.
-
-    Example:
-        >>> import operator
-        >>> plain_settings(functools.partial(operator.mul, 2))
-        {'function': '_operator.mul', 'arguments': [2], 'keywords': {}}
-    """
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, np.ndarray | np.generic) or keras.ops.is_tensor(value):
-        return keras.ops.convert_to_numpy(value).tolist()
-    if isinstance(value, Mapping):
-        return {str(name): plain_settings(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_settings(inner) for inner in value]
-    if isinstance(value, functools.partial):
-        parts = value.func, value.args, value.keywords
-        return dict(
-            zip(("function", "arguments", "keywords"), map(plain_settings, parts), strict=True)
-        )
-    if hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    settings = vars(value) if isinstance(value, keras.losses.Loss) else {}
-    return {"class": plain_settings(type(value)), **plain_settings(settings)}

@@ -28,7 +28,6 @@ from encoder_zoo.common.keras_private import (
 )
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.tensorflow_private import separate_collectives
-from encoder_zoo.tasks.training.optimizers import FusedAdamW
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.data import Source
@@ -254,7 +253,7 @@ class Distribution:
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             overflow_anywhere(optimizer)
             optimizer = optimizer.inner_optimizer
-        if not isinstance(optimizer, FusedAdamW):
+        if not getattr(optimizer, "sums_over_replicas", False):
             if self.strategy:
                 check_no_accumulation(optimizer)
             clip_summed_gradients(optimizer)

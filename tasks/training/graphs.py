@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import os
 import pathlib
 import platform
@@ -18,8 +17,6 @@ from encoder_zoo.common.tensorflow_private import graphs_as_traced
 from encoder_zoo.common.trace import tracing
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.tasks.preprocessing.batch_shapes import REAL_ROWS
-from encoder_zoo.tasks.training.logit_metrics import KINDS
-from encoder_zoo.tasks.training.loss_inputs import computes_rows
 
 # Programs that compile faster than this are not stored.
 MIN_SECONDS = 0.1
@@ -67,32 +64,6 @@ def _processor() -> str:
         names = [platform.processor()]
     digest = hashlib.sha256("\n".join(sorted(set(names))).encode()).hexdigest()
     return f"{platform.machine()}-{digest[:12]}"
-
-
-KERAS_FUNCTIONS = {
-    function
-    for functions in (keras.losses, keras.metrics)
-    for function in vars(functions).values()
-    if inspect.isfunction(function)
-}
-# Keras metrics that compare the rows of a batch.
-OF_WHOLE_BATCHES = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
-
-
-def can_be_filled(loss, metrics: list) -> bool:
-    """Return whether a loss and metrics can ignore rows that pad a batch."""
-    return computes_rows(loss) and all(map(_takes_weights, metrics))
-
-
-def _takes_weights(metric) -> bool:
-    if isinstance(metric, str):
-        return True  # name of a Keras metric
-    metric = getattr(metric, "metric", metric)  # metric inside `OfLogits`
-    if not isinstance(metric, keras.metrics.Metric):
-        return metric in KERAS_FUNCTIONS
-    if type(metric) in KINDS:
-        return not isinstance(metric, OF_WHOLE_BATCHES)
-    return getattr(type(metric).update_state, "leaves_out_rows", False)
 
 
 def real_rows(x):

@@ -19,10 +19,10 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
+from encoder_zoo.tasks.preprocessing.prepared import checked_arrays, inputs_of, is_prepared
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training.data import own_errors
 from encoder_zoo.tasks.training.distribution import data_parallel_devices, pad_indices
-from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
 from encoder_zoo.tasks.training.sources import (
     as_source,
     check_has_elements,

@@ -25,6 +25,7 @@ from encoder_zoo.tasks.training.loss_inputs import (
     FUNCTIONS,
     are_indices,
     check_meaning,
+    computes_rows,
     find_loss,
     function_of,
     inputs_of_function,
@@ -67,6 +68,16 @@ MEANS = {
         and not issubclass(cls, metrics.MeanIoU)
     )
 }
+
+
+KERAS_FUNCTIONS = {
+    function
+    for functions in (losses, metrics)
+    for function in vars(functions).values()
+    if inspect.isfunction(function)
+}
+# Keras metrics that compare the rows of a batch.
+OF_WHOLE_BATCHES = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
 
 
 def by_token(y_true, y_pred, sample_weight=None) -> tuple:
@@ -380,6 +391,22 @@ class MeanOfLoss(metrics.Mean):
     @classmethod
     def from_config(cls, config: dict):
         return cls(**{**config, "loss": keras.saving.deserialize_keras_object(config["loss"])})
+
+
+def can_be_filled(loss, given: list) -> bool:
+    """Return whether a loss and the given metrics can ignore rows that pad a batch."""
+    return computes_rows(loss) and all(map(_takes_weights, given))
+
+
+def _takes_weights(metric) -> bool:
+    if isinstance(metric, str):
+        return True  # name of a Keras metric
+    metric = getattr(metric, "metric", metric)  # metric inside `OfLogits`
+    if not isinstance(metric, metrics.Metric):
+        return metric in KERAS_FUNCTIONS
+    if type(metric) in KINDS:
+        return not isinstance(metric, OF_WHOLE_BATCHES)
+    return getattr(type(metric).update_state, "leaves_out_rows", False)
 
 
 def class_indices_of(y_true, scores):

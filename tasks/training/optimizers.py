@@ -396,6 +396,8 @@ class FusedAdamW(ScheduledAdamW):
         0.9
     """
 
+    sums_over_replicas = True  # clips and accumulates the gradient of the whole batch
+
     def assign(self, variable, value):
         """Assign a value in this replica. The value is the same in all replicas."""
         value = tf.cast(value, variable.dtype)

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import array_ops, in_numpy, tf
 from encoder_zoo.common.wording import invalid, shown
-from encoder_zoo.tasks.preprocessing.batch_shapes import filled_batch
+from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
+from encoder_zoo.tasks.preprocessing.batch_shapes import filled_batch, take_examples
 from encoder_zoo.tasks.preprocessing.batching import (
     NOT_RANDOM,
     LengthGroupedBatcher,
     Plan,
+    epoch_order,
+    example_lengths,
     grouped_batches,
     megabatch_size,
 )
 from encoder_zoo.tasks.preprocessing.columns import columns_advice, materialize, table_columns
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
-from encoder_zoo.tasks.preprocessing.preprocessor import logged_once, reported_by_datasets
-from encoder_zoo.tasks.training.data import BatchMaker, Source, check_dataset_alone
-from encoder_zoo.tasks.training.distribution import check_divisible, count_batches, count_to_end
-from encoder_zoo.tasks.training.prepared import (
+from encoder_zoo.tasks.preprocessing.prepared import (
     checked_arrays,
     checked_dataset,
     inputs_of,
@@ -37,7 +38,11 @@ from encoder_zoo.tasks.training.prepared import (
     prepared_batch,
     prepared_examples,
 )
-from encoder_zoo.tasks.training.streams import Stream, StreamBatches, as_stream
+from encoder_zoo.tasks.preprocessing.preprocessor import logged_once, reported_by_datasets
+from encoder_zoo.tasks.training.data import BatchMaker, Source, check_dataset_alone
+from encoder_zoo.tasks.training.distribution import check_divisible, count_batches, count_to_end
+from encoder_zoo.tasks.training.streams import Stream, as_stream, rows_of
+from encoder_zoo.tasks.training.token_cache import TokenFiles, settings_of
 
 
 class Examples(Source):
@@ -180,6 +185,260 @@ class DatasetBatches(Source):
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}
         return {"dataset": str(self._batched.element_spec), **(order if self._is_single else {})}
+
+
+class StreamBatches(Source):
+    """Stream of raw inputs or preprocessed batches that is encoded while it is read.
+
+    Single rows are shuffled in a buffer of 50 batches and grouped by length. Batches are used
+    unchanged.
+
+    Args:
+        plan: `Plan` with the batch size, epochs and steps.
+        maker: `BatchMaker` of the task.
+        stream: Stream of `x`, `(x, y)` or `(x, y, sample_weight)`.
+    """
+
+    def __init__(self, plan: Plan, maker: BatchMaker, stream: Stream):
+        super().__init__(plan, maker)
+        self._stream = stream
+        self._is_prepared = is_prepared(inputs_of(stream.element_spec))
+        self._shuffles = plan.shuffle and stream.is_single
+        self._logged: set[str] = set()
+        if stream.cache is not None and self._is_prepared:
+            raise ValueError(
+                "A TokenCache stores the tokens of texts, but this stream has prepared inputs. "
+                "Pass the stream without a TokenCache."
+            )
+
+    @functools.cached_property
+    def steps(self) -> int:
+        if self.plan.steps_per_epoch:
+            return self.plan.steps_per_epoch
+        size, files = self.plan.batch_size, self._files(self._rows)
+        if files is None or files.sizes is None:
+            return self._stream.count(size)
+        if not self._stream.is_single:
+            return len(files.sizes)
+        return sum(-(-count // size) for count in files.sizes)
+
+    def describe(self) -> dict:
+        order = {"batch_size": self.plan.batch_size, "shuffle": self._shuffles}
+        source, first = type(self._stream.source).__name__, self._stream.checksum[:12]
+        return {"stream": source, "first_batch": first, **order}
+
+    def one_pass(self) -> Iterator:
+        if self._stream.is_read_once:
+            raise ValueError(
+                f"Counting the labels requires a separate pass, but {self._stream} can only be "
+                "read once. Pass class_weight={...}, or use a keras.utils.PyDataset or a "
+                "DataLoader."
+            )
+        yield from super().one_pass()
+
+    def _batches(self, seed: int, start: int):
+        total = self.total_steps - start
+        batches = InOrder(lambda first: self._from(first + start, seed), total)
+        return self._for_keras(batches, total)
+
+    def in_order(self):
+        def batches(first: int = 0) -> Iterator:
+            chunks = itertools.islice(self._chunks(self.plan.batch_size), first, None)
+            for number, (_, examples) in enumerate(chunks, first):
+                yield from self._cut(examples, self._collated(), 0, number, shuffles=False)
+
+        if not self._stream.is_read_once:
+            return self._for_keras(InOrder(batches, self.steps), self.steps)
+        if keras.config.backend() == "tensorflow":
+            return self._as_dataset(batches())
+        return (batch if isinstance(batch, tuple) else (batch,) for batch in batches())
+
+    def _from(self, first: int, seed: int) -> Iterator:
+        """Yield the batches of all epochs from an index on. Earlier batches are not encoded."""
+        plan, make, number = self.plan, self._collated(), 0
+        for _ in itertools.count():
+            before = number
+            for size, examples in self._chunks(self._rows):
+                count = -(-size // plan.batch_size) if self._shuffles else 1
+                if number + count > first:
+                    cut = self._cut(examples, make, seed, number, self._shuffles)
+                    yield from itertools.islice(cut, max(0, first - number), None)
+                number += count
+            self._stream.end_pass()
+            if self._stream.is_read_once or number == before:
+                return
+
+    @property
+    def _rows(self) -> int:
+        """Return the number of single rows that `fit` reads at a time."""
+        size = self.plan.batch_size
+        return megabatch_size(size) if self._shuffles else size
+
+    def _files(self, rows: int) -> TokenFiles | None:
+        """Return the files of the cache for chunks of this number of rows, or None."""
+        stream = self._stream
+        if stream.cache is None:
+            return None
+        folder = stream.cache / (f"rows-{rows}" if stream.is_single else "batches")
+        return TokenFiles(folder, self._settings)
+
+    @functools.cached_property
+    def _settings(self) -> dict:
+        return settings_of(self.maker, self._stream.checksum)
+
+    def _chunks(self, rows: int) -> Iterator[tuple[int, Callable[[], object]]]:
+        """Yield a row count and a function that encodes the examples, for every chunk of a pass.
+
+        A chunk is a batch or the given number of single rows.
+        """
+        files = self._files(rows)
+        if files is not None and files.sizes is not None:
+            for number, size in enumerate(files.sizes):
+                yield size, functools.partial(files.examples, number)
+            return
+        chunks = self._stream.chunks(rows)
+        if files is None:
+            for chunk in chunks:
+                yield rows_of(chunk[0]), functools.partial(self._encoded, chunk)
+            return
+        yield from self._kept_chunks(files, chunks)
+
+    def _kept_chunks(self, files: TokenFiles, chunks: Iterator) -> Iterator:
+        """Yield chunks whose examples are stored in files.
+
+        One chunk is read ahead to recognize the last chunk, because the files are complete as soon
+        as its examples are stored. An error of the source is raised after the previous chunk.
+        """
+        sizes, chunk, error = [], next(chunks, None), None
+        while chunk is not None:
+            number = len(sizes)
+            try:
+                following = next(chunks, None)
+            except Exception as raised:
+                following, error = None, raised
+            sizes.append(rows_of(chunk[0]))
+            encode = functools.partial(self._encoded, chunk)
+
+            def examples(number=number, encode=encode, is_last=following is None and error is None):
+                found = files.examples(number, encode)
+                if is_last:
+                    files.finish(sizes)
+                return found
+
+            yield sizes[-1], examples
+            chunk = following
+        if error is not None:
+            raise error
+
+    def _encoded(self, chunk: tuple):
+        """Encode the examples of a chunk. Preprocessed batches are returned unchanged."""
+        if self._is_prepared:
+            x, *labels = chunk
+            return keras.utils.pack_x_y_sample_weight(self.maker.check(x), *labels)
+        with in_numpy(), logged_once(self._logged):
+            x, y, weight = self._stream.separated(chunk)
+            self.maker.check_given(y, x)
+            return self.maker.encode(x, y, weight)
+
+    def _cut(self, examples: Callable, make: Callable, seed, number: int, shuffles: bool):
+        """Yield the batches of a chunk. `number` is the index of the first batch."""
+        try:
+            examples = examples()
+        except ValueError as error:
+            where = f"Batch {number} of the stream" + " and those after it" * shuffles
+            raise ValueError(f"{where}: {error}") from error
+        if self._is_prepared:
+            yield examples
+            return
+        if not shuffles:
+            yield self._padded(examples, make, seed, number)
+            return
+        size, plan = self.plan.batch_size, self.plan
+        with in_numpy():
+            lengths = array_ops.cast(example_lengths(examples), array_ops.int32)
+            order = epoch_order(lengths, size, np.array([seed, number]), plan.group_lengths)
+        for start in range(0, len(order), size):
+            with in_numpy():
+                chosen = take_examples(examples, order[start : start + size])
+            yield self._padded(chosen, make, seed, number + start // size)
+
+    def _padded(self, examples: dict, make: Callable, seed, number: int):
+        with in_numpy():
+            batch = make(examples, np.array([seed, number]))
+        return keras.tree.map_structure(np.asarray, batch)
+
+    def _collated(self) -> Callable:
+        multiple, rows, collate = self.maker.multiple, self.plan.batch_size, self.maker.collate()
+        return lambda examples, seed: filled_batch(collate, examples, seed, rows, multiple)
+
+    def _for_keras(self, batches: InOrder, total: int):
+        """Return batches in the format that the trainer of the Keras backend expects."""
+        if keras.config.backend() != "tensorflow":
+            return ArrayBatches(batches, range(total))
+        dataset = self._as_dataset([batches(0)], lambda: map(batches, range(total)))
+        return dataset.apply(tf.data.experimental.assert_cardinality(total))
+
+    def _as_dataset(
+        self, batches: Iterable, again: Callable[[], Iterator] | None = None
+    ) -> tf.data.Dataset:
+        """Convert batches of any sizes to a dataset that stores errors of the stream.
+
+        Args:
+            batches: Iterable of batches. The first batch determines the structure.
+            again: Function that returns a new iterator over the batches. If None, the dataset can
+                only be read once. Defaults to None.
+        """
+        batches = iter(batches)
+        first = next(batches)
+        # The adapter of Keras would fix all sizes that are equal in the first two batches.
+        spec = keras.tree.map_structure(
+            lambda part: tf.TensorSpec([None] * np.ndim(part), part.dtype), first
+        )
+        read = again or (lambda: itertools.chain([first], batches))
+
+        def noting_errors() -> Iterator:
+            try:
+                yield from read()
+            except Exception as error:
+                self.error = error
+                raise
+
+        return tf.data.Dataset.from_generator(noting_errors, output_signature=spec).prefetch(
+            tf.data.AUTOTUNE
+        )
+
+
+class InOrder:
+    """Batches of a stream by index. The indices must be requested in order.
+
+    Args:
+        begin: Function of an index that returns an iterator over the batches from this index on.
+        total: Integer. Number of batches.
+
+    Raises:
+        ValueError: If the stream ends before `total` batches.
+    """
+
+    def __init__(self, begin: Callable[[int], Iterator], total: int):
+        self._begin, self._total = begin, total
+        self._iterator, self._last = None, (-1, None)
+
+    def __call__(self, number: int):
+        last, batch = self._last
+        if number == last:  # Keras requests the first batch twice
+            return batch
+        if self._iterator is None or number <= last:
+            self._iterator, last = self._begin(number), number - 1
+        for _ in range(last, number):
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                raise ValueError(
+                    f"The stream ended after {number} batches. Expected {self._total} for all "
+                    "epochs."
+                ) from None
+        self._last = number, batch
+        return batch
 
 
 def as_source(x, y=None, sample_weight=None, *, plan: Plan, maker: BatchMaker) -> Source:

@@ -43,6 +43,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROW
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.columns import log_columns, table_columns
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.prepared import checked_arrays, inputs_of
 from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import sources
@@ -61,7 +62,6 @@ from encoder_zoo.tasks.training.exact_metrics import ExactMetric
 from encoder_zoo.tasks.training.fine_tuning_optimizer import FrozenLayers, restart_optimizer
 from encoder_zoo.tasks.training.graphs import (
     GraphCache,
-    can_be_filled,
     enable_compilation_cache,
     is_long,
     of_texts,
@@ -76,9 +76,9 @@ from encoder_zoo.tasks.training.inference import (
     predict_texts,
     text_outputs,
 )
+from encoder_zoo.tasks.training.logit_metrics import can_be_filled
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.optimizers import WARMUP
-from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of
 from encoder_zoo.tasks.training.recipe import (
     CompiledMetrics,
     Recipe,

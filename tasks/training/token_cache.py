@@ -6,10 +6,12 @@ import os
 import pathlib
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors.numpy import save_file
 
+from encoder_zoo.common.configuration import plain_settings
 from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.version import __version__
 from encoder_zoo.presets.files.atomic import checked_folder, replacing_file, write_signed
@@ -17,8 +19,9 @@ from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 from encoder_zoo.presets.files.manifest import digest
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.training.backup import plain_settings
-from encoder_zoo.tasks.training.data import BatchMaker
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.training.data import BatchMaker
 
 NAME, FORMAT = "tokens.json", 2
 LABELS = ("labels", "problem_type")  # attributes that determine how labels are encoded
