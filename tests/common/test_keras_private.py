@@ -72,6 +72,7 @@ def test_take_direction(inner, expected):
     assert better_by(metric) is expected
 
 
+@pytest.mark.slow
 def test_keras_asks_for_step_functions():
     model = Model()
     model.compile(loss="mse")

@@ -18,6 +18,7 @@ def test_layers_in():
     assert names[0] == "outer" and {"a", "b", "c"} < set(names)
 
 
+@pytest.mark.slow(except_for=r"^modernbert$")
 @pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
 def test_layers_are_in_the_order_of_keras(family, tiny):
     """Files of Keras number them so."""

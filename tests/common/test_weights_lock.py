@@ -268,6 +268,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow(except_for=r"^of_metrics-task$")
 @pytest.mark.parametrize("of", ["task", "backbone"])
 @pytest.mark.parametrize("kind", ASKED)
 def test_what_reads_or_changes_weights_holds_the_lock(kind, of, tiny, monkeypatch):

@@ -60,6 +60,7 @@ def test_an_alpha_that_is_none(saved, alpha):
     assert_untouched(fresh)
 
 
+@pytest.mark.slow(except_for=r"^<lambda>-int32$")
 @pytest.mark.parametrize(
     "change, message",
     [

@@ -18,6 +18,7 @@ def numbers(model, inputs) -> np.ndarray:
     return ops.convert_to_numpy(model(inputs))
 
 
+@pytest.mark.slow
 def test_hidden_states_are_the_encoders_and_then_the_decoders(tiny):
     backbone, rows = tiny.backbone(FAMILY, num_layers=2, num_decoder_layers=3), tiny.rows(FAMILY)
     outputs = backbone(rows, return_hidden_states=True, return_projections=True)

@@ -47,6 +47,7 @@ FLOORS = TOPS[:-1]
 UP = "backbone.py", "tokenizer.py", "extras.py"
 
 
+@pytest.mark.slow(only=r"^(tasks)$")
 @pytest.mark.parametrize("floor", FLOORS[:-1])
 def test_a_floor_knows_only_those_below(floor):
     above = tuple(f"encoder_zoo.{name}" for name in FLOORS[FLOORS.index(floor) + 1 :])

@@ -65,6 +65,7 @@ def test_every_form_is_the_formula(layer, tokens, monkeypatch, max_distance, sta
     np.testing.assert_allclose(mixed[REAL], expected[REAL], atol=1e-5)
 
 
+@pytest.mark.slow(only=r"^(in parts)$")
 @pytest.mark.parametrize("short", [512, 1], ids=["at once", "in parts"])
 def test_texts_without_padding_need_no_mask(layer, tokens, monkeypatch, short):
     monkeypatch.setattr(long_attention, "SHORT", short)
@@ -75,6 +76,7 @@ def test_texts_without_padding_need_no_mask(layer, tokens, monkeypatch, short):
     np.testing.assert_allclose(attend_fast(layer, *tokens, mask), expected, atol=1e-5)
 
 
+@pytest.mark.slow(except_for=r"^modernbert$")
 @pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "deberta-v2", "bart", "xlnet"])
 def test_no_padding_mask_means_that_all_tokens_are_real(name):
     backbone = tiny.backbone(get_family(name))

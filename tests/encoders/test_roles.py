@@ -106,6 +106,7 @@ def neutral():
     return found
 
 
+@pytest.mark.slow(except_for=r"^pooler$")
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_models_and_layers_decide_nothing(name, neutral):
     assert behaviour(made(name, (name, NAMES[NAMES.index(name) - 1]))) == neutral

@@ -54,6 +54,7 @@ def test_pairs_keep_their_segments(task):
     np.testing.assert_array_equal(joined, alone["segment_ids"].numpy()[mask])
 
 
+@pytest.mark.slow
 def test_an_epoch_of_fit_has_every_text_once(task):
     rows = task.preprocess(TEXTS)
     steps, batches = LengthGroupedBatcher(task.preprocessor.collate).training(

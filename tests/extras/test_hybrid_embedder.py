@@ -59,6 +59,7 @@ class TestFolder:
         ranked = model.rank(TEXTS[0], TEXTS)
         assert [r["index"] for r in ranked] == np.argsort(-EXPECTED["mixed"][0]).tolist()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["SparseEncoder", "LateInteraction"])
     def test_each_opens_by_itself_and_saves(self, name, model, tmp_path):
         task = getattr(ez, name).from_preset(FOLDER)
@@ -144,6 +145,7 @@ class TestIndex:
         assert again.search("a dog", top_k=2) == index.search("a dog", top_k=2)
         assert index.search("a dog", top_k=1, where=None)[0]["id"] == "e"
 
+    @pytest.mark.slow
     def test_chunks_are_found_by_document(self, model, tmp_path):
         documents = [{"id": "x", "text": " ".join(TEXTS[:2])}, {"id": "y", "text": TEXTS[2]}]
         chunks = model.chunks(documents, 3, overlap=1)

@@ -263,6 +263,7 @@ class TestToolsOfScikitLearn:
         assert (probabilities.argmax(axis=1) == (LABELS == "up")).all()
         np.testing.assert_allclose(probabilities.sum(axis=1), 1)
 
+    @pytest.mark.slow
     def test_clones_are_not_fitted_and_have_the_parameters(self, fitted):
         copy = clone(fitted)
         assert copy.get_params() == fitted.get_params() and not hasattr(copy, "model_")

@@ -81,6 +81,7 @@ def assert_close(found, expected):
 
 
 class TestAnswers:
+    @pytest.mark.slow
     def test_embeddings_in_openais_form(self, client, models):
         body = post(client, "/v1/embeddings", input=["A cat.", "Tax law."], model="vectors")
         assert body["object"] == "list" and body["model"] == "vectors"
@@ -147,6 +148,7 @@ class TestAnswers:
         fields = {"texts": [text], "strategy": "first", "threshold": 0.2}
         assert_close(post(client, "/entities", **fields)["answers"], expected)
 
+    @pytest.mark.slow
     def test_answers_in_contexts_and_passages(self, client, models):
         spans, contexts = models["spans"], ["one two three", "four five"]
         found = post(client, "/answer", question=["six", "two"], context=contexts)["answers"]
@@ -362,6 +364,7 @@ class TestFaults:
             assert client.get("/health").status_code == 503
         assert "no memory" in caplog.text
 
+    @pytest.mark.slow
     def test_requests_with_like_options_are_joined_and_others_not(self):
         model = Model()
         with serve(create_app({"a": model}, limits=Limits(max_wait=0.2))) as client:
@@ -376,6 +379,7 @@ class TestFaults:
             assert found == ["FIRST", "A", "B", "C", "D", "E"]
         assert sorted(map(sorted, model.calls)) == [["a", "b", "c"], ["d", "e"], ["first"]]
 
+    @pytest.mark.slow
     def test_a_failing_model_answers_500_without_its_message_and_goes_on(self, caplog):
         model = Model()
         with serve(create_app({"a": model}, limits=Limits(max_wait=0.2))) as client:
@@ -579,6 +583,7 @@ def leave_early(client, path, fields):
 MANY = pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.matrix])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [60, MANY])
 def test_answers_under_load_are_those_of_the_tasks(client, models, index, count):
     """Mixed tasks, sizes and options from 16 clients, one in ten of which leaves."""

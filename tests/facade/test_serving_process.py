@@ -65,6 +65,7 @@ def instructions():
     return [line.split(maxsplit=1) for line in lines]
 
 
+@pytest.mark.slow
 def test_folders_are_opened_by_what_they_hold(folders, tmp_path):
     sources = [str(folders / name) for name in ("notes", "reviews", "vectors")]
     models, indexes = open_folders(sources)
@@ -84,6 +85,7 @@ def test_folders_are_opened_by_what_they_hold(folders, tmp_path):
         open_folders([str(tmp_path)])
 
 
+@pytest.mark.slow
 def test_hybrid_indexes_find_the_embedders_of_their_parts(folders, tmp_path):
     pytest.importorskip("bm25s")
     texts = ["A cat.", "Tax law."]

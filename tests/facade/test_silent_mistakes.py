@@ -326,6 +326,7 @@ class TestLabelsAndWeights:
         with pytest.raises(ValueError, match="sample_weight is .*map"):
             moved(2).fit(TEXTS, HALF, sample_weight=map(float, HALF))
 
+    @pytest.mark.slow(except_for=r"^weights2-sample_weight\.\*complex128$")
     @pytest.mark.parametrize(
         "weights, message",
         [

@@ -70,6 +70,7 @@ def test_a_users_script_runs(tmp_path):
     run((SCRIPTS / "user.py").read_text(), cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_mistakes_are_underlined(found):
     lines = (SCRIPTS / "mistakes.py").read_text().splitlines()
     wrong = {i: line.rsplit("# ")[-1] for i, line in enumerate(lines) if "  # " in line}

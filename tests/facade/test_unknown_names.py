@@ -147,6 +147,7 @@ class TestHabitsOfSentenceTransformers:
             with pytest.raises(TypeError, match=f"'{name}'"):
                 tokenizer("A text.", **{name: True})
 
+    @pytest.mark.slow
     def test_dicts_of_beir(self, embedder):
         texts = ["Cats sleep.", "Shares fell.", "Dogs bark."]
         queries = {"q1": "Shares fell.", "q2": "Dogs bark.", "q3": "without judgements"}
@@ -180,6 +181,7 @@ class TestHabitsOfSentenceTransformers:
         assert sorted(hit["index"] for hit in hits) == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 def test_without_a_preprocessor_a_task_takes_prepared_inputs():
     """As in KerasHub."""

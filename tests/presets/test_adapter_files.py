@@ -239,6 +239,7 @@ def test_graphs_that_were_traced_before_are_forgotten(new, inputs, right):
         np.testing.assert_allclose(loss, odds.mean(), atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SAVED)
 def test_they_are_saved_as_they_are(case, new, inputs, right, tmp_path):
     """Also with several ranks and scales; and merged in a preset."""
@@ -258,6 +259,7 @@ def test_they_are_saved_as_they_are(case, new, inputs, right, tmp_path):
     assert sorted(chosen) == sorted(FILES[case][0])
 
 
+@pytest.mark.slow
 def test_training_between_two_files_leaves_nothing(new, inputs, tmp_path):
     """peft: weights that the second adapter does not hold are those of the model below."""
     model = new()
@@ -361,6 +363,7 @@ def state_of(model):
     }
 
 
+@pytest.mark.slow(except_for=r"^fresh$")
 @pytest.mark.parametrize("state", ["fresh", "enabled otherwise", "loaded another"])
 def test_what_does_not_fit_changes_nothing(state, new, tmp_path):
     model = new()
@@ -386,6 +389,7 @@ def test_a_task_without_classes_is_untouched_too(golden, new, tmp_path):
     assert state_of(model) == before
 
 
+@pytest.mark.slow
 def test_weights_below_that_are_not_known(new, tmp_path):
     """A backbone with updates of its own: nobody has noted the head and pooler before them."""
     trained = new()
@@ -412,6 +416,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow(except_for=r"^others-True$")
 @pytest.mark.parametrize("of_task", [True, False])
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_second_enable_lora_is_refused(other, of_task, new):
@@ -451,6 +456,7 @@ def test_updates_that_peft_cannot_hold_are_not_left_out(tiny, tmp_path):
         model.save_adapters(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "int8"])
 def test_precisions(dtype, golden, inputs, tmp_path):
     """The base in fewer bits: what the adapters add is what they add to float32."""

@@ -114,6 +114,7 @@ def test_weights_of_as_many_labels(tmp_path):
     assert ez.SequenceClassifier.from_preset(tmp_path / "preset").labels == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_labels_as_many_as_outputs(tmp_path):
     names = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
     saved_classifier(tmp_path, **names)
@@ -170,6 +171,7 @@ def test_pages_of_others_stay(tmp_path):
     page.save(tmp_path / "page.html")
 
 
+@pytest.mark.slow
 def test_adapters_are_saved(tmp_path):
     classifier = new("SequenceClassifier", labels=["a", "b"])
     with pytest.raises(ValueError, match="enable_lora"):

@@ -233,6 +233,7 @@ class TestSentenceTransformers:
         rewrite(embedder_folder, "sentence_bert_config.json", do_lower_case=False)  # as advised
         ez.TextEmbedder.from_preset(embedder_folder)
 
+    @pytest.mark.slow(except_for=r"^tokenizer_name_or_path-another$")
     @pytest.mark.parametrize(
         "field, value",
         [

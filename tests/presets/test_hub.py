@@ -199,6 +199,7 @@ def test_a_busy_server_is_asked_again(hub, repository):
     assert hub.count("GET", "/config.json") == 3
 
 
+@pytest.mark.slow
 def test_every_file_has_attempts_of_its_own(hub, repository):
     names = [path.name for path in repository.iterdir() if path.name != "README.md"]
     hub.fail.update(dict.fromkeys(names, 1))

@@ -212,6 +212,7 @@ def test_sizes_are_not_overestimated(tmp_path, family):
     assert type(backbone).least_weights(large) > 10**6 * config["hidden_dim"]
 
 
+@pytest.mark.slow
 def test_narrow_layers_before_wide_ones_open(tmp_path):
     family = get_family("bert")
     backbone = testing_tiny.backbone(family)

@@ -124,6 +124,7 @@ def test_the_program_compares_with_the_list_and_fails(hub, tmp_path, golden, cap
         check_known.main(["bert_nano"])
 
 
+@pytest.mark.slow
 def test_a_large_model_is_matched_without_memory_for_its_weights():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sizes = {"num_layers": 24, "num_heads": 16, "hidden_dim": 1024, "intermediate_dim": 4096}

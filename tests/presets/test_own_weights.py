@@ -62,6 +62,7 @@ def test_weights_of_a_task_are_named(tiny, tmp_path):
         classifier_with_layer(tiny).save_to_preset(tmp_path)
 
 
+@pytest.mark.slow(only=r"^(classifier_with_layer)$")
 @pytest.mark.parametrize(
     "make", [lambda tiny: backbone_with(tiny, WithGate), classifier_with_layer]
 )

@@ -28,6 +28,7 @@ class TestTokenizer:
         assert manifest["task"] == "tokenizer"
         tokenizer.save_to_preset(tmp_path / "tokenizer")  # is replaced
 
+    @pytest.mark.slow
     def test_added_tokens_and_other_libraries(self, tmp_path):
         tokenizers = pytest.importorskip("tokenizers")
         tokenizer = ez.Tokenizer.from_preset(NANO, added_tokens=["zzq"])
@@ -65,6 +66,7 @@ class TestGivenPreprocessor:
         task.save_to_preset(folder)
         return folder
 
+    @pytest.mark.slow
     def test_is_the_one_of_the_task(self, folder):
         made = ez.SequenceClassifierPreprocessor.from_preset(folder, sequence_length=8)
         task = ez.SequenceClassifier.from_preset(folder, preprocessor=made)
@@ -76,6 +78,7 @@ class TestGivenPreprocessor:
         )
         assert made.get_config()["sequence_length"] == 8
 
+    @pytest.mark.slow
     def test_what_does_not_fit_is_refused(self, folder):
         made = ez.SequenceClassifierPreprocessor.from_preset(folder)
         with pytest.raises(TypeError, match="sequence_length.* preprocessor"):
@@ -106,6 +109,7 @@ class Scaled(ez.BertBackbone):
 
 
 class TestOwnBackbone:
+    @pytest.mark.slow
     def test_has_the_pretrained_weights(self, caplog):
         own = Scaled.from_preset(NANO, first_scale=3.0, pooler=True)
         assert type(own) is Scaled
@@ -121,6 +125,7 @@ class TestOwnBackbone:
         )
         assert task.predict(["A text."], verbose=0).shape == (1, 2)
 
+    @pytest.mark.slow
     def test_without_weights_of_its_own_nothing_is_logged(self, caplog):
         class Plain(ez.BertBackbone):
             pass
@@ -137,6 +142,7 @@ class TestOwnBackbone:
         with pytest.raises(ValueError, match="holds a BertBackbone"):
             Other.from_preset(NANO)
 
+    @pytest.mark.slow
     def test_weights_of_its_own_are_refused_and_its_class_is_named(self, tmp_path, caplog):
         class Plain(ez.BertBackbone):
             pass
@@ -157,6 +163,7 @@ class TestOwnBackbone:
         plain.enable_lora(2)
         plain.save_to_preset(tmp_path / "lora")  # merged, as for other backbones
 
+    @pytest.mark.slow
     def test_a_file_of_keras_keeps_its_weights(self, tmp_path):
         own = Scaled.from_preset(NANO, pooler=True, first_scale=3.0)
         task = ez.SequenceClassifier(own, num_classes=2)

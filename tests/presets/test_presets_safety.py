@@ -127,6 +127,7 @@ def test_case_02_a_nested_module_in_the_working_directory_does_not_run(
     assert not mark.exists() and "evil" not in sys.modules
 
 
+@pytest.mark.slow(except_for=r"^TFSMLayer-tokenizer\.json$")
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "tokenizer.json"])
 @pytest.mark.parametrize("layer", ["Lambda", "TFSMLayer", "TorchModuleWrapper"])
 def test_case_03_layers_that_run_code_are_refused_anywhere(saved, name, layer):
@@ -147,6 +148,7 @@ def test_case_04_a_tokenizer_of_another_class_is_refused(saved, kerashub_folder)
 BAD_NAMES = ["../secret", "/etc/passwd", "..\\secret", "a/b", "C:secret", "x\0y", "..", ""]
 
 
+@pytest.mark.slow(except_for=r"^/etc/passwd$")
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_case_05_file_names_that_leave_the_folder_are_refused(saved, name, opened):
     manifest = json.loads((saved / "encoder_zoo.json").read_text())
@@ -189,6 +191,7 @@ def test_case_07_links_out_of_the_folder_are_refused(copied, name, opened):
     assert not [path for path in opened if path.endswith((name, "secret"))]
 
 
+@pytest.mark.slow
 def test_case_07_links_inside_the_folder_are_fine(copied, golden):
     (copied / "model.safetensors").rename(copied / "weights")
     (copied / "model.safetensors").symlink_to("weights")
@@ -228,6 +231,7 @@ def test_case_08_h5_links_are_refused(kerashub_folder, kind):
 # -- sizes and damage ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow(except_for=r"^num_hidden_layers-1000000$")
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -276,6 +280,7 @@ def test_the_budget_can_be_raised(copied):
     ez.Backbone.from_preset(copied, max_bytes=needed)
 
 
+@pytest.mark.slow(except_for=r"^copied-0$")
 @pytest.mark.parametrize("share", [0, 0.5, 0.999])
 @pytest.mark.parametrize("which", ["copied", "saved"])
 def test_case_10_cut_off_weights_are_named_with_both_sizes(which, share, request):
@@ -374,6 +379,7 @@ def test_case_15_duplicate_tokens_are_reported_and_the_last_counts(copied, caplo
     assert classifier.preprocessor.tokenizer.token_to_id(tokens[20]) == 20
 
 
+@pytest.mark.slow(only=r"^(nan)$")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_case_16_weights_that_are_no_numbers_are_refused_unless_asked(copied, value):
     tensors = load_file(copied / "model.safetensors")
@@ -465,6 +471,7 @@ def test_fields_that_cannot_be_are_refused_by_name(copied, field, value):
     assert f"{copied / 'config.json'}: {named} is " in refusal(copied)
 
 
+@pytest.mark.slow(except_for=r"^format-2$")
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -96,6 +96,7 @@ def test_the_configuration_says_what_transformers_said(golden, family, tmp_path)
     assert {name: saved[name] for name in same} == {name: original[name] for name in same}
 
 
+@pytest.mark.slow
 def test_every_setting_away_from_its_default_comes_back(tmp_path):
     arguments = {
         "vocabulary_size": 21,
@@ -147,6 +148,7 @@ def test_labels_settings_and_learning_rate_come_back(golden, tmp_path):
     assert masked.learning_rate == 3e-4 and masked.preprocessor.sequence_length is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_halves_the_file_and_keeps_the_numbers_near(
     classifier, golden, dtype, tmp_path
@@ -180,6 +182,7 @@ def test_large_weights_go_into_shards(classifier, golden, tmp_path):
     ]
 
 
+@pytest.mark.slow(except_for=r"^-1$")
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "1 GB", None, True, np.nan])
 def test_sizes_of_shards_that_mean_nothing_are_refused(classifier, tmp_path, wrong):
     for save in (classifier.save_to_preset, classifier.backbone.save_to_preset):
@@ -227,6 +230,7 @@ def test_lora_is_merged_and_quantized_weights_are_refused(classifier, golden, tm
     assert not (tmp_path / "int8").exists()
 
 
+@pytest.mark.slow
 def test_a_persons_model_card_and_other_files_are_kept(classifier, tmp_path):
     folder = tmp_path / "preset"
     classifier.save_to_preset(folder)
@@ -368,6 +372,7 @@ def test_a_preset_is_as_readable_as_any_new_file(classifier, tmp_path):
     assert {path.stat().st_mode for path in (tmp_path / "preset").iterdir()} == {expected}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "xlnet", "gte"])
 def test_a_saved_folder_says_how_long_its_texts_may_be(tiny, tmp_path, name):
     """transformers' pipelines truncate by it, and fail for long texts without it."""

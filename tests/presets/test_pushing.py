@@ -137,6 +137,7 @@ class TestTheCard:
         assert 'ez.SequenceClassifier.from_preset("hf://user/model")\n' in card
         assert 'AutoModelForSequenceClassification.from_pretrained("user/model")' in card
 
+    @pytest.mark.slow
     def test_of_a_user_is_kept(self, hub, classifier):
         classifier.push_to_hub("user/model")
         card = hub.folders["user/model"] / "README.md"
@@ -159,6 +160,7 @@ class TestTheCard:
 
 
 class TestFailures:
+    @pytest.mark.slow
     def test_without_a_token(self, hub, classifier, monkeypatch):
         monkeypatch.setenv("HF_TOKEN", "hf_other")
         with pytest.raises(ValueError, match=r"^hf://user/model: .*\(401\)"):
@@ -177,6 +179,7 @@ class TestFailures:
         with pytest.raises(ValueError, match=r"\(403\)"):
             classifier.push_to_hub("user/model")
 
+    @pytest.mark.slow
     def test_of_a_server_that_is_not_there(self, hub, classifier):
         hub.stop()
         with pytest.raises(ValueError, match="^hf://user/model: the model was not pushed"):
@@ -199,11 +202,13 @@ class TestFailures:
             classifier.push_to_hub("user/model")
         assert hub.folders == {}
 
+    @pytest.mark.slow(except_for=r"^\.\./b$")
     @pytest.mark.parametrize("wrong", ["model", "", "a/b/c", "hf://model", "../b", None, 3])
     def test_of_names_that_are_none(self, classifier, wrong):
         with pytest.raises(ValueError, match="^repository is .*'user/name'"):
             classifier.push_to_hub(wrong)
 
+    @pytest.mark.slow
     def test_leave_nothing_on_the_disk(self, hub, classifier, tmp_path, monkeypatch):
         monkeypatch.setenv("TMPDIR", str(tmp_path))
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -29,6 +29,7 @@ def older(name: str, stored: pathlib.Path, folder: pathlib.Path, **fields) -> pa
     return folder
 
 
+@pytest.mark.slow(except_for=r"^ForMaskedLM-nomic_bert$")
 @each
 @pytest.mark.parametrize("task", ["Model", "ForMaskedLM", "ForSequenceClassification"])
 def test_an_older_folder_answers_as_transformers_does(name, task, golden, tmp_path, caplog):

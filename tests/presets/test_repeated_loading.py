@@ -147,6 +147,7 @@ def test_a_tokenizer_is_freed_with_the_last_reference(tiny, family):
         gc.enable()
 
 
+@pytest.mark.slow
 def test_dropped_models_are_freed_before_the_next_is_loaded(monkeypatch):
     size = ez.Backbone.from_preset(NANO).count_params()
     monkeypatch.setattr(restoring, "MAX_WEIGHTS", 2 * size)

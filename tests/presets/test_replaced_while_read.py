@@ -268,6 +268,7 @@ def test_adapters_are_of_one_version(tiny, tmp_path):
     assert {len(numbers) for numbers in results_with(change, load)} == {1}
 
 
+@pytest.mark.slow
 def test_a_corpus_is_of_one_version_or_says_that_it_was_replaced(tiny, tmp_path):
     from encoder_zoo.encoders import get_family
 

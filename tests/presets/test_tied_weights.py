@@ -40,6 +40,7 @@ def test_a_masked_lm_opens_with_the_weight_under_either_name(tiny, tmp_path, fam
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_an_output_that_is_not_tied_is_no_embedding(tiny, tmp_path):
     family = get_family("bert")
     tiny.task(family, "MaskedLM").save_to_preset(tmp_path)

@@ -332,6 +332,7 @@ def test_a_pickled_head(edited):
     assert_trained(ez.SequenceClassifier.from_preset(checkpoint.folder), checkpoint)
 
 
+@pytest.mark.slow
 def test_adapters_beside_the_weights_are_named(edited, caplog):
     folder = edited("Bert_ForSequenceClassification").folder
     trained = ez.SequenceClassifier.from_preset(folder)

@@ -117,6 +117,7 @@ def write(request, parts, monkeypatch):
 writers = pytest.mark.parametrize("write", WRITERS, indirect=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", ["export"], indirect=True)
 def test_tensorflow_logs_after_an_export_as_before(write, tmp_path):
     logger = tf.get_logger()
@@ -290,6 +291,7 @@ def test_a_folder_that_is_a_link_or_read_only_is_not_written_to(write, tmp_path,
     outside.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_kind_is_not_written_over(parts, tmp_path):
     """An index where a preset is, and so on: each needs its own manifest."""
     kinds = ("preset", "index", "bm25", "answers", "corpus")

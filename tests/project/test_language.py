@@ -15,6 +15,7 @@ def language():
     return module
 
 
+@pytest.mark.slow
 def test_the_distance_of_no_folder_grows(language):
     recorded = json.loads(language.RECORD.read_text("utf-8"))
     measured = language.measure()

@@ -30,6 +30,7 @@ print(*sys.modules.keys() & {"keras", "tensorflow", "jax", "torch"})
 """
 
 
+@pytest.mark.slow(only=r"^(tasks/\*/\*answers\.py)$")
 @pytest.mark.parametrize("pattern", ROOMS)
 def test_a_room_loads_without_a_framework(pattern):
     paths = [path.relative_to(ROOT).with_suffix("") for path in ROOT.glob(pattern)]
@@ -58,6 +59,7 @@ def test_texts_are_encoded_without_a_framework():
     assert done.stdout.splitlines() == ["[[2, 5, 6, 3], [2, 5, 3, 0]]", ""]
 
 
+@pytest.mark.slow
 def test_texts_are_answered_without_a_framework():
     script = ROOT / "tests" / "project" / "answering.py"
     subprocess.run([sys.executable, str(script)], check=True)

@@ -508,6 +508,7 @@ def read_kerashub(folder: pathlib.Path, settings: dict) -> None:
         checkpoint.stored_tokenizer()
 
 
+@pytest.mark.slow
 @fuzz
 @given(data=st.data())
 def test_kerashub_presets(folder, data):

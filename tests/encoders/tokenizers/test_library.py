@@ -272,6 +272,7 @@ class TestChoice:
     def few_bytes(self, monkeypatch):
         monkeypatch.setattr(engine_choice, "LIBRARY_BYTES", 20)
 
+    @pytest.mark.slow
     def test_large_inputs_take_the_graph(self):
         tokenizer = wordpiece()
         small = tokenizer.tokenize(["a b", "cafe"]).to_list()

@@ -38,6 +38,7 @@ def assert_alike(tokenizer, library, texts: list[str]) -> None:
     assert spans == [encoding.offsets for encoding in found]
 
 
+@pytest.mark.slow
 def test_words_are_those_of_the_pattern(tokenizer, library):
     texts = [
         "I'll say 12345 words,  don't you?\r\n\n  YES 'S 's!\n",

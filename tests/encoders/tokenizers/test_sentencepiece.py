@@ -354,6 +354,7 @@ def test_detokenizing_gives_the_normalised_text(made_once):
     assert again == ["Two words, 1⁄2".encode(), b""]
 
 
+@pytest.mark.slow
 def test_long_words_do_not_take_long(made_once):
     tokenizer = made_once("xlm_roberta")
     texts = ["吾輩は猫である。名前はまだ無い。" * 600, "x" * 3000]

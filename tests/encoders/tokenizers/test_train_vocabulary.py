@@ -16,6 +16,7 @@ from encoder_zoo.presets.train_vocabulary import (
 TEXTS = ["The lowest of the low, lower than Élan."] * 20 + ["new newer newest"] * 10
 
 
+@pytest.mark.slow
 def test_wordpiece_vocabulary():
     tokenizer = train_wordpiece(TEXTS, 60)
     tokens = tokenizer.get_vocabulary()

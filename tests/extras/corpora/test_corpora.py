@@ -94,6 +94,7 @@ def test_text_without_tokens_is_left_out(tokenizer, tmp_path):
         ez.PretrainingCorpus.from_documents(tmp_path / "d", [[]], tokenizer, verbose=0)
 
 
+@pytest.mark.slow(only=r"^(files)$")
 @pytest.mark.parametrize("kind", ["files", "documents"])
 def test_a_begun_corpus_goes_on_with_the_next_shard(tokenizer, tmp_path, monkeypatch, kind):
     texts = documents()

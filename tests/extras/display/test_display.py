@@ -282,6 +282,7 @@ def at(axis, threshold: float) -> list[float]:
     return shown
 
 
+@pytest.mark.slow
 def test_thresholds_of_several_labels(tiny):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     metrics = pytest.importorskip("sklearn.metrics")

@@ -180,6 +180,7 @@ def test_layers_of_other_tasks(tiny, tmp_path, name, way):
     assert not shared_weights(found, model)
 
 
+@pytest.mark.slow(only=r"^(keras|pickle)$")
 @pytest.mark.parametrize("way", ["keras", "pickle", "config"])
 def test_layers_of_a_backbone(tiny, tmp_path, way):
     model = tiny.backbone(get_family("bert"))
@@ -188,6 +189,7 @@ def test_layers_of_a_backbone(tiny, tmp_path, way):
     assert state_of_layers(found) == state_of_layers(model)
 
 
+@pytest.mark.slow
 def test_training_a_copy_by_configuration_leaves_the_first_alone(tiny):
     """As for the folds of a cross-validation."""
     model = classifier(tiny)
@@ -199,6 +201,7 @@ def test_training_a_copy_by_configuration_leaves_the_first_alone(tiny):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_low_rank_updates_train_on_after_loading(tiny, tmp_path):
     """Keras's own layers have both factors at 0 then, whose gradients are 0."""
     model = classifier(tiny)
@@ -227,6 +230,7 @@ def test_weights_of_low_rank_updates_in_a_model_without_them_are_merged(tiny, tm
     )
 
 
+@pytest.mark.slow
 def test_weights_of_another_rank_are_refused(tiny, tmp_path):
     model, other = classifier(tiny), classifier(tiny)
     model.enable_lora(2)
@@ -236,6 +240,7 @@ def test_weights_of_another_rank_are_refused(tiny, tmp_path):
         other.load_weights(tmp_path / "model.weights.h5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "enable",
     [
@@ -254,6 +259,7 @@ def test_what_keras_lets_a_user_save_opens(tiny, tmp_path, enable):
     np.testing.assert_allclose(found.predict(TEXTS, verbose=0), expected, atol=1e-6)
 
 
+@pytest.mark.slow(except_for=r"^-1$")
 @pytest.mark.parametrize("rank", [0, -1, 10**9, 1.5, "2"])
 def test_a_rank_in_a_file_has_bounds(tiny, rank):
     model = tiny.backbone(get_family("bert"))
@@ -290,6 +296,7 @@ def test_the_optimizer(tiny, tmp_path, compiled, way):
         np.testing.assert_array_equal(mine, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [*WHOLE, "preset"])
 def test_settings_of_answers(tiny, tmp_path, way):
     model = classifier(tiny)
@@ -305,6 +312,7 @@ def test_settings_of_answers(tiny, tmp_path, way):
     assert found.classify(TEXTS) == model.classify(TEXTS)
 
 
+@pytest.mark.slow
 def test_a_preset_keeps_weights_and_not_what_is_frozen(tiny, tmp_path):
     model = classifier(tiny)
     enable_lora(model)
@@ -321,6 +329,7 @@ FIXED = ["model.dropout", "model.num_classes", "model.backbone.dropout", "model.
 FIXED += ["model.preprocessor.sequence_length", "model.preprocessor.doc_stride"]
 
 
+@pytest.mark.slow(except_for=r"^model\.backbone\.num_heads$")
 @pytest.mark.parametrize("name", FIXED)
 def test_what_layers_were_made_with_cannot_be_set(name, tiny):
     model = tiny.task(get_family("bert"), "SequenceClassifier")
@@ -335,6 +344,7 @@ def test_what_layers_were_made_with_cannot_be_set(name, tiny):
     setattr(thing, attribute, before)
 
 
+@pytest.mark.slow(except_for=r"^thresholds-value2$")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -387,6 +397,7 @@ class TwoTasks(keras.Model):
         return cls(**{n: keras.saving.deserialize_keras_object(v) for n, v in config.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["keras", "deepcopy", "pickle"])
 def test_tasks_on_one_backbone_share_it_in_copies(way, tiny, tmp_path):
     first = tiny.task(get_family("bert"), "SequenceClassifier")

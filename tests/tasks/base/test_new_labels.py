@@ -68,6 +68,7 @@ def test_it_learns_the_new_label(golden):
     assert task.classify(texts)[0]["label"] == "B-LOC"
 
 
+@pytest.mark.slow
 def test_labels_of_a_fit_that_failed_are_forgotten(golden):
     task = ez.SequenceClassifier.from_preset(golden("Bert_Model").folder)
     with pytest.raises(ValueError, match="3 texts.*2 labels"):

@@ -81,6 +81,7 @@ def test_the_report_is_that_of_scikit_learn(several, seed):
         assert_equal_to_sklearn(report, true, found, names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [classifier, few_shot])
 def test_the_report_of_a_classifier(build):
     task = build()
@@ -111,6 +112,7 @@ def test_thresholds_of_two_classes_count():
     assert report["accuracy"] == pytest.approx(right)
 
 
+@pytest.mark.slow
 def test_what_has_no_report():
     numbers = classifier(problem_type="regression", labels=None)
     with pytest.raises(ValueError, match="evaluate_classes .* numbers"):
@@ -163,6 +165,7 @@ class TestAbstention:
         worst = int(scores.argmin())
         assert task.classify(TEXTS[worst], abstain_below=least)["label"] is None
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("build", [classifier, few_shot])
     def test_the_setting_of_the_model_is_saved(self, build, tmp_path):
         task = build(abstain_below=0.9)
@@ -194,6 +197,7 @@ class TestAbstention:
         served = tf.saved_model.load(str(tmp_path / "2")).signatures["serving_default"]
         assert "abstains" not in served(text=tf.constant(TEXTS))
 
+    @pytest.mark.slow
     def test_of_two_classes_and_without_training(self):
         two = classifier(labels=["ham", "spam"])
         scores = two.predict_proba(TEXTS).max(axis=1)
@@ -206,6 +210,7 @@ class TestAbstention:
             row["label"] if row["score"] >= 0.6 else None for row in plain
         ]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("build", [classifier, few_shot])
     def test_what_cannot_abstain(self, build):
         with pytest.raises(ValueError, match="abstain_below is 0.5.*several labels"):
@@ -223,6 +228,7 @@ class TestAbstention:
         with pytest.raises(ValueError, match="abstain_below is 0.5.*numbers"):
             classifier(problem_type="regression", labels=None, abstain_below=0.5)
 
+    @pytest.mark.slow
     def test_few_shot_with_a_threshold(self):
         task = few_shot(problem_type=SEVERAL)
         scores = task.predict_proba(TEXTS)
@@ -243,6 +249,7 @@ class TestCoverage:
         assert [row["accuracy"] for row in found[:3]] == pytest.approx([3 / 4, 2 / 3, 1.0])
         assert np.isnan(found[3]["accuracy"])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("build", [classifier, few_shot])
     def test_is_what_classify_answers(self, build):
         task = build()
@@ -258,6 +265,7 @@ class TestCoverage:
             if given:
                 assert row["accuracy"] == pytest.approx(np.mean(given))
 
+    @pytest.mark.slow
     def test_the_picture_has_the_same_numbers(self):
         task = classifier(abstain_below=0.75)
         axes = ez.display.coverage(task, TEXTS, LABELS)
@@ -283,6 +291,7 @@ class TestConfusion:
         if normalize:
             assert axes.texts[5].get_text() == f"{expected[1, 1]:.2f}"
 
+    @pytest.mark.slow
     def test_of_tags(self):
         tagger = tiny.task(get_family("bert"), ez.TokenClassifier)
         words, tags = [["a", "b"], ["c"]], [["O", "B-X"], ["O"]]

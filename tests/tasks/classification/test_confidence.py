@@ -127,6 +127,7 @@ def test_a_calibrated_classifier(tmp_path, caplog):
     assert any("calibrate" in line and "temperature" in line for line in caplog.messages)
 
 
+@pytest.mark.slow
 def test_thresholds_of_several_labels(tmp_path):
     several = {"problem_type": "multi_label_classification", "labels": ["down", "up"]}
     task = classifier(**several)
@@ -152,6 +153,7 @@ def test_thresholds_of_several_labels(tmp_path):
     assert ez.SequenceClassifier.from_preset(tmp_path).classify(TEXTS) == task.classify(TEXTS)
 
 
+@pytest.mark.slow
 def test_the_threshold_of_two_classes():
     task = classifier(labels=["ham", "spam"])
     labels = ["spam", "ham", "ham", "ham", "spam", "ham", "ham", "ham"]
@@ -164,6 +166,7 @@ def test_the_threshold_of_two_classes():
     np.testing.assert_array_equal(found == "spam", scores >= least)
 
 
+@pytest.mark.slow
 def test_where_there_are_no_thresholds():
     with pytest.raises(ValueError, match="problem_type=.* 3 classes"):
         classifier().tune_thresholds(TEXTS, ["O"] * 8)

@@ -35,6 +35,7 @@ def loss_of(model, logits, weights) -> float:
     return float(np.mean(losses * weights))
 
 
+@pytest.mark.slow
 def test_f1_beside_the_accuracy_is_that_of_scikit_learn(model):
     scores = pytest.importorskip("sklearn.metrics")
     for weight in model.weights:

@@ -39,6 +39,7 @@ class TestClasses:
     def test_are_found_in_any_order_and_in_capitals(self, labels, expected):
         assert find_nli_classes(labels, len(labels)) == expected
 
+    @pytest.mark.slow
     def test_without_names_are_an_error_with_its_cure(self, tiny, tmp_path):
         named = nli(tiny)
         classifier = ez.SequenceClassifier(named.backbone, named.preprocessor, 3)

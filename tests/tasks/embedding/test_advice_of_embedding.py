@@ -97,6 +97,7 @@ def test_models_of_bge_m3_are_saved_one_by_one(tmp_path):
     assert ez.SparseEncoder.from_preset(tmp_path).similarity_function == "cosine"
 
 
+@pytest.mark.slow
 def test_candidates_have_a_reranker():
     index = make("TextEmbedder").index(TEXTS)
     with pytest.raises(ValueError, match=r"candidates.*3.*reranker"):
@@ -104,6 +105,7 @@ def test_candidates_have_a_reranker():
     assert index.search("one", candidates=3, reranker=make("Reranker"))
 
 
+@pytest.mark.slow
 def test_indexes_have_their_embedder(tmp_path):
     embedder, other = make("TextEmbedder"), tiny.moved(make("TextEmbedder"))
     embedder.index(TEXTS).save(tmp_path / "a")
@@ -118,6 +120,7 @@ def test_indexes_have_their_embedder(tmp_path):
     assert ez.VectorIndex.load(tmp_path / "b", other).search("one")
 
 
+@pytest.mark.slow
 def test_indexes_are_built_anew(tmp_path):
     embedder = make("TextEmbedder")
     index = embedder.index(TEXTS)
@@ -136,6 +139,7 @@ def test_words_have_no_embedder(tmp_path):
         words.export(tmp_path)
 
 
+@pytest.mark.slow
 def test_parts_of_hybrid_indexes(tmp_path):
     embedder = make("TextEmbedder")
 

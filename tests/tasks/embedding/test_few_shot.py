@@ -174,6 +174,7 @@ class TestAnswers:
         classifier.fit(TEXTS, [0, 0, 0, 1, 1, 1, 2, 2], epochs=0, verbose=0)
         assert classifier.labels is None and classifier.classify("a b")["label"] in (0, 1, 2)
 
+    @pytest.mark.slow
     def test_wrong_ones_are_drawn(self, fitted):
         wrong = [*LABELS[:7], "x"]
         expected = [a["label"] for a in fitted.classify(TEXTS)]
@@ -297,6 +298,7 @@ class TestSeveralLabels:
         found = [sorted(a["label"] for a in row) for row in classifier.classify(texts)]
         assert found == lists
 
+    @pytest.mark.slow
     def test_evaluation_is_that_of_scikit_learn(self, several):
         metrics = pytest.importorskip("sklearn.metrics")
         found = several.evaluate(TEXTS, LISTS)

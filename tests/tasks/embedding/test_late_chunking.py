@@ -90,6 +90,7 @@ def test_prompts_are_read_and_belong_to_no_chunk(build):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", ["", PROMPT])
 def test_texts_that_are_longer_than_the_model_reads(build, prompt):
     """Windows that share a quarter, each token in the one where it is further from the edge."""
@@ -118,6 +119,7 @@ def test_dense_layers_follow_the_mean(build):
     np.testing.assert_allclose(embedder.embed(chunks), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_indexes_of_them(build, tmp_path):
     embedder = build()
     index = embedder.index(embedder.chunks(DOCUMENTS[:2], 3, late=True, ids=["x", "y"]))

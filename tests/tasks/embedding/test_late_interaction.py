@@ -183,6 +183,7 @@ class TestExamples:
             np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
         assert shared.embed([]) == []
 
+    @pytest.mark.slow
     def test_what_is_cut_is_counted_once(self, shared, caplog):
         shared.embed(["good " * 50, "film", "bad " * 12])
         shared.embed(["good " * 9], "query")

@@ -85,6 +85,7 @@ class TestFolders:
         shared.save(tmp_path / "model.keras")
         assert_same(keras.saving.load_model(tmp_path / "model.keras"), kind)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("place", [TABLE, ""])
     def test_a_table_as_json(self, folder, place):
         as_json(folder, place)
@@ -93,6 +94,7 @@ class TestFolders:
         encoder = ez.SparseEncoder.from_preset(folder)
         assert_same(encoder, "table")
 
+    @pytest.mark.slow
     def test_the_older_name_and_a_trained_table(self, folder):
         (folder / TABLE).rename(folder / "query_0_IDF")
         router = json.loads((folder / "router_config.json").read_text())
@@ -117,6 +119,7 @@ class TestFolders:
         found = encoder.embed([f"query : {text}" for text in TEXTS], "query").toarray()
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
+    @pytest.mark.slow
     def test_routes_by_mappings(self, folder):
         router = json.loads((folder / "router_config.json").read_text())
         ids = router["structure"]
@@ -225,6 +228,7 @@ class TestUse:
         found = shared.evaluate_retrieval(TEXTS, TEXTS, cutoffs=[1])
         assert found["accuracy@1"] == np.mean(expected.argmax(1) == np.arange(len(TEXTS)))
 
+    @pytest.mark.slow
     def test_no_model_runs_for_a_query_of_a_table(self, monkeypatch):
         encoder = ez.SparseEncoder.from_preset(FOLDERS["table"])
         index = encoder.index(TEXTS)
@@ -232,6 +236,7 @@ class TestUse:
         assert index.search(TEXTS[0])
         assert encoder.top_terms(TEXTS[0], 2, "query")
 
+    @pytest.mark.slow(only=r"^(two)$")
     def test_most_terms_are_those_of_queries_too(self, shared):
         assert shared.embed(TEXTS, "query", max_terms=2).nnz == 2 * len(TEXTS)
 

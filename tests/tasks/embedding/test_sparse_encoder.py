@@ -121,6 +121,7 @@ class TestEmbed:
         expected = np.concatenate([np.array(shared(shared.preprocessor([t]))) for t in texts])
         np.testing.assert_allclose(found.toarray(), expected, atol=1e-5)
 
+    @pytest.mark.slow
     def test_one_text_and_none(self, shared):
         expected = shared.embed(TEXTS).toarray()[:1]
         np.testing.assert_allclose(shared.embed(TEXTS[0]).toarray(), expected, atol=1e-6)
@@ -146,6 +147,7 @@ class TestEmbed:
             for ids, text in zip(found, ("good : film", "bad : nice"), strict=True):
                 np.testing.assert_array_equal(ids, preprocessor([text])["token_ids"])
 
+    @pytest.mark.slow
     def test_prompts(self, build):
         encoder = build({"prompts": {"query": "query : ", "passage": "passage : "}})
         expected = encoder.embed(["query : good"]).toarray()

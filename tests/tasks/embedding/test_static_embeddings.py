@@ -94,6 +94,7 @@ def test_the_most_tokens_that_are_read(tmp_path, caplog):
     np.testing.assert_allclose(embedder.embed(TEXTS, windows="mean"), means(TABLE), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_trains_and_is_saved(tmp_path):
     embedder = ez.TextEmbedder.from_preset(write(tmp_path / "given"))
     pairs = ["dog", "cat", "a"], ["the dog", "catc", "b zz"]
@@ -203,6 +204,7 @@ def test_other_models_than_wordpiece_stay_in_memory(tmp_path):
         embedder.export(tmp_path / "served")
 
 
+@pytest.mark.slow
 def test_distillation_by_hand():
     keras.utils.set_random_seed(0)
     letters = list("efghijklmnop")

@@ -80,6 +80,7 @@ class TestRealModel:
         found = embedder.embed(stored["texts"][:2].tolist(), prompt="query: ")
         np.testing.assert_allclose(found, stored["prompted"], atol=1e-5)
 
+    @pytest.mark.slow
     def test_like_meanings_are_near(self, embedder):
         near, far = embedder.similarity("A cat sleeps.", ["The kitten naps.", "Shares fell."])
         assert near > 0.5 > far
@@ -148,6 +149,7 @@ class TestPooling:
 
 
 class TestEmbed:
+    @pytest.mark.slow
     def test_the_order_of_the_texts_is_kept(self, shared):
         texts = [" ".join(TEXTS[: 1 + i % 3]) for i in range(50)]
         found = shared.embed(texts, batch_size=4)

@@ -142,6 +142,7 @@ def test_dropout_is_drawn_alike_for_values_and_gradients():
     assert slope == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.slow
 def test_every_part_has_a_dropout_of_its_own():
     model = embedder(0.5)
     inputs = {"token_ids": np.tile([[2, 7, 9, 3]], (6, 1))}

@@ -155,6 +155,7 @@ def test_a_hard_negative_is_a_candidate_of_every_row():
     assert (found >= without - 1e-5).all()
 
 
+@pytest.mark.slow
 def test_the_gradient_moves_a_text_to_its_passage_and_away_from_others():
     x = tf.Variable(vectors(4, 3))
     loss, y_true = losses.InfoNCE(), np.arange(12).reshape(4, 3)

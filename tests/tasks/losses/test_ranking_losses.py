@@ -150,6 +150,7 @@ class TestEveryLoss:
         assert float(again(SCORES, LOGITS)) == float(loss(SCORES, LOGITS))
 
 
+@pytest.mark.slow
 def test_in_a_model_of_plain_keras():
     model = keras.Sequential([keras.layers.Dense(1), keras.layers.Reshape((4,))])
     model.compile("adam", losses.LambdaLoss())

@@ -12,6 +12,7 @@ from encoder_zoo.testing import tiny
 Y = ["a", "b", "a", "b"]
 
 
+@pytest.mark.slow
 def test_labels_are_given():
     with pytest.raises(ValueError, match=r"labels=.*num_classes.*fit"):
         new("SequenceClassifier").classify(TEXTS[0])
@@ -149,6 +150,7 @@ def test_windows_have_room(caplog):
     assert not caplog.text
 
 
+@pytest.mark.slow
 def test_classes_of_zero_shot_have_names(tmp_path):
     new("SequenceClassifier", num_classes=3).save_to_preset(tmp_path)
     with pytest.raises(ValueError, match=r"LABEL_0.*labels="):

@@ -55,6 +55,7 @@ def test_arguments_that_agree_or_regularize_are_taken(preset, argument):
     assert getattr(ez.Backbone.from_preset(preset, **argument), name) == value
 
 
+@pytest.mark.slow(only=r"^(bart)$")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_field_of_config_json_is_checked(tiny, tmp_path, name):
     """What another value would do to the answers is not asked: it is refused or documented."""
@@ -70,6 +71,7 @@ def test_every_field_of_config_json_is_checked(tiny, tmp_path, name):
             ez.Backbone.from_preset(tmp_path, **{argument: "another"})
 
 
+@pytest.mark.slow(except_for=r"^TokenClassifier-label2id$")
 @pytest.mark.parametrize(
     ("task", "name"),
     [
@@ -111,6 +113,7 @@ def make(tiny, name, **settings):
     return cls(backbone, preprocessor, **cls.tiny_data().arguments)
 
 
+@pytest.mark.slow(except_for=r"^SpanQA-\{'window_length': 16, 'doc_stride': 100\}-6$")
 @pytest.mark.parametrize(
     ("task", "settings", "most"),
     [

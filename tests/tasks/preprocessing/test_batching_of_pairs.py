@@ -65,6 +65,7 @@ def test_all_places_in_the_order_are_as_likely():
     np.testing.assert_allclose(np.bincount(first) / 2000, np.full(6, 1 / 6), atol=0.042)
 
 
+@pytest.mark.slow
 def test_windows_of_a_dataset_are_drawn_at_random_too():
     texts = np.array(["a" * (i % 50 + 1) for i in range(400)])
     windows = tf.data.Dataset.from_tensor_slices(texts).batch(400)

@@ -64,6 +64,7 @@ def test_nothing_is_tuned_by_nan_or_nothing(classifier):
             method(TEXTS, ["up", "down", "up"])
 
 
+@pytest.mark.slow(except_for=r"^head-False$")
 @pytest.mark.parametrize(
     ("part", "crf"), [("backbone", False), ("head", False), ("head", True), ("transitions", True)]
 )

@@ -32,6 +32,7 @@ def several_labels(tiny):
     return classifier(tiny, labels=["a", "b"], problem_type="multi_label_classification")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPARSE)
 def test_sparse_indicators_are_the_dense_ones(tiny, kind):
     model = several_labels(tiny)
@@ -43,6 +44,7 @@ def test_sparse_indicators_are_the_dense_ones(tiny, kind):
     assert {"loss", "val_loss"} <= history.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "column",
     [

@@ -122,6 +122,7 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_table_has_every_method(tasks):
     assert sorted(tasks) == sorted(NAMES)
 

@@ -203,6 +203,7 @@ def test_direct_calls_of_something_else(model):
                 called(wrong)
 
 
+@pytest.mark.slow
 def test_in_a_functional_model(model):
     names = "token_ids", "padding_mask"
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
@@ -273,6 +274,7 @@ def test_families_without_segments_take_segment_0_only(tiny, family):
         task.predict(at_row_1("segment_ids", 1))
 
 
+@pytest.mark.slow
 def test_families_without_positions_have_a_longest_row_too(tiny):
     task = ez.TokenClassifier(tiny.backbone(get_family("modernbert"), pooler=False), num_classes=2)
     with pytest.raises(ValueError, match="token_ids is 17.* 16"):

@@ -174,6 +174,7 @@ def test_the_cure_for_generators_works(classifier):
     assert classifier.fit(list(texts), labels, verbose=0).epoch == [0]
 
 
+@pytest.mark.slow
 def test_arrays_of_one_column(classifier):
     expected = classifier.predict(TEXTS, verbose=0)
     column = np.array(TEXTS)[:, None]

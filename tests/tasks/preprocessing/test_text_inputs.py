@@ -123,6 +123,7 @@ def test_case_25_a_dataset_gives_the_same_as_a_list(classifier):
     np.testing.assert_array_equal(classifier.predict(pd.Series(TEXTS), verbose=0), expected)
 
 
+@pytest.mark.slow(only=r"^(Roberta)$")
 def test_case_25_every_container_of_labels_gives_the_same(classifier):
     numbers, names = [0, 2, 1], ["O", "I-PER", "B-PER"]
     for labels in (numbers, names):

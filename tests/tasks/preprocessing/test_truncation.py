@@ -53,6 +53,7 @@ def test_what_fits_exactly_is_not_counted(classifier, lines):
     assert lines()[0].startswith("1 of 1 texts are longer than 16 tokens")
 
 
+@pytest.mark.slow
 def test_more_than_a_batch(classifier, lines):
     classifier.predict([LONG] * 5 + [SHORT] * 2, batch_size=2, verbose=0)
     assert len(lines()) == 1 and lines()[0].startswith("5 of 7 texts")

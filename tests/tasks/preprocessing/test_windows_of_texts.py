@@ -87,6 +87,7 @@ def test_logits_of_a_text_are_pooled_from_its_windows(build, pooling, pool):
     np.testing.assert_allclose(task.predict(dataset, verbose=0), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_at_the_end_counts(classifier):
     first, second = classifier.predict(["a " * 40 + "b", "a " * 40 + "p"], verbose=0)
     assert np.abs(first - second).max() > 1e-6

@@ -58,6 +58,7 @@ def test_the_text_has_the_tokens_that_were_scored(family):
     assert not differs
 
 
+@pytest.mark.slow
 def test_no_blank_is_doubled():
     model = ez.MaskedLM.from_preset("roberta_nano_en")
     [answers, first] = model.fill_mask(["A <mask> film", "<mask> are good films"], top_k=200)
@@ -68,6 +69,7 @@ def test_no_blank_is_doubled():
     assert {a["text"][0] for a in first if a["token"].startswith("Ġ")} == {" "}
 
 
+@pytest.mark.slow
 def test_targets_are_the_same_tokens_with_the_same_scores():
     """The scores stay those among all tokens, as transformers' pipeline has them."""
     model = ez.MaskedLM.from_preset("bert_nano_en_uncased")
@@ -80,6 +82,7 @@ def test_targets_are_the_same_tokens_with_the_same_scores():
             model.fill_mask("A [MASK] film.", targets=targets)
 
 
+@pytest.mark.slow
 def test_the_tokens_are_those_of_the_preprocessor_of_now():
     """What the spellings of a vocabulary are kept for is another after another tokenizer."""
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -71,6 +71,7 @@ class TestMasking:
         assert kinds["same"] / 15_000 == pytest.approx(0.1 + 0.1 / 14, abs=0.01)
         assert new.min() >= MASK
 
+    @pytest.mark.slow
     def test_special_tokens_and_padding_are_never_selected(self, tokenizer):
         texts = [*random_texts(200, 7), *random_texts(200, 3, seed=1)]
         x, y, weights = ez.MaskedLMPreprocessor(tokenizer, 16, mask_rate=0.9)(texts)

@@ -79,6 +79,7 @@ def test_both_objectives_are_learnt(trained, corpus):
     assert again == results
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_sum_of_both_means(tokenizer):
     """Devlin et al. 2019, appendix A.2."""
     model = pretraining(tokenizer)
@@ -229,6 +230,7 @@ def test_packed_rows_of_documents_hold_what_rows_of_their_own_hold(tokenizer, co
     ]
 
 
+@pytest.mark.slow
 def test_mistakes_are_named(tokenizer, corpus):
     bert = {"pooler": True, **SMALL}
     with pytest.raises(ValueError, match="'electra'.*second head"):

@@ -265,6 +265,7 @@ def test_debertas_generator_is_as_wide_and_half_as_deep(tiny):
     assert smallest.backbone.num_layers == 1
 
 
+@pytest.mark.slow
 def test_texts_that_share_a_row_are_compared_with_their_own_first_token(tiny):
     model = deberta(tiny)
     texts = [np.array([2, 9, 12, 3]), np.array([2, 11, 3])]

@@ -103,6 +103,7 @@ def test_only_contexts_and_the_start_token_are_likely(model):
     assert (np.exp(learned[:, :2])[~np.repeat(mask[:, None], 2, axis=1)] == 0).all()
 
 
+@pytest.mark.slow
 def test_no_answer_is_learned_without_sight_of_the_label(model):
     """Its logit is that of answers, whatever first token the answer has."""
     inputs = {n: v.numpy() for n, v in model.preprocessor((QUESTIONS, CONTEXTS)).items()}
@@ -187,6 +188,7 @@ def test_scores_are_shares_of_the_spans_of_the_beam(model):
     assert null / best == pytest.approx(np.exp(logit), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_of_several_passages_the_likeliest(model):
     found = model.answer(QUESTIONS[0], CONTEXTS, top_k=3)
     with in_numpy():  # the operations of JAX and PyTorch

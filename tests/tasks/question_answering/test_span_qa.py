@@ -342,6 +342,7 @@ def test_the_loss_does_not_depend_on_padding(build, model):
     )
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_mean_of_the_two_cross_entropies(model):
     loss = model.evaluate(EXAMPLES[:1], verbose=0)[0]
     [[logits]] = model.predict(EXAMPLES[:1])

@@ -56,6 +56,7 @@ def test_long_texts_are_split_to_be_ranked(caplog):
     assert not caplog.text
 
 
+@pytest.mark.slow
 def test_beams_are_of_xlnet():
     xlnet = get_family("xlnet")
     with pytest.raises(ValueError, match="BertTokenizer"):

@@ -72,6 +72,7 @@ class TestInputs:
             expected = logits_of_pairs(model, [question] * len(choices), choices)
             np.testing.assert_allclose(logits, expected, atol=1e-5)
 
+    @pytest.mark.slow
     def test_with_contexts_are_context_and_question_with_choice(self, model):
         contexts = ["p o n", "a", "c"]
         found = model.predict((QUESTIONS, CHOICES, contexts), verbose=0)
@@ -228,6 +229,7 @@ class TestWindows:
             for row, values in zip(found, rows, strict=True):
                 assert row.tolist() == [*values, *[MASKED_LOGIT] * (4 - len(values))]
 
+    @pytest.mark.slow
     def test_read_all_of_a_long_context(self, model, in_windows):
         changed = [*CONTEXTS]
         changed[1] = changed[1].rstrip()[:-1] + "a"  # its last word
@@ -306,6 +308,7 @@ class TestAnswers:
                     assert not scores[len(row) :].any()
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_the_choices_one_by_one(model):
     """Also with a question of fewer choices, whose empty places add none."""
     x, y = model.preprocessor((QUESTIONS, CHOICES), Y)

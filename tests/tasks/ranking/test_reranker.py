@@ -96,6 +96,7 @@ class TestAnswers:
         assert reranker.score([], []).shape == (0,)
         assert reranker.score("who", []).shape == (0,)
 
+    @pytest.mark.slow
     def test_long_pairs_are_cut_at_the_longest_length(self, build, tokenizer):
         assert build().preprocessor.max_sequence_length == 24
         assert build(50).preprocessor.max_sequence_length == 24
@@ -452,6 +453,7 @@ class TestCheckpoints:
         expected = task.score(QUERIES, TEXTS)
         np.testing.assert_allclose(again.score(QUERIES, TEXTS), expected, atol=1e-6)
 
+    @pytest.mark.slow(except_for=r"^fields1-linear$")
     @pytest.mark.parametrize(
         ("fields", "activation"),
         [

@@ -584,6 +584,7 @@ class TestChunks:
         assert max(shares) > 0 and min(shares) >= -1  # a space
         assert len(shared) > len(alone)
 
+    @pytest.mark.slow(only=r"^(RobertaTokenizer-roberta_nano_en)$")
     @pytest.mark.parametrize(
         ("cls", "preset"),
         [(ez.BertTokenizer, "bert_nano_en_uncased"), (ez.RobertaTokenizer, "roberta_nano_en")],

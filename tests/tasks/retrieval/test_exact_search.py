@@ -96,6 +96,7 @@ def test_of_equal_vectors_the_earlier_is_found(function):
     assert [hit["index"] for hit in index.search(vectors[0], 5)] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_collapsed_embedder_finds_what_float64_finds():
     embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased", similarity_function="euclidean")
     texts = [f"Text {i} of {i * 7 % 13}." for i in range(60)]

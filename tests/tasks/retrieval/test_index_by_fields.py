@@ -167,6 +167,7 @@ def test_a_function_changes_nothing():
 # -- ids -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_unknown_id_is_named_at_once():
     ids = [str(uuid.UUID(int=(i + 7) ** 99 % 2**128)) for i in range(200_000)]
     documents = Documents(None, ids)
@@ -220,6 +221,7 @@ def indexes(embedder, books):
     }
 
 
+@pytest.mark.slow(only=r"^(dense)$")
 @pytest.mark.parametrize("kind", ["dense", "without texts", "hybrid"])
 def test_chunks_are_removed_by_the_id_of_their_document(embedder, kind):
     index = indexes(embedder, BOOKS)[kind]

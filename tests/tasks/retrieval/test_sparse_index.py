@@ -237,6 +237,7 @@ def test_weights_of_any_size_have_their_cosines(size):
     np.testing.assert_allclose(found, [[0.6, 0.8, 0], [0, 0, 0], [0, 0, 1]], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_index_that_is_too_large_is_not_exported(tiny, tmp_path, monkeypatch):
     index = tiny.task(ez.BertBackbone.family, "SparseEncoder").index(["a b ab", "c"])
     count = index.vectors.nnz

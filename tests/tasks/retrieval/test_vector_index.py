@@ -101,6 +101,7 @@ class TestSearch:
         dot = VectorIndex.build(Embedder("dot"), texts_of(9))
         np.testing.assert_array_equal(dot.vectors, given)
 
+    @pytest.mark.slow(except_for=r"^dot-int8$")
     @pytest.mark.parametrize("precision", PRECISIONS)
     @pytest.mark.parametrize("function", FUNCTIONS)
     def test_of_equal_documents_the_first_are_found(self, precision, function):
@@ -165,6 +166,7 @@ class TestPrecisions:
         ranges = 2 * 128 * 4
         assert sizes == [drawn.nbytes, drawn.nbytes // 4 + ranges, drawn.nbytes * 9 // 32 + ranges]
 
+    @pytest.mark.slow
     def test_searching_takes_little_memory(self):
         drawn = np.random.default_rng(0).standard_normal((20_000, 64), dtype="float32")
         index = VectorIndex.from_vectors(Embedder(dim=64), drawn, precision="int8")
@@ -607,6 +609,7 @@ def embedder():
 
 
 class TestWithATask:
+    @pytest.mark.slow
     def test_search_save_and_load(self, embedder, tmp_path):
         documents = ["A cat sat down.", "The law on taxes.", "Anna sings.", "A train to Rome."]
         index = embedder.index(documents, precision="int8")

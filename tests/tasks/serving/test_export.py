@@ -158,8 +158,8 @@ def answers(tasks, folders):
     return dict(zip(folders, map(json.loads, lines), strict=True))
 
 
+@pytest.mark.slow
 class TestAnswersOfTensorFlowAlone:
-    @pytest.mark.slow
     @pytest.mark.matrix
     def test_classify(self, tasks, answers, family):
         task, found = (values[f"{family} SequenceClassifier"] for values in (tasks, answers))
@@ -170,7 +170,6 @@ class TestAnswersOfTensorFlowAlone:
             np.testing.assert_allclose(found[signature]["score"], scores, atol=1e-5)
         assert found["serving_default none"] == {"label": [], "score": []}
 
-    @pytest.mark.slow
     def test_extract_entities(self, tasks, answers, family):
         name = f"{family} TokenClassifier"
         found = answers[name]["serving_default"]
@@ -184,7 +183,6 @@ class TestAnswersOfTensorFlowAlone:
             np.testing.assert_allclose(found["score"][i][: len(entities)], scores, atol=1e-5)
             assert not any(found["text"][i][len(entities) :])
 
-    @pytest.mark.slow
     @pytest.mark.matrix
     def test_answer(self, tasks, answers, family):
         name = f"{family} SpanQA"
@@ -195,7 +193,6 @@ class TestAnswersOfTensorFlowAlone:
         np.testing.assert_allclose(found["score"], [a["score"] for a in expected], atol=1e-5)
         assert found["text"].count("") == (16 if "null_threshold" in OPTIONS[name] else 0)
 
-    @pytest.mark.slow
     def test_fill_mask(self, tasks, answers, family):
         name = f"{family} MaskedLM"
         found = answers[name]["serving_default"]
@@ -654,6 +651,7 @@ def reference_answers(windows, n_best):
     return ordered[:n_best], total, min(null for _, _, null in windows)
 
 
+@pytest.mark.slow(except_for=r"^14$")
 @pytest.mark.parametrize("seed", range(20))
 def test_windows_answers_become_the_questions_answers(seed):
     rng = np.random.default_rng(seed)

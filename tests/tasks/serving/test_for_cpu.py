@@ -74,6 +74,7 @@ class TestFloat32:
         found, expected = (m.index(TEXTS).search("good film", top_k=2) for m in (fast, embedder))
         assert [hit["index"] for hit in found] == [hit["index"] for hit in expected]
 
+    @pytest.mark.slow
     def test_litert_computes_pairs_too(self, embedder, fast, monkeypatch):
         session, calls = fast.cpu_model.session, []
         run = session.run
@@ -163,6 +164,7 @@ def test_it_answers_with_the_weights_of_its_making(build):
     np.testing.assert_allclose(fast.embed(TEXTS), before, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_neither_trained_nor_exported(fast, tmp_path):
     with pytest.raises(ValueError, match="result of for_cpu.*Call fit"):
         fast.fit((TEXTS, TEXTS[::-1]), verbose=0)

@@ -141,6 +141,7 @@ def change(folder, **fields):
     path.write_text(json.dumps(manifest))
 
 
+@pytest.mark.slow
 def test_long_texts_thresholds_and_batches(classifier, served):
     opened = ez.open_export(served)
     texts = ["a b c d e f g h " * 3, "c", "a b ab", *"abcdefghijklmnop"] * 3
@@ -156,6 +157,7 @@ def test_long_texts_thresholds_and_batches(classifier, served):
         opened.predict({**x, "answer_start": x["token_ids"]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["onnx", "litert"])
 def test_int8_is_close_and_measured(nano, format, tmp_path):
     texts = ["A cat sleeps on the mat.", "Stocks fell sharply.", "It rains."]
@@ -456,6 +458,7 @@ def test_openvino_reads_an_export_in_onnx(served, classifier):
     assert_same(opened.classify(["a b", "c"]), classifier.classify(["a b", "c"]))
 
 
+@pytest.mark.slow
 def test_an_export_is_replaced_and_files_of_others_are_kept(classifier, copied):
     (copied / "notes.txt").write_text("mine")
     classifier.export(copied, format="onnx")

@@ -131,6 +131,7 @@ def test_words_and_entities_have_valid_tags(impossible, valid):
     np.testing.assert_allclose(answer["score"][0], [e["score"] for e in found], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_every_token_by_itself_may_have_any_tag(impossible):
     impossible.valid_tags = True
     tags = [entity["label"] for entity in impossible.extract_entities("New York.", "none")]
@@ -204,6 +205,7 @@ def test_the_loss_of_a_crf_is_that_of_all_sequences():
     np.testing.assert_allclose(float(loss), expected / weight.sum(), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 def test_a_crf_learns_and_is_saved(build, tmp_path):
     tagger = build(labels=LABELS, crf=True)
@@ -224,6 +226,7 @@ def test_a_crf_learns_and_is_saved(build, tmp_path):
         assert again.extract_entities("Anna sees") == tagger.extract_entities("Anna sees")
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 def test_tags_and_exports_follow_the_scores_of_pairs(impossible):
     crf = TagTransitions(len(LABELS))
@@ -239,6 +242,7 @@ def test_tags_and_exports_follow_the_scores_of_pairs(impossible):
     np.testing.assert_allclose(answer["score"][0], [e["score"] for e in found], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_other_labels_need_a_new_crf(build, tmp_path, caplog):
     build(labels=LABELS, crf=True).save_to_preset(tmp_path)
     tagger = ez.TokenClassifier.from_preset(tmp_path, labels=LABELS[::-1])

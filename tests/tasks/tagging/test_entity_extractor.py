@@ -87,6 +87,7 @@ LABELS = ["person", "city"]
 LONG = " ".join(f"Anna saw Bob in old Paris by the river {i}." for i in range(30))
 
 
+@pytest.mark.slow
 def test_long_texts_are_read_in_windows_that_overlap(model):
     """A text in windows has the entities of its windows, each span scored in one of them."""
     assert len(LONG) > 1000
@@ -206,6 +207,7 @@ def test_labels_of_a_model_are_names_that_differ():
             ez.EntityExtractor.from_preset(FOLDERS / "bert", labels=labels)
 
 
+@pytest.mark.slow
 def test_labels_that_are_learned():
     prepares = ez.EntityExtractor.from_preset(FOLDERS / "bert", labels=["p", "q"]).preprocessor
     with pytest.raises(ValueError, match="Text 1: its labels have 'q' twice"):
@@ -217,6 +219,7 @@ def test_labels_that_are_learned():
     assert [len(row) for row in examples["span_start"].to_list()] == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.matrix
 def test_no_texts_and_texts_without_words(golden):
     import tensorflow as tf
@@ -334,6 +337,7 @@ def hub(tmp_path, monkeypatch):
     hub.stop()
 
 
+@pytest.mark.slow
 def test_a_folder_of_an_old_version_names_its_encoder(model, hub, tmp_path):
     old_folder(tmp_path / "old", tmp_path / "encoder")
     old = ez.EntityExtractor.from_preset(tmp_path / "old")
@@ -401,6 +405,7 @@ def test_other_formats_say_what_exists(model, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.matrix
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="LiteRT's backend")
 def test_litert_runs_the_encoder(golden):
@@ -429,6 +434,7 @@ def test_openvino_runs_the_encoder(model):
         fast.fit(["Anna"], [[(0, 4, "person")]], verbose=0)
 
 
+@pytest.mark.slow(only=r"^(litert)$")
 @pytest.mark.parametrize("engine", ["litert", "openvino"])
 def test_in_int8_scores_are_close(model, engine):
     pytest.importorskip("nncf" if engine == "openvino" else "ai_edge_litert")
@@ -454,6 +460,7 @@ def tunable():
     return ez.EntityExtractor.from_preset(FOLDERS / "bert", labels=LABELS)
 
 
+@pytest.mark.slow
 def test_thresholds_of_labels_choose_among_their_own(tunable):
     """As entities of any score, chosen by hand: the best first, each above its label's."""
     given = {"person": 0.62, "city": 0.2}
@@ -571,6 +578,7 @@ def test_backends_learn_alike():
         np.testing.assert_allclose(losses[backend], losses["tensorflow"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_spans_inside_of_words_are_said_before_the_training(caplog):
     """A sentence without blanks is one word here."""
     model = ez.EntityExtractor.from_preset("bert_nano_en_uncased", max_width=4, num_rnn_layers=0)

@@ -206,6 +206,7 @@ def test_a_model_that_errs_has_one_score(kind, valid_tags, crf):
     assert measured == pytest.approx(judged, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_validation_of_fit_is_the_same():
     x, y = with_tags("german")
     model = classifier("bert", valid_tags=True)
@@ -245,6 +246,7 @@ def test_blanks_at_the_edges_of_spans(family, caplog):
     assert model.tune_thresholds(EDGES, selected) == model.tune_thresholds(EDGES, meant)
 
 
+@pytest.mark.slow
 def test_the_resolution_is_chosen_before_the_training(caplog):
     caplog.set_level(logging.WARNING)
     x, y = with_spans("turkish")
@@ -262,6 +264,7 @@ def test_the_resolution_is_chosen_before_the_training(caplog):
     assert (plain.strategy, plain.preprocessor.label_all_tokens) == ("first", False)
 
 
+@pytest.mark.slow
 def test_the_first_training_labels_the_tokens_that_its_answers_need(monkeypatch):
     x, y = with_spans("turkish")
     model, encode, labels_all = classifier("bert", strategy="simple"), Preprocessor.labels_of, []
@@ -289,6 +292,7 @@ def test_a_dataset_has_the_same_resolution():
     assert (model.strategy, model.preprocessor.label_all_tokens) == ("simple", True)
 
 
+@pytest.mark.slow
 def test_texts_without_any_span():
     model = classifier("bert")
     texts = ["Anna lives in Rome", "Bob"]
@@ -300,6 +304,7 @@ def test_texts_without_any_span():
 CUT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "anna", "metrome", "in"]
 
 
+@pytest.mark.slow
 def test_spans_that_no_answer_can_equal_are_marked():
     """By hand: the token "metrome" has two spans; the first has no token of its own."""
     preprocessor = ez.TokenClassifierPreprocessor(ez.BertTokenizer(CUT))

@@ -103,6 +103,7 @@ class TestAlignment:
         tokens = aligned(build(label_all_tokens=True), [["José", "sees"]], [["B-PER", "O"]])
         assert tokens == [[("jo", "B-PER"), ("##sé", "I-PER"), ("sees", "O")]]
 
+    @pytest.mark.slow
     def test_tags_by_number_are_the_same(self, classifier):
         numbers = [[LABELS.index(tag) for tag in tags] for tags in TAGS]
         assert aligned(classifier, SENTENCES, numbers) == aligned(classifier, SENTENCES, TAGS)
@@ -161,6 +162,7 @@ class TestAlignment:
         ]
         assert found == [("the", "O"), ("Ġcat", "B-PER"), (".", "O")]
 
+    @pytest.mark.slow
     def test_words_meet_the_model_as_they_do_in_a_text(self, roberta):
         words = roberta.preprocessor([["the", "cat", "sat"]])
         text = roberta.preprocessor(["the cat sat"])

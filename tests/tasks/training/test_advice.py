@@ -197,6 +197,7 @@ def test_a_corpus_has_the_tokenizer_of_its_task(tmp_path):
     task.fit(corpus(tmp_path / "own", tiny.tokenizer(BERT), DOCUMENTS), verbose=0)
 
 
+@pytest.mark.slow
 def test_a_corpus_has_a_folder_of_its_own(tmp_path):
     tokenizer = tiny.tokenizer(BERT)
     corpus(tmp_path / "a", tokenizer, DOCUMENTS)
@@ -208,6 +209,7 @@ def test_a_corpus_has_a_folder_of_its_own(tmp_path):
     assert corpus(tmp_path / "a", other, DOCUMENTS).num_documents == 3
 
 
+@pytest.mark.slow
 def test_a_student_has_the_labels_of_its_teacher():
     teacher = new("SequenceClassifier", labels=["a", "b"])
     with pytest.raises(ValueError, match=r"labels.*\['b', 'a'\].*\['a', 'b'\]"):
@@ -216,6 +218,7 @@ def test_a_student_has_the_labels_of_its_teacher():
     assert ez.Distillation(teacher, new("SequenceClassifier")).student.labels == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_student_has_weights_of_its_own(tmp_path):
     new("SequenceClassifier", labels=["no", "yes"]).save_to_preset(tmp_path)
     teacher = ez.SequenceClassifier.from_preset(tmp_path)

@@ -184,6 +184,7 @@ def test_filled_rows_count_in_no_metric_and_no_gradient(compiled):
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_batches_have_few_shapes_and_say_which_rows_count():
     task = classifier(True)
     texts, labels = sentences(37, 9)
@@ -195,6 +196,7 @@ def test_batches_have_few_shapes_and_say_which_rows_count():
     assert sum(len(batch[1]) for batch in data.one_pass()) == 37
 
 
+@pytest.mark.slow
 def test_losses_that_compare_rows_are_not_filled():
     task = classifier(True, loss=lambda y_true, y_pred: keras.ops.mean(y_pred, axis=-1))
     assert not task.batch_maker.fills

@@ -102,6 +102,7 @@ def test_empty_sources_are_refused(task, source, method):
         METHODS[method](task, EMPTY[source](), steps)
 
 
+@pytest.mark.slow(except_for=r"^TextEmbedder$")
 @pytest.mark.parametrize("cls", [ez.TextEmbedder, ez.TokenClassifier, ez.MaskedLM, ez.SpanQA])
 def test_an_empty_dataset_is_refused_by_every_task(cls):
     task = tiny.task(get_family("bert"), cls)
@@ -110,6 +111,7 @@ def test_an_empty_dataset_is_refused_by_every_task(cls):
             method(tf.data.Dataset.from_tensor_slices(np.array([], "S")), verbose=0)
 
 
+@pytest.mark.slow(except_for=r"^no inputs-fit$")
 @methods
 @pytest.mark.parametrize("source", BROKEN)
 def test_elements_of_a_wrong_form_are_named(task, source, method):
@@ -149,6 +151,7 @@ def test_endless_sources_without_steps_are_refused(task, source, monkeypatch):
         task.fit(ENDLESS[source](), verbose=0)
 
 
+@pytest.mark.slow
 def test_a_generator_of_rows_is_not_read_to_count_its_examples(task):
     read = []
 
@@ -187,6 +190,7 @@ class TestTokenCache:
         [inner] = pathlib.Path(folder).iterdir()
         return inner
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("by", ["fit", "evaluate"])
     def test_one_pass_completes_it(self, task, tmp_path, by):
         folder = self.written(task, tmp_path / "tokens", by=by)
@@ -216,6 +220,7 @@ class TestTokenCache:
         else:
             second.unlink()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "how", ["swapped", "duplicated", "truncated", "of another cache", "gone"]
     )

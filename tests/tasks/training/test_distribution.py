@@ -372,6 +372,7 @@ def test_losses_and_gradients_of_uneven_parts_add_up_to_those_of_the_whole(resul
     assert len({whole[0] for _, whole in results["reductions"]}) == 3  # two of them mean the same
 
 
+@pytest.mark.slow(only=r"^(4)$")
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_every_row_of_a_batch_goes_to_one_replica(workers):
     batches = [np.arange(8), np.arange(5), np.arange(3), np.arange(1)]
@@ -558,6 +559,7 @@ def test_calls_on_devices_that_do_not_divide_the_rows_equal_one_device(names):
     run(code, *names, KERAS_BACKEND="jax", XLA_FLAGS=flags)
 
 
+@pytest.mark.slow
 def test_a_distribution_that_the_backend_leaves_aside_is_refused():
     task = tiny.task(get_family("bert"), ez.SequenceClassifier)
     data = ["a", "b"], [0, 1]
@@ -852,6 +854,7 @@ class TestProcessesOfJax:
                 np.testing.assert_allclose(found[name], one[name], rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.slow(except_for=r"^TokenClassifier$")
 @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
 def test_default_losses_add_up_over_replicas(task):
     """In the default run; the table of `plain_training.py` compares their gradients."""

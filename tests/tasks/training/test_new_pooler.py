@@ -46,6 +46,7 @@ def test_a_frozen_backbone_leaves_it_to_be_trained(classifier, caplog):
     assert moved(classifier) == {"head"}
 
 
+@pytest.mark.slow
 def test_a_pooler_that_is_frozen_itself_is_said(classifier, caplog):
     classifier.backbone.pooler_dense.trainable = False
     with caplog.at_level(logging.WARNING, "encoder_zoo"):

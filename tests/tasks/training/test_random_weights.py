@@ -34,6 +34,7 @@ def test_random_weights_are_named_once(caplog):
     assert lines(model, caplog) == 0  # trained
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{"learning_rate": 1e-3}, {"optimizer": "sgd"}])
 def test_a_rate_that_is_given_is_meant(arguments, caplog):
     assert lines(make(**arguments), caplog) == 0

@@ -212,6 +212,7 @@ def test_datasets_continue_behind_the_batches_that_are_done(tmp_path, steps_per_
     assert_same_curve({**before, **after}, whole)
 
 
+@pytest.mark.slow
 def test_prepared_inputs_continue_with_the_same_losses(tmp_path):
     x, y = classifier().preprocessor(TEXTS, LABELS)
     data = {name: values.numpy() for name, values in x.items()}, y.numpy()
@@ -514,6 +515,7 @@ def saved_preset(folder):
     return folder
 
 
+@pytest.mark.slow
 def test_a_folder_of_something_else_is_no_place_for_backups(tmp_path):
     preset = saved_preset(tmp_path / "preset")
     before = {path.name: path.read_bytes() for path in preset.iterdir()}
@@ -541,6 +543,7 @@ def test_a_preset_in_the_place_of_a_backup_is_passed_over(tmp_path, caplog):
     assert "step-000000000" in caplog.text
 
 
+@pytest.mark.slow(except_for=r"^training7$")
 @pytest.mark.parametrize(
     "training",
     [

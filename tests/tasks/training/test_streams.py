@@ -592,6 +592,7 @@ def losses(task, source, **options):
     return [number for name in sorted(history) for number in history[name]]
 
 
+@pytest.mark.slow
 def test_a_token_cache_trains_as_its_stream_does(tiny, tmp_path):
     rows = Counted(SENTENCES)
     cache = ez.TokenCache(rows, tmp_path / "tokens")
@@ -670,6 +671,7 @@ def test_a_token_cache_goes_on_after_an_error(tiny, tmp_path):
     assert [path.stat().st_mtime_ns for path in written] == changed
 
 
+@pytest.mark.slow
 def test_a_token_cache_of_something_else_is_refused(tiny, tmp_path):
     task = classifier(tiny)
     losses(task, ez.TokenCache(Counted(SENTENCES), tmp_path))
@@ -717,6 +719,7 @@ def test_damage_of_a_token_cache_is_found(tiny, tmp_path, harm):
     assert losses(task, cache)
 
 
+@pytest.mark.slow
 def test_a_stream_logs_once_that_texts_are_cut(tiny, caplog):
     task = tiny.task(get_family("bert"), "SequenceClassifier")
     long = [(f"{text} {'a ' * 40}", label) for text, label in SENTENCES]

@@ -175,6 +175,7 @@ def test_a_fit_reports_nothing_of_the_fit_before():
     assert model.fit(texts, 1 - right, verbose=0).history["accuracy"] == [0.0]
 
 
+@pytest.mark.slow
 def test_a_fit_reports_nothing_of_one_that_was_interrupted():
     class Interrupt(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -346,6 +347,7 @@ def test_blocks_that_are_not_alike_are_traced_each(name, one_by_one, monkeypatch
     assert len(traced) == count + 2
 
 
+@pytest.mark.slow
 def test_graphs_of_fit_alone_run_as_they_were_traced(monkeypatch):
     """TensorFlow merges operations of `evaluate`; those of `fit` keep values for gradients."""
     asked = []

@@ -80,6 +80,7 @@ def test_only_data_in_memory_are_split(task):
         source_of(task, *sources(task)["dataset"]).split(0.4, 32)
 
 
+@pytest.mark.slow(except_for=r"^Series$")
 @pytest.mark.parametrize("kind", [np.array, tf.constant, pd.Series, list])
 def test_weights_of_classes_are_of_the_training_share(task, kind):
     prepared = task.preprocessor(["a"] * 6)
@@ -94,6 +95,7 @@ def test_weights_of_classes_are_of_the_training_share(task, kind):
     np.testing.assert_allclose(weights, [0.75, 0.75, 1.5])  # 3 / (2 classes * 2 or 1)
 
 
+@pytest.mark.slow
 def test_the_validation_share_of_prepared_inputs_is_not_weighed(task):
     backbone = ez.BertBackbone(task.backbone.vocabulary_size, 1, 1, 4, 4)
     model = ez.SequenceClassifier(backbone, task.preprocessor, labels=["down", "up"])

@@ -214,6 +214,7 @@ def test_batches_left_over_make_the_last_step():
     assert int(task.optimizer.iterations) == 2
 
 
+@pytest.mark.slow
 def test_accumulating_one_batch_is_none():
     task = classifier(gradient_accumulation_steps=1)
     assert moves(task, lambda: task.fit(TEXTS, LABELS, verbose=0))
