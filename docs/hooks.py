@@ -85,10 +85,12 @@ def list_of_guides(nav: list) -> str:
 
 def table_of_presets(family: str) -> str:
     """Return the listed presets of a family."""
-    lines = ["| preset | parameters | languages | licence | source |", "|---|---:|---|---|---|"]
+    lines = ["| preset | task | parameters | languages | licence | source |"]
+    lines.append("|---|---|---:|---|---|---|")
     for row in list_presets():
         if row.family == family:
             size = f"{row.parameters / 1e6:.1f} M"
             source = row.source.removeprefix("hf://")
-            lines.append(f"| `{row.name}` | {size} | {row.languages} | {row.licence} | {source} |")
+            cells = (f"`{row.name}`", row.task, size, row.languages, row.licence, source)
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

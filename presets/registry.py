@@ -25,21 +25,28 @@ class PresetInfo(NamedTuple):
 
     Attributes:
         name: String. Name for `from_preset`.
-        family: String. Family in `encoders.FAMILIES`, such as "bert" or "xlm-roberta".
-        parameters: Integer. Number of weights in the encoder and the pooler.
+        family: String. A family in `encoders.FAMILIES`, such as "bert" or "xlm-roberta".
+        task: String. The class whose weights the checkpoint contains, such as "TextEmbedder", or
+            "Backbone" if it contains no head. Other tasks start with a random head.
+        parameters: Integer. Number of weights of the encoder and the pooler.
         languages: String. ISO 639 codes, or "multi" and the number of languages.
         licence: String. Licence of the weights according to the publisher.
         source: String. "bundled" or a repository address.
         description: String. Short description of the model.
+        verified: Boolean. Whether the layout of the files was read from the page of the repository.
+            If False, it is assumed from similar checkpoints, and loading names the file and the key
+            that differ.
     """
 
     name: str
     family: str
+    task: str
     parameters: int
     languages: str
     licence: str
     source: str
     description: str
+    verified: bool = True
 
 
 class PresetTable(Sequence[PresetInfo]):

@@ -14,7 +14,7 @@ import pathlib
 import tempfile
 
 from fake_hub import Hub, environment
-from replayed_hub import REPOSITORIES, write_repositories
+from replayed_hub import ENCODER, REPOSITORIES, write_repositories
 
 SOURCE = "recorded file lists of 2024-2026, replayed with tiny weights"
 
@@ -34,7 +34,7 @@ def replay(folder: pathlib.Path) -> dict[str, list]:
     from check_known import check_source
 
     folders = write_repositories(folder)
-    hub = Hub({})
+    hub = Hub({ENCODER: folder / ENCODER.replace("/", "-")})
     before = dict(os.environ)
     os.environ.update(environment(hub, folder))
     found: dict[pathlib.Path, object] = {}

@@ -20,6 +20,8 @@ _EMBEDDINGS = tuple(
     f"{name}.weight"
     for name in ("word_embeddings", "tok_embeddings", "embed_tokens", "word_embedding", "shared")
 )
+GLINERS = HERE / "golden" / "gliner"
+ENCODER = "org/encoder"  # of the folders of `write_old_gliner`
 _MODEL = ("config.json", "model.safetensors", "expected.npz")
 
 
@@ -46,6 +48,9 @@ def write_repositories(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
 
 def _write(folder: pathlib.Path, repository: dict, weights: str) -> None:
     layout = RECORDED["layouts"][repository["layout"]]
+    if "gliner" in layout:
+        _write_gliner(folder, folder.with_name(ENCODER.replace("/", "-")), layout)
+        return
     base = _CHECKPOINTS / layout["checkpoint"]
     folder.mkdir()
     config = json.loads((base / "config.json").read_text("utf-8"))
@@ -72,6 +77,48 @@ def _write(folder: pathlib.Path, repository: dict, weights: str) -> None:
     else:
         is_zip = weights == "zip"
         torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+
+
+def write_old_gliner(folder: pathlib.Path, encoder: pathlib.Path, kind: str) -> None:
+    """Write a folder as gliner did before 0.2.7, without the encoder's configuration and tokenizer.
+
+    Args:
+        folder: the folder to write.
+        encoder: the folder of the repository `ENCODER`, which has these files.
+        kind: name of a folder in `GLINERS`.
+    """
+    source = GLINERS / kind
+    config = json.loads((source / "gliner_config.json").read_text("utf-8"))
+    own = config.pop("encoder_config")
+    tokens = own["vocab_size"] - 3  # gliner adds three
+    encoder.mkdir(exist_ok=True)
+    (encoder / "config.json").write_text(json.dumps({**own, "vocab_size": tokens}))
+    tokenizer = json.loads((source / "tokenizer.json").read_text("utf-8"))
+    tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["id"] < tokens]
+    (encoder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    shutil.copy(source / "tokenizer_config.json", encoder)
+    del config["class_token_index"], config["vocab_size"]
+    folder.mkdir(exist_ok=True)
+    (folder / "gliner_config.json").write_text(json.dumps({**config, "model_name": ENCODER}))
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (source / name).exists():
+            shutil.copy(source / name, folder)
+
+
+def _write_gliner(folder: pathlib.Path, encoder: pathlib.Path, layout: dict) -> None:
+    """Write an old folder of gliner whose encoder has another tokenizer and a larger vocabulary."""
+    write_old_gliner(folder, encoder, layout["gliner"])
+    (encoder / "tokenizer.json").unlink()
+    shutil.copy(_CHECKPOINTS / layout["tokenizer_of"] / "spm.model", encoder)
+    weights = folder / "pytorch_model.bin"
+    tensors = torch.load(weights)
+    embedding = next(n for n in tensors if n.endswith(_EMBEDDINGS))
+    other = json.loads((_CHECKPOINTS / layout["tokenizer_of"] / "config.json").read_text())
+    config = json.loads((encoder / "config.json").read_text())
+    (encoder / "config.json").write_text(json.dumps(config | {"vocab_size": other["vocab_size"]}))
+    rows = other["vocab_size"] + 3  # gliner adds three tokens
+    tensors[embedding] = torch.zeros(rows, tensors[embedding].shape[1])
+    torch.save(tensors, weights)
 
 
 def _write_tokenizer(folder: pathlib.Path, layout: dict) -> None:

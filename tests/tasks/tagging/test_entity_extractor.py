@@ -10,6 +10,7 @@ import pytest
 from fake_hub import Hub, environment
 from paths import GOLDEN
 from processes import printed, run
+from replayed_hub import write_old_gliner
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
@@ -305,25 +306,6 @@ def test_what_is_not_implemented_is_refused(changed, message, tmp_path):
         ez.EntityExtractor.from_preset(tmp_path)
 
 
-def old_folder(folder, encoder):
-    """Write what versions of gliner before 0.2.7 did: no configuration of the encoder, no
-    tokenizer. `encoder` gets the repository that is named in their place."""
-    source = FOLDERS / "bert"
-    encoder.mkdir()
-    config = json.loads((source / "gliner_config.json").read_text())
-    named = {**config.pop("encoder_config"), "vocab_size": 150}
-    (encoder / "config.json").write_text(json.dumps(named))
-    tokenizer = json.loads((source / "tokenizer.json").read_text())
-    tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["id"] < 150]
-    (encoder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (encoder / "tokenizer_config.json").write_bytes((source / "tokenizer_config.json").read_bytes())
-    del config["class_token_index"], config["vocab_size"]
-    folder.mkdir()
-    config["model_name"] = "org/encoder"
-    (folder / "gliner_config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
-
-
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     hub = Hub({"org/encoder": tmp_path / "encoder"})
@@ -339,7 +321,7 @@ def hub(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_folder_of_an_old_version_names_its_encoder(model, hub, tmp_path):
-    old_folder(tmp_path / "old", tmp_path / "encoder")
+    write_old_gliner(tmp_path / "old", tmp_path / "encoder", "bert")
     old = ez.EntityExtractor.from_preset(tmp_path / "old")
     assert not hub.count("GET", ".safetensors")
     assert old.preprocessor.label_marker == "<<ENT>>"
