@@ -329,7 +329,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
         """Set the classes and, if their number is known, create the head."""
         self.labels = validated_labels(labels)
-        self.num_classes = resolve_num_classes(num_classes, self.labels)
+        number = resolve_num_classes(num_classes, self.labels)
+        object.__setattr__(self, "num_classes", number)  # fixed for others, not for `fit`
         if self.num_classes is not None:
             width = self.dim or self.embedding_dim
             self.head = keras.layers.Dense(
