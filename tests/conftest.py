@@ -20,6 +20,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 # The tests' models are small: more threads of PyTorch would only wait for each other, busily.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# OpenVINO sends statistics when it is imported, from a forked process, which JAX warns about.
+os.environ.setdefault("CI", "true")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # pytest-xdist's workers inherit it, too
     PROGRAMS = tempfile.TemporaryDirectory(prefix="encoder_zoo_jax_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = PROGRAMS.name
