@@ -99,7 +99,7 @@ class Service:
             if not is_about_request(error):
                 raise
             raise explain_error(error, fields, route) from error
-        if len(answers) <= FEW:  # switching threads would take longer
+        if len(answers) <= FEW:  # so few answers do not block the loop for long
             content = write_json(question.write(answers))
         else:
             content = await asyncio.to_thread(lambda: write_json(question.write(answers)))

@@ -85,8 +85,8 @@ def read_kind(folder: str) -> str:
 def open_model(folder: str, kind: str) -> Any:
     """Open a folder that was written by `save_to_preset` or `export` of a task."""
     if kind == "export":
-        # With two cores and 18 other running processes, spinning threads doubled the CPU time of
-        # a request (36 instead of 17 ms for a sentence and MiniLM).
+        # On two cores at a load average of 18, spinning threads doubled the CPU time of a request
+        # (36 instead of 17 ms for a sentence and MiniLM).
         return ez.open_export(folder, spinning=False)
     from encoder_zoo.tasks import all_tasks  # imports Keras, which opened exports do not need
 
