@@ -26,6 +26,7 @@ def saved(golden, tmp_path):
     return tmp_path, fresh, ops.convert_to_numpy(model(checkpoint.inputs)), checkpoint.inputs
 
 
+@pytest.mark.slow
 def test_they_come_back(saved):
     folder, fresh, expected, inputs = saved
     fresh.load_adapters(folder)

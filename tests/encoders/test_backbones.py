@@ -219,6 +219,7 @@ def test_dropout_before_a_residual_is_differentiated_in_both():
     np.testing.assert_array_equal(of_update, (y - 1) / 2)
 
 
+@pytest.mark.slow
 def test_a_step_of_training_is_a_small_graph():
     """Every operation is traced: 707 in a block's training step took seconds for six blocks."""
     tf = pytest.importorskip("tensorflow")
@@ -291,6 +292,7 @@ class RelativeBackbone(ez.BertBackbone):
         return [{"attention_mask": mask, "relative": relative} for mask in masks]
 
 
+@pytest.mark.slow(except_for=r"^SharedBlockBackbone$")
 @pytest.mark.parametrize("cls", [*BACKBONES, SharedBlockBackbone])
 def test_hidden_states_are_what_goes_into_the_blocks_and_comes_out(cls):
     backbone = cls(**{**SIZES, "num_layers": 3})
@@ -309,6 +311,7 @@ def test_hidden_states_are_what_goes_into_the_blocks_and_comes_out(cls):
     assert "hidden_states" not in backbone(INPUTS)
 
 
+@pytest.mark.slow
 def test_one_block_at_every_place_behind_narrower_embeddings(tmp_path):
     backbone = SharedBlockBackbone(**SIZES, embedding_dim=6)
     assert backbone.blocks[0] is backbone.blocks[1]

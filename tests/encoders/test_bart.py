@@ -46,6 +46,7 @@ def test_the_decoder_reads_the_tokens_before_and_the_whole_text(tiny):
     assert before.tolist() == [[2, 0, 5, 2, 7], [2, 0, 5, 6, 9]]
 
 
+@pytest.mark.slow
 def test_a_classifier_reads_the_last_token(tiny):
     classifier, rows = tiny.task(FAMILY, "SequenceClassifier"), tiny.rows(FAMILY)
     encoded = ops.convert_to_numpy(classifier.backbone(rows)["sequence_output"])
@@ -82,6 +83,7 @@ def mnli(golden, tmp_path):
     return tmp_path / "mnli"
 
 
+@pytest.mark.slow
 def test_the_layout_of_bart_large_mnli_opens(golden, mnli, caplog):
     stored = golden("Bart_ForSequenceClassification")
     classifier = ez.SequenceClassifier.from_preset(mnli)

@@ -100,6 +100,7 @@ def test_a_new_head_drops_as_config_json_says(golden, tmp_path):
 # -- ELECTRA -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_electras_lower_layers_learn_more_slowly(tiny):
     """Adam's steps are as long as the learning rate, where all gradients are alike."""
     classifier = tiny.task(ez.ElectraBackbone.family, "SequenceClassifier")
@@ -148,6 +149,7 @@ def test_sinusoidal_positions_are_waves_of_growing_length():
     np.testing.assert_allclose(table(backbone), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_heads_drop_what_distilberts_code_does_where_the_configuration_is_silent(tiny):
     family = ez.DistilBertBackbone.family
     shares = {
@@ -404,6 +406,7 @@ def test_what_debertas_configuration_must_say(name, golden, tmp_path):
         ez.Backbone.from_preset(tmp_path)
 
 
+@pytest.mark.slow
 def test_tokens_that_debertas_do_not_attend_to_are_one_vector(golden):
     """As in transformers: they begin as zeros and attend to all tokens alike, but to padding."""
     backbone = ez.Backbone.from_preset(golden("DebertaV2_Model").folder)

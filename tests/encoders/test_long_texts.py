@@ -177,6 +177,7 @@ def test_chunks_and_blocks_drop_in_training(monkeypatch, max_distance):
     )
 
 
+@pytest.mark.slow
 def test_long_texts_are_close_in_mixed_precision(tiny, monkeypatch):
     exact = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
     mixed = ez.ModernBertBackbone(30, **SIZES, local_attention=4, dtype="mixed_bfloat16")
@@ -232,6 +233,7 @@ def test_long_texts_never_write_a_matrix_of_their_tokens(training):
     assert memory("VmHWM") - before < 400
 
 
+@pytest.mark.slow
 def test_a_backbone_of_short_texts_has_its_mask_once():
     inputs = {"token_ids": np.ones((1, 4), int), "padding_mask": np.ones((1, 4), bool)}
     sizes = {**SIZES, "vocabulary_size": 30}

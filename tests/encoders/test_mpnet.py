@@ -1,6 +1,7 @@
 """MPNet's distances, and the tokens between two texts."""
 
 import numpy as np
+import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.encoders.families.mpnet import distance_buckets
@@ -12,6 +13,7 @@ def test_buckets_are_those_of_transformers():
     assert first.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
 
 
+@pytest.mark.slow
 def test_two_end_tokens_separate_the_texts_of_a_pair(tiny):
     family = ez.MPNetBackbone.family
     classifier = tiny.task(family, "SequenceClassifier")

@@ -112,6 +112,7 @@ def test_names_of_models_and_layers_decide_nothing(name, neutral):
     assert behaviour(made(name, (name, NAMES[NAMES.index(name) - 1]))) == neutral
 
 
+@pytest.mark.slow(except_for=r"^bart-TokenClassifier$")
 @pytest.mark.parametrize("suffix", ["SequenceClassifier", "TokenClassifier", "MaskedLM", "SpanQA"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_weight_decay_is_that_of_transformers(name, suffix, tiny):

@@ -15,6 +15,7 @@ from encoder_zoo.tasks.preprocessing.packing import join_texts
 TEXTS = ["a good film", "", "the cat sat on the mat and looked at the dog", "bad", "so long"] * 5
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=60))
 def test_rows_hold_every_example_once_and_none_too_many_tokens(lengths):
@@ -44,6 +45,7 @@ def task():
     return ez.MaskedLM.from_preset("bert_nano_en_uncased", pack_texts=True, sequence_length=32)
 
 
+@pytest.mark.slow
 def test_pairs_keep_their_segments(task):
     task = ez.MaskedLM(task.backbone, ez.MaskedLMPreprocessor(task.preprocessor.tokenizer))
     rows = task.preprocess((["the cat", "bad"], ["a dog", "film"]))

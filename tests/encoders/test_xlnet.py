@@ -46,6 +46,7 @@ def test_texts_and_pairs_end_with_the_classifiers_token(tiny):
     assert cut(["a b a b"])["token_ids"].numpy().tolist() == [[*long[:2], sep, cls]]
 
 
+@pytest.mark.slow
 def test_padding_on_the_left_changes_nothing(tiny):
     classifier, rows = tiny.task(FAMILY, "SequenceClassifier"), tiny.rows(FAMILY)
     lengths = rows["padding_mask"].sum(axis=1)
@@ -91,6 +92,7 @@ def test_entities_and_answers_are_at_their_characters(tiny):
 # -- the query stream --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_token_is_predicted_from_those_before_it_in_the_order(tiny):
     backbone = tiny.backbone(FAMILY)
     ids = np.array([[7, 8, 9, 10, 11, 4, 3]])

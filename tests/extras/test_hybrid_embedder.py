@@ -74,6 +74,7 @@ class TestFolder:
         config = json.loads((tmp_path / "m/config.json").read_text())
         assert config["architectures"] == ["XLMRobertaModel"]
 
+    @pytest.mark.slow
     def test_the_whole_is_saved_as_one_folder(self, model, tmp_path):
         model.save_to_preset(tmp_path / "m")
         again = ez.HybridEmbedder.from_preset(tmp_path / "m")
@@ -84,6 +85,7 @@ class TestFolder:
         model.terms.save_to_preset(tmp_path / "m")  # of the older preset nothing is left
         assert not (tmp_path / "m" / "colbert_linear.pt").exists()
 
+    @pytest.mark.slow
     def test_lengths_are_those_of_all_three(self):
         model = ez.HybridEmbedder.from_preset(FOLDER, max_length=8)
         assert [len(vectors) for vectors in model.embed(TEXTS).tokens] == [7, 7, 7, 7]
@@ -128,6 +130,7 @@ class TestBadFiles:
 
 
 class TestIndex:
+    @pytest.mark.slow
     def test_finds_by_the_mix_and_reads_once(self, model, tmp_path, monkeypatch):
         index = model.index(TEXTS, ids=list("abcd"))
         asked, embed = [], model.embed

@@ -208,6 +208,7 @@ class TestRegressor:
         answers = [answer["score"] for answer in regressor.model_.classify(TEXTS[:3])]
         np.testing.assert_allclose(answers, expected, rtol=1e-6)
 
+    @pytest.mark.slow
     @pytest.mark.eager
     def test_takes_several_numbers_and_constants(self, preset):
         y = np.stack([np.arange(24.0), np.full(24, 5.0)], axis=1)

@@ -58,6 +58,7 @@ def test_the_installed_backend_is_taken(hidden, file, variables, expected, tmp_p
     assert done.stdout.split() == [expected], done.stderr
 
 
+@pytest.mark.slow(except_for=r"^hidden2-None-variables2-'tensorflow' by-tensorflow`$")
 @pytest.mark.parametrize(
     ("hidden", "file", "variables", "named", "install"),
     [

@@ -234,6 +234,7 @@ class TestTextsAndPairs:
         assert model.classify(("good", "film")) == model.classify((["good"], ["film"]))[0]
         assert len(model.classify(TEXTS[0], top_k=2)) == 2
 
+    @pytest.mark.slow
     def test_a_list_of_pairs(self):
         pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
         expected = shared().classify((TEXTS, TEXTS[::-1]))

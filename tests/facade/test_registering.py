@@ -157,6 +157,7 @@ def test_they_are_found_by_name():
     assert get_task("toy_scorer") is Scorer and TASKS["toy_scorer"] == f"{__name__}.Scorer"
 
 
+@pytest.mark.slow
 def test_a_preset_of_the_family_picks_its_backbone(tmp_path):
     tiny.task(TOY, ez.MaskedLM).save_to_preset(tmp_path)
     assert type(ez.Backbone.from_preset(tmp_path)) is ToyBackbone
@@ -258,6 +259,7 @@ class TestLabelsThatAStrangersTaskReads:
             with pytest.raises(ValueError, match="Row 1 .*None"):
                 method(x, ["red", None], verbose=0)
 
+    @pytest.mark.slow
     def test_they_are_read(self, colours):
         assert np.isfinite(colours.evaluate(["a b", "c"], ["red", "blue"], verbose=0))
 
@@ -372,6 +374,7 @@ class TestABrokenTask:
         name = "padding and batching change nothing"
         assert self.found(OfTheBatch, name) == {name}
 
+    @pytest.mark.slow
     def test_a_head_that_is_not_saved(self):
         class Unsaved(HeadedScorer):
             record = TaskRecord("toy_headed_scorer", HeadedPreprocessor)

@@ -92,6 +92,7 @@ class TestAnswers:
         # "a cat ." and "tax law ."
         assert body["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
 
+    @pytest.mark.slow
     def test_embeddings_in_base64_with_fewer_dimensions_and_a_prompt(self, client, models):
         fields = {"encoding_format": "base64", "dimensions": 8, "prompt": "query", "user": "me"}
         [row] = post(client, "/v1/embeddings", input="A cat.", **fields)["data"]
@@ -432,6 +433,7 @@ class TestFaults:
             assert client.post("/classify", content=parts()).status_code == 413
             assert post(client, "/classify", texts=["a"] * 3)["answers"]
 
+    @pytest.mark.slow
     def test_a_slow_client_is_refused_and_delays_nobody(self):
         limits = Limits(body_timeout=0.5)
         with (
@@ -455,6 +457,7 @@ class TestFaults:
             assert post(client, "/classify", texts="next")["answers"]
         assert model.calls == [["first"], ["next"]]
 
+    @pytest.mark.slow
     def test_a_shutdown_answers_what_was_accepted(self):
         model = Model()
         with serve(create_app({"a": model}, limits=Limits(max_batch_texts=1))) as client:
@@ -469,6 +472,7 @@ class TestFaults:
             assert [f.result().status_code for f in asked] == [200] * 4
         assert sum(map(len, model.calls)) == 4
 
+    @pytest.mark.slow
     def test_the_loop_answers_while_the_model_computes(self):
         model = Model()
         with serve(create_app({"a": model})) as client:

@@ -194,6 +194,7 @@ class TestLossesAndMetricsOfKeras:
         with pytest.raises(ValueError, match="SparseCategoricalCrossentropy"):
             model.compile("adam", "sparse_categorical_crossentropy")
 
+    @pytest.mark.slow
     def test_regression(self):
         model = moved(1, "regression")
         stars = [4.5, 1.0, 5.0, 0.0, 4.0, 1.0]
@@ -234,6 +235,7 @@ class TestLossesAndMetricsOfKeras:
         assert set(expected) == {"loss", "acc", "AUC"}
         assert loaded.evaluate(TEXTS, HALF, verbose=0, return_dict=True) == expected
 
+    @pytest.mark.slow
     def test_metrics_of_others_get_the_logits(self):
         def largest(y_true, y_pred):
             return keras.ops.max(y_pred, axis=-1)

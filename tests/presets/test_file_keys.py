@@ -197,6 +197,7 @@ class TestLengths:
         opened = ez.SequenceClassifier.from_preset(folder)
         assert ids_of(opened.preprocessor([TEXT])) == [CLS, *SIDES["right"], SEP]
 
+    @pytest.mark.slow
     def test_padding_on_the_left_gives_the_numbers_without_padding(self, folder, tmp_path):
         rewrite(folder, "tokenizer_config.json", padding_side="left")
         opened = ez.SequenceClassifier.from_preset(folder)

@@ -108,6 +108,7 @@ with replacing(sys.argv[1], Kind("notes", bool)) as new:
     assert {path.name for path in tmp_path.iterdir()} == kept
 
 
+@pytest.mark.slow
 def test_an_export_to_one_file_replaces_it_whole(classifier, tmp_path, monkeypatch):
     import keras
 

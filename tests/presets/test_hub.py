@@ -313,6 +313,7 @@ def test_for_a_tokenizer_no_weights_are_downloaded(hub, repository):
         load()
 
 
+@pytest.mark.slow
 def test_a_repository_beyond_the_budget_is_refused_without_a_download(hub):
     with pytest.raises(ValueError, match=r"max_bytes="):
         ez.Backbone.from_preset("hf://org/model", max_bytes=100)
@@ -456,6 +457,7 @@ def test_a_file_that_another_process_dropped_is_downloaded_again(hub, repository
     assert (folder / "config.json").read_bytes() == (repository / "config.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_files_without_a_checksum_come_too(hub, repository):
     (repository / "modules.json").write_text("[]")
     (repository / "1_Pooling").mkdir()

@@ -108,6 +108,7 @@ def test_of_the_weights_only_the_headers_are_fetched(hub, tmp_path, golden, weig
     assert hub.sent <= found.fetched < 2**18  # counts a last block as if it were whole
 
 
+@pytest.mark.slow
 def test_the_program_compares_with_the_list_and_fails(hub, tmp_path, golden, capsys):
     hub.folders["google-bert/bert-base-cased"] = golden("Bert_Model").folder
     written = tmp_path / "found.json"

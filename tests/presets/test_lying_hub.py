@@ -132,6 +132,7 @@ def test_digests_that_are_none_are_refused(hub, tmp_path, where):
     assert not [path for _, path, _ in hub.log if "/resolve/" in path] or where == "sha256"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["name", "more"])
 def test_names_that_no_preset_has_are_not_taken(hub, tmp_path, where):
     names = [f"{name}/config.json" for name in ("..", "/", "0_x/..", "../0_x", ".", "0_x\\..")]
@@ -185,6 +186,7 @@ def test_a_file_that_drips_or_breaks_off_is_given_up(hub, tmp_path, name):
     assert isinstance(download(hub, tmp_path), pathlib.Path)
 
 
+@pytest.mark.slow
 def test_nothing_is_written_where_nothing_is_missing(hub, tmp_path):
     """So that a cache may be read-only."""
     global WRITTEN

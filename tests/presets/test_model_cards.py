@@ -29,6 +29,7 @@ def classifier(tiny):
 
 
 class TestOrigin:
+    @pytest.mark.slow
     def test_of_a_listed_preset(self, tmp_path):
         classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased", labels=["a", "b"])
         card = card_of(classifier, tmp_path / "mine")
@@ -52,6 +53,7 @@ class TestOrigin:
     def test_of_names_and_addresses(self, tmp_path, source, expected):
         assert origin_of(source, tmp_path) == expected
 
+    @pytest.mark.slow
     def test_is_kept_when_a_preset_is_saved_again(self, classifier, tmp_path):
         classifier.backbone.origin = Origin("org/base", "apache-2.0", ("en", "no"))
         first = card_of(classifier, tmp_path / "first")

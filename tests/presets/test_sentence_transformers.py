@@ -447,6 +447,7 @@ class TestHub:
         again = ez.TextEmbedder.from_preset("hf://org/model")  # from the cache
         np.testing.assert_array_equal(vectors(again), vectors(embedders[version]))
 
+    @pytest.mark.slow
     def test_a_preprocessor_takes_no_weights(self, hub):
         hub.folders["org/model"] = FOLDERS / "6.2.0"
         preprocessor = ez.TextEmbedderPreprocessor.from_preset("hf://org/model")

@@ -50,18 +50,21 @@ def test_options(added, text, expected):
     assert tokens(bert(added), text)[: len(expected)] == expected
 
 
+@pytest.mark.slow
 def test_of_several_the_longest_counts_and_the_first_from_the_left():
     tokenizer = bert("xy", "xyz", "zx")
     assert tokens(tokenizer, "xyzx") == [("xyz", "xyz"), ("[UNK]", "x")]
     assert tokens(tokenizer, "xyxyzzx") == [("xy", "xy"), ("xyz", "xyz"), ("zx", "zx")]
 
 
+@pytest.mark.slow
 def test_no_token_reaches_from_one_text_into_the_next():
     tokenizer = bert({"content": "xy", "rstrip": True})
     ids = tokenizer.tokenize(["ax", "yb", "xy", " b", ""]).to_list()
     assert ids == [[1], [1], [10], [6], []]
 
 
+@pytest.mark.slow
 def test_ids_count_on_and_words_of_the_vocabulary_keep_theirs():
     tokenizer = bert("x", "new", {"content": "y", "id": 13})
     assert [t["id"] for t in tokenizer.added_tokens] == [10, 9, 13]

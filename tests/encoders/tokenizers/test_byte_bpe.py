@@ -67,6 +67,7 @@ def finding():
     return RobertaTokenizer(GOLDEN["vocabulary"], GOLDEN["merges"], special_tokens_in_text=True)
 
 
+@pytest.mark.slow
 def test_stored_ids_and_offsets(stored):
     answers = zip(GOLDEN["texts"], encoded(stored, GOLDEN["texts"]), GOLDEN["roberta"], strict=True)
     for text, ours, expected in answers:
@@ -143,6 +144,7 @@ def test_long_words_as_the_library(stored, length):
     assert encoded(stored, texts) == as_expected(theirs.encode_batch(texts))
 
 
+@pytest.mark.slow
 def test_long_word_without_a_common_token_in_its_windows():
     """Tokens of 2, 4, ... 256 letters: windows of 256 hold no token of the other ones."""
     merges = [f"{'a' * 2**i} {'a' * 2**i}" for i in range(8)]

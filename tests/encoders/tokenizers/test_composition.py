@@ -76,6 +76,7 @@ def test_every_code_point_between_a_letter_and_a_mark(compose, codes):
     assert compose(texts) == expected(texts)
 
 
+@pytest.mark.slow
 def test_random_texts_of_characters_that_compose(compose):
     touched = composition_tables().touched.nonzero()[0].tolist()
     known = sorted(set(touched) & set(KNOWN))

@@ -49,6 +49,7 @@ def test_ids_and_spans_are_those_of_the_library(byte_fallback):
     assert GemmaTokenizer.from_files(TokenizerFiles("", files)).get_config() == ours.get_config()
 
 
+@pytest.mark.slow
 def test_words_each_follow_a_space():
     ids, words = made(False).tokenize_words([["a", "the", "b"]])
     whole = made(False).tokenize(" a the b")
@@ -56,6 +57,7 @@ def test_words_each_follow_a_space():
     assert words.to_list() == [[0, 1, 2, 2]]
 
 
+@pytest.mark.slow(only=r"^(pre_tokenizer-step2)$")
 @pytest.mark.parametrize(
     ("part", "step"),
     [

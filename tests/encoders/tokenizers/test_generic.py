@@ -294,6 +294,7 @@ def opened(content, **settings):
     return ez.BertTokenizer.from_files(TokenizerFiles("folder", contents))
 
 
+@pytest.mark.slow
 def test_it_is_saved_and_opened_again(tmp_path):
     content = file("WordPiece", [step("Lowercase")], [step("Whitespace")])
     content["added_tokens"] = [
@@ -374,6 +375,7 @@ def test_the_decoder_spells_the_tokens(decoder, tokens, text):
 # -- a step that is new in the graph --------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_step_is_added_to_the_graph(monkeypatch):
     controls = [*range(1, 9), 11, *range(14, 32), 127, 143, 159]  # which "Nmt" removes
     spaces = [9, 10, 12, 13, 0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD]

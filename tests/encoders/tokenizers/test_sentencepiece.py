@@ -346,6 +346,7 @@ def test_bytes_of_unknown_characters(made_once):
         small({"a": -1.0}, byte_fallback=True)
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 def test_detokenizing_gives_the_normalised_text(made_once):
     tokenizer = made_once("xlm_roberta")

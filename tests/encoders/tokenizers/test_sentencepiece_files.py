@@ -307,6 +307,7 @@ def test_other_byte_pair_encodings_are_refused(tmp_path, change, message):
         read(record, tmp_path)
 
 
+@pytest.mark.slow(except_for=r"^bpe-change2$")
 @pytest.mark.parametrize(
     ("model", "change"),
     [
@@ -339,6 +340,7 @@ def test_merges_that_scores_do_not_order_are_written_to_tokenizer_json_alone():
     assert "sentencepiece.bpe.model" not in other.to_files()
 
 
+@pytest.mark.slow
 def test_older_ways_to_write_the_same_steps(tmp_path):
     """As the converters of transformers 3 and of later versions write XLM-R's."""
     record, model = CASES["xlm"]
@@ -395,6 +397,7 @@ def test_byte_pieces_keep_their_type():
     assert sum(piece.kind == BYTE for piece in again.pieces) == 256
 
 
+@pytest.mark.slow
 def test_what_transformers_5_saves_of_deberta_is_read_as_it_says(tmp_path):
     tokens = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "▁", "a", "é", "▁a", "[MASK]"]
     scores = [*[None] * 4, -1.0, -1.1, -1.2, -1.3, None]

@@ -233,6 +233,7 @@ def test_missing_and_broken_files_are_named(tmp_path):
         read_bert_tokenizer(tmp_path)
 
 
+@pytest.mark.slow
 def test_from_preset(minilm):
     tokenizer = BertTokenizer.from_preset(minilm)
     assert tokenizer.tokenize("Héllo wörld").numpy().tolist() == [7592, 2088]

@@ -530,6 +530,7 @@ class TestFit:
         with pytest.raises(ValueError, match="Example 0"):
             build(labels=labels).fit([TEXT], y)
 
+    @pytest.mark.slow
     def test_a_notation_is_named_once(self, build, caplog):
         tagger = build()
         tags = [["B-PER", "M-PER", "E-PER", "O", "S-PER"]]
@@ -566,6 +567,7 @@ class TestRowsWithLabels:
     def rows(self):
         return [{"text": text, "label": [label]} for text, label in self.ROWS]
 
+    @pytest.mark.slow
     def test_few_shot(self, build, rows):
         tokenizer = build().preprocessor.tokenizer
         preprocessor = ez.TextEmbedderPreprocessor(tokenizer)

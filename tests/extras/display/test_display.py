@@ -221,6 +221,7 @@ def test_explanations_of_entities_and_answers():
         ez.display.explanation("Rome")
 
 
+@pytest.mark.slow
 def test_the_most_confident_mistakes():
     classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
     texts = ["Great <b>film</b>!", "Awful.", "I loved it.", "Not bad, a bit long perhaps.", "Bad."]

@@ -214,6 +214,7 @@ def test_low_rank_updates_train_on_after_loading(tiny, tmp_path):
     assert np.abs(np.asarray(layer.lora_kernel_b) - before).max() > 1e-6
 
 
+@pytest.mark.slow
 def test_weights_of_low_rank_updates_in_a_model_without_them_are_merged(tiny, tmp_path):
     model = classifier(tiny)
     enable_lora(model)

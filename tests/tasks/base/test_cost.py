@@ -518,6 +518,7 @@ def check_growth(run, first: int) -> None:
     assert max(found.values()) < MOST, (found, seconds, memories)
 
 
+@pytest.mark.slow(only="^added tokens$")
 @pytest.mark.parametrize("name", NAMES)
 def test_cost_of_names_follows_their_number(name):
     first, make = NAMES[name]

@@ -103,6 +103,7 @@ def test_the_report_of_a_classifier(build):
     assert_equal_to_sklearn(several.evaluate_classes(TEXTS, MULTI), hot, given, names)
 
 
+@pytest.mark.slow
 def test_thresholds_of_two_classes_count():
     task = classifier(labels=["ham", "spam"], thresholds={"spam": 0.97})
     labels = ["ham", "spam"] * 4
@@ -131,6 +132,7 @@ def test_what_has_no_report():
         classifier().evaluate_coverage(TEXTS, LABELS, [2.0])
 
 
+@pytest.mark.slow
 def test_the_table_has_the_numbers():
     report = classifier().evaluate_classes(TEXTS, LABELS)
     picture = ez.display.class_report(report)
@@ -149,6 +151,7 @@ def test_the_table_has_the_numbers():
 
 
 class TestAbstention:
+    @pytest.mark.slow
     @pytest.mark.parametrize("build", [classifier, few_shot])
     def test_answers_below_have_no_label(self, build):
         task = build()
@@ -315,6 +318,7 @@ class TestConfusion:
         assert [tick.get_text() for tick in axes.get_xticklabels()] == ["no answer", "x", "y"]
         np.testing.assert_array_equal(axes.images[0].get_array(), [[0, 0, 0], [1, 1, 0], [1, 0, 0]])
 
+    @pytest.mark.slow
     def test_models_in_place_of_answers(self):
         tagger = tiny.task(get_family("bert"), ez.TokenClassifier)
         with pytest.raises(TypeError, match=r"entities\(texts, model.extract_entities\(texts\)\)"):

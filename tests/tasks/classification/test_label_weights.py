@@ -49,6 +49,7 @@ def test_f1_beside_the_accuracy_is_that_of_scikit_learn(model):
     assert found["loss"] == pytest.approx(loss_of(model, logits, 1.0), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_doing_nothing_has_a_high_accuracy_and_no_f1(model):
     model.head.output_dense.bias.assign([-9.0, -9.0])
     found = model.evaluate(["a"] * 50, [[0, 1]] + [[0, 0]] * 49, verbose=0, return_dict=True)

@@ -133,6 +133,7 @@ def test_sample_weights_reach_the_loss(shared):
     np.testing.assert_allclose(weighted, alone / 6, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_predictions_come_in_the_order_of_the_texts(shared):
     texts = [" ".join(WORDS[: 1 + i % 9]) for i in range(50)]
     one_by_one = np.concatenate([shared.predict([t], verbose=0) for t in texts])

@@ -71,6 +71,7 @@ class TestClasses:
 
 
 class TestScores:
+    @pytest.mark.slow
     def test_are_entailment_against_the_other_labels_or_against_contradiction(self, zero_shot):
         pairs = (
             [text for text in TEXTS for _ in LABELS],

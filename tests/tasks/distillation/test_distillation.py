@@ -131,6 +131,7 @@ def test_projections_are_what_the_attention_is_made_of(name, tiny):
     np.testing.assert_allclose(found[real], np.array(expected)[real], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_hidden_states_are_those_of_the_layers_that_correspond():
     model = distilled(["hidden_states"])
     kernels = [layer.kernel.numpy() for layer in model.maps]
@@ -527,6 +528,7 @@ def test_what_does_not_fit_is_refused_early(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_a_student_outside_of_the_strategy_is_refused():
     teacher, student = classifier(), classifier()
     with (

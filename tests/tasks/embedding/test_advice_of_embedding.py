@@ -10,6 +10,7 @@ import encoder_zoo as ez
 from encoder_zoo.testing import tiny
 
 
+@pytest.mark.slow
 def test_vectors_have_unit_length():
     embedder = new("TextEmbedder", pooler=False)
     with pytest.raises(TypeError, match=r"embed.*'normalize_embeddings'.*normalize=False"):
@@ -17,6 +18,7 @@ def test_vectors_have_unit_length():
     np.testing.assert_allclose(np.linalg.norm(embedder.embed(TEXTS), axis=1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_vectors_are_divided():
     embedder = make("TextEmbedder")
     vectors = embedder.embed(TEXTS) * np.float32(1e30)
@@ -59,6 +61,7 @@ def test_widths_of_late_interaction(tmp_path):
     assert other.embed("one").shape[-1] == 5
 
 
+@pytest.mark.slow
 def test_encoders_of_queries(tmp_path):
     encoder = make("SparseEncoder")
     with pytest.raises(ValueError, match="query_learning_rate"):

@@ -205,6 +205,7 @@ class TestFiles:
         assert again.classify(["a b", "c d"]) == classifier.classify(["a b", "c d"])
         assert again.classify("c d")["label"] in names
 
+    @pytest.mark.slow
     def test_a_head_of_other_labels_is_refused(self, fitted, tmp_path):
         fitted.save_to_preset(tmp_path)
         config = json.loads((tmp_path / "config.json").read_text())

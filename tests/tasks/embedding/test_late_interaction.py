@@ -250,6 +250,7 @@ class TestExamples:
 
 
 class TestScores:
+    @pytest.mark.slow
     def test_max_sim_is_the_sum_of_the_best_products(self, shared):
         queries, documents = shared.embed(TEXTS, "query"), shared.embed(OTHERS)
         expected = [[(q @ d.T).max(1).sum() for d in documents] for q in queries]
@@ -264,6 +265,7 @@ class TestScores:
         monkeypatch.setattr("encoder_zoo.tasks.retrieval.similarity.BLOCK", 100)
         np.testing.assert_allclose(max_sim(queries, documents), whole, rtol=1e-6)
 
+    @pytest.mark.slow
     def test_memory_is_that_of_a_block(self):
         draw = np.random.default_rng(0)
         queries = list(draw.normal(size=(3, 32, 64)).astype("float32"))

@@ -277,6 +277,7 @@ class TestUse:
 
 
 class TestTable:
+    @pytest.mark.slow(only=r"^(table)$")
     def test_rare_terms_weigh_more(self, shared):
         tokenizer = shared.preprocessor.tokenizer
         table = ez.TermTable.from_documents(tokenizer, ["the cat", "the dog", "the the mat"])

@@ -138,6 +138,7 @@ class TestEmbed:
         assert limited.embed(TEXTS).nnz == 2 * len(TEXTS)
         assert limited.embed(TEXTS, max_terms=4).nnz == 4 * len(TEXTS)
 
+    @pytest.mark.slow
     def test_in_training_scored_texts_have_prompts_too(self, build):
         prompts = {"query": "good : ", "document": "bad : "}
         preprocessor = build({"prompts": prompts}).preprocessor
@@ -178,6 +179,7 @@ class TestEmbed:
         with pytest.raises(ValueError, match="has no preprocessor"):
             ez.SparseEncoder(shared.backbone).embed("good")
 
+    @pytest.mark.slow
     def test_long_texts_are_counted(self, shared, caplog):
         shared.embed(["good " * 50, "film"])
         [record] = [r for r in caplog.records if r.name == "encoder_zoo"]

@@ -157,12 +157,14 @@ class TestEmbed:
         np.testing.assert_allclose(found, expected, atol=1e-6)
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
 
+    @pytest.mark.slow
     def test_every_kind_of_column(self, shared):
         expected = shared.embed(TEXTS)
         for texts in (np.array(TEXTS), pd.Series(TEXTS), tf.constant(TEXTS), (TEXTS,)):
             np.testing.assert_array_equal(shared.embed(texts), expected)
         assert shared.embed([]).shape == (0, 8)
 
+    @pytest.mark.slow
     def test_fewer_dimensions_are_normalized_again(self, shared, build):
         whole = shared.embed(TEXTS)
         expected = whole[:, :3] / np.linalg.norm(whole[:, :3], axis=1, keepdims=True)
@@ -194,6 +196,7 @@ class TestEmbed:
         np.testing.assert_allclose(found[1], shared.embed("film"), atol=1e-6)
         assert warnings(caplog) == []
 
+    @pytest.mark.slow
     def test_other_lengths(self, build, caplog):
         embedder = build({"max_length": 5})
         np.testing.assert_allclose(
@@ -228,6 +231,7 @@ class TestEmbed:
 class TestPrompts:
     SETTINGS = MappingProxyType({"prompts": {"query": "query: ", "passage": "passage: "}})
 
+    @pytest.mark.slow
     def test_by_name_and_as_text(self, build):
         embedder = build(self.SETTINGS)
         expected = embedder.embed("query: good")
@@ -247,6 +251,7 @@ class TestPrompts:
             assert preprocessor.prompt_text("document") == "passage: "
             assert preprocessor.prompt_text("corpus") == "passage: "
 
+    @pytest.mark.slow
     def test_the_default(self, build):
         embedder = build({**self.SETTINGS, "default_prompt": "query"})
         np.testing.assert_array_equal(embedder.embed("good"), embedder.embed("good", "query: "))
@@ -258,6 +263,7 @@ class TestPrompts:
         with pytest.raises(ValueError, match="prompt is 'qeury'.*query"):
             shared.embed("good", prompt="qeury")
 
+    @pytest.mark.slow
     def test_left_out_of_pooling(self, build):
         embedder = build({**self.SETTINGS, "include_prompt": False})
         inputs = {"token_ids": np.array([[2, 17, 18, 5, 3]]), "padding_mask": np.ones((1, 5), bool)}
@@ -268,6 +274,7 @@ class TestPrompts:
         both = embedder.embed(["good", "the film was bad"], "query")
         np.testing.assert_allclose(both[0], expected, atol=1e-6)
 
+    @pytest.mark.slow
     def test_in_training_the_first_text_is_a_query(self, build):
         preprocessor = build(self.SETTINGS).preprocessor
         x, _ = preprocessor((["good"], ["bad"]))
@@ -278,6 +285,7 @@ class TestPrompts:
         x, _ = preprocessor((["good"], ["bad"]), [0.5])
         np.testing.assert_array_equal(x["token_ids"], preprocessor(["good"])["token_ids"])
 
+    @pytest.mark.slow(except_for=r"^negatives4-y4-prompts4$")
     @pytest.mark.parametrize(
         ("negatives", "y", "prompts"),
         [
@@ -309,6 +317,7 @@ class TestPrompts:
             build(settings)
 
 
+@pytest.mark.slow
 def test_other_libraries_get_lists(build):
     embedder = build({"prompts": {"query": "good ", "document": "bad "}})
     documents, query = embedder.embed_documents(["good film", "bad"]), embedder.embed_query("film")
@@ -414,6 +423,7 @@ class TestFit:
         with pytest.raises(ValueError, match=message):
             build().fit((TEXTS, OTHERS, TEXTS), [0.5] * 6, verbose=0)
 
+    @pytest.mark.slow
     def test_every_form_gives_the_same_batch(self, build):
         preprocessor = build().preprocessor
         negatives = [OTHERS[1], OTHERS[2]]

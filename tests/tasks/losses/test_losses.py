@@ -72,6 +72,7 @@ def test_a_loss_comes_back_from_its_configuration(name):
     assert type(loss).from_config(loss.get_config()).name == loss.name
 
 
+@pytest.mark.slow(except_for=r"^VectorDistillation$")
 @pytest.mark.parametrize("name", LOSSES)
 def test_values_and_gradients_are_finite_for_zeros_and_for_large_vectors(name):
     """Equal vectors, zeros and large numbers make square roots and exponentials overflow."""
@@ -84,6 +85,7 @@ def test_values_and_gradients_are_finite_for_zeros_and_for_large_vectors(name):
         assert np.isfinite(values).all() and np.isfinite(tape.gradient(values, x)).all()
 
 
+@pytest.mark.slow(except_for=r"^VectorDistillation$")
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_is_one_graph_for_batches_of_any_size(name):
     loss, y_true = made(name), LOSSES[name][1].astype("float32")
@@ -121,6 +123,7 @@ def info_nce(y_true, y_pred, scale, similarity, symmetric, margin):
     return np.mean([forward, backward], axis=0) if symmetric else np.array(forward)
 
 
+@pytest.mark.slow(except_for=r"^None-False-dot$")
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("margin", [None, 0.3])
@@ -389,6 +392,7 @@ OF_TOKENS = {  # y_pred (B, 1 + K, L, D)
 }
 
 
+@pytest.mark.slow(except_for=r"^VectorDistillation-sum$")
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum"])
 @pytest.mark.parametrize("name", [*LOSSES, *OF_TOKENS])
 def test_rows_that_fill_a_batch_change_no_loss_and_no_gradient(name, reduction):

@@ -20,6 +20,7 @@ def test_labels_are_given():
         assert "label" in new("SequenceClassifier", **arguments).classify(TEXTS[0])
 
 
+@pytest.mark.slow
 def test_one_class_is_a_number_or_yes_or_no():
     with pytest.raises(ValueError, match=r"problem_type.*'regression'.*'multi_label"):
         new("SequenceClassifier", num_classes=1)
@@ -106,6 +107,7 @@ def test_columns_of_texts_are_named():
     assert len(classifier.predict(numbered["b"], verbose=0)) == 2
 
 
+@pytest.mark.slow
 def test_surrogates_are_replaced():
     embedder, texts = make("TextEmbedder"), [*TEXTS, "a \ud800 b"]
     with pytest.raises(ValueError, match=r"documents\[4\].*character 2.*encode"):

@@ -97,6 +97,7 @@ def test_the_suffix_of_a_path_chooses_the_format():
     assert format_of("served/1") == format_of("served/v1.2") == "tf_saved_model"
 
 
+@pytest.mark.slow(except_for=r"^\.pth$")
 @pytest.mark.parametrize("suffix", OTHER_FILES)
 def test_files_of_other_formats_are_not_folders(tiny, tmp_path, suffix):
     path = tmp_path / f"model{suffix}"

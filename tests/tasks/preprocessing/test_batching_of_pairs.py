@@ -35,6 +35,7 @@ def test_the_length_of_an_example_is_that_of_all_its_texts():
     ]
 
 
+@pytest.mark.slow
 def test_batches_are_of_like_length_by_all_texts():
     second = np.random.default_rng(0).permutation(800) % 100 + 1
     found = batches_of(pairs([5] * 800, second), Plan(16))

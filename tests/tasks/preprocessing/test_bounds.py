@@ -43,6 +43,7 @@ def test_what_is_no_callback(callbacks, classifier):
             call(TEXTS, callbacks=callbacks, verbose=0)
 
 
+@pytest.mark.slow(except_for=r"^nan$")
 @pytest.mark.parametrize("value", [1e-300, 1e300, 0.0, -1.0, float("nan"), "1", True, 10**400])
 def test_a_temperature_in_a_file(value, folder):
     path = folder / "encoder_zoo.json"
@@ -53,6 +54,7 @@ def test_a_temperature_in_a_file(value, folder):
         ez.SequenceClassifier.from_preset(folder, verify=False)
 
 
+@pytest.mark.slow
 def test_nothing_is_tuned_by_nan_or_nothing(classifier):
     for method in (classifier.calibrate, classifier.tune_thresholds):
         with pytest.raises(ValueError, match="There are no"):

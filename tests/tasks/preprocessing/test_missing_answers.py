@@ -153,6 +153,7 @@ def test_rows_without_text_get_none(tasks, name):
         assert answer(None, missing="none", **options) is None
 
 
+@pytest.mark.slow
 def test_a_gap_in_one_column_of_two(tasks):
     classifier, pair = tasks["pairs"][0], (["a", "b", None], ["c", "", "d"])
     expected = classifier.classify((["a"], ["c"]))
@@ -173,6 +174,7 @@ def test_a_gap_in_one_column_of_two(tasks):
     assert np.isnan(found[1])
 
 
+@pytest.mark.slow
 def test_labels_of_each_text_stay_with_it(tasks):
     extractor = tasks["EntityExtractor.extract_entities"][0]
     found = extractor.extract_entities(

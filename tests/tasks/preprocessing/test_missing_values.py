@@ -325,6 +325,7 @@ def dataset(y) -> tf.data.Dataset:
 
 
 class TestDatasets:
+    @pytest.mark.slow(except_for=r"^None-y1$")
     @pytest.mark.parametrize("y", [with_gap(NAMES, ""), [1.0, 0.0, NAN, 0.0]])
     @pytest.mark.parametrize("batch", [None, 2])
     def test_labels_to_learn(self, y, batch):

@@ -95,6 +95,7 @@ def test_masked_texts(tokenizer, lines):
     assert lines()[1].startswith("1 of 2 texts")
 
 
+@pytest.mark.slow
 def test_queries_and_texts(tokenizer, backbone, lines):
     reranker = ez.Reranker(backbone, ez.RerankerPreprocessor(tokenizer))
     reranker.rank("film", [LONG, SHORT, LONG])

@@ -93,6 +93,7 @@ def test_what_is_at_the_end_counts(classifier):
     assert np.abs(first - second).max() > 1e-6
 
 
+@pytest.mark.slow
 def test_overlap(build, tokenizer):
     windows = build(doc_stride=2, num_classes=2).preprocessor.encode_windows(["a b c d e f g h i"])
     found = [tokenizer.detokenize(row) for row in windows["token_ids"]]

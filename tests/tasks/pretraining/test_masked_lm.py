@@ -80,6 +80,7 @@ class TestMasking:
         assert x["token_ids"].shape == (400, 16)
         assert y.shape == (400, round(0.9 * 16))
 
+    @pytest.mark.slow
     def test_at_least_one_token_of_a_short_text(self, tokenizer):
         _, _, weights = ez.MaskedLMPreprocessor(tokenizer)(["cat", "the cat"])
         assert weights.numpy().sum(axis=1).tolist() == [1.0, 1.0]

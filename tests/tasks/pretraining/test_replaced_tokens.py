@@ -233,6 +233,7 @@ def deberta(tiny):
     return tiny.task(ez.DebertaV2Backbone.family, "ReplacedTokenDetection")
 
 
+@pytest.mark.slow
 def test_debertas_head_compares_every_token_with_the_first(tiny):
     """As Microsoft's code does: LayerNorm of the sum, dense layer, activation, one logit."""
     model, inputs = deberta(tiny), tiny.rows(ez.DebertaV2Backbone.family)

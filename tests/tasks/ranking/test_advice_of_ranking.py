@@ -27,6 +27,7 @@ def test_losses_of_lists():
         task.fit(x, y, verbose=0)
 
 
+@pytest.mark.slow
 def test_rerankers_have_one_output(tmp_path):
     new("SequenceClassifier", labels=["a", "b", "c"]).save_to_preset(tmp_path)
     with pytest.raises(ValueError, match=r"3 labels.*SequenceClassifier.*Backbone\.from_preset"):
@@ -45,6 +46,7 @@ def test_columns_of_queries_are_passed():
     reranker.fit((three["q"], three["d"]), [0, 1], verbose=0)
 
 
+@pytest.mark.slow
 def test_long_texts_are_split_to_be_ranked(caplog):
     text = " ".join("abcdefgh" * 3)
     reranker = make("Reranker")

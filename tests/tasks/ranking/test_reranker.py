@@ -399,6 +399,7 @@ def with_logits_times(reranker, build, factor):
 
 
 class TestSaturatedAndEqualScores:
+    @pytest.mark.slow
     def test_texts_are_ordered_by_logits(self, reranker, build):
         """Where all probabilities are 1 or 0, as where none is."""
         texts, relevance = [*TEXTS, "red"], [[0, 1, 0, 3, 0, 1]]
@@ -415,6 +416,7 @@ class TestSaturatedAndEqualScores:
             searched = index.evaluate(QUERIES[:1], judged, cutoffs=[10], reranker=sure)
             assert {name: searched[name] for name in found[0]} == pytest.approx(found[0])
 
+    @pytest.mark.slow
     def test_equal_scores_have_no_order(self, reranker, build):
         metrics = pytest.importorskip("sklearn.metrics")
         same = with_logits_times(reranker, build, 0.0)

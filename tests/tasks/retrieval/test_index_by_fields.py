@@ -235,6 +235,7 @@ def test_chunks_are_removed_by_the_id_of_their_document(embedder, kind):
         index.remove("c")
 
 
+@pytest.mark.slow(except_for=r"^dense$")
 @pytest.mark.parametrize("kind", ["dense", "without texts", "hybrid"])
 def test_chunks_are_updated_with_their_document(embedder, kind):
     new = [{"id": "a", "text": "The law of taxes is long and old.", "year": 1991}]

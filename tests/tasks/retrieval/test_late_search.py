@@ -62,6 +62,7 @@ def test_an_evaluation_takes_little_memory(model, monkeypatch):
     assert peak < 20e6 < 4 * len(questions) * len(passages)  # than all scores would
 
 
+@pytest.mark.slow
 def test_it_reranks_what_vectors_find(model):
     embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
     index = embedder.index(DOCUMENTS)

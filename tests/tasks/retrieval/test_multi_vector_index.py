@@ -91,6 +91,7 @@ def small_blocks(monkeypatch):
 
 
 class TestSearch:
+    @pytest.mark.slow(except_for=r"^float32$")
     @pytest.mark.parametrize("precision", PRECISIONS)
     def test_it_finds_what_a_search_by_hand_finds(self, precision, small_blocks):
         model, documents = Model(), texts_of(97)
@@ -111,6 +112,7 @@ class TestSearch:
         assert [(hit["text"], round(hit["score"], 4)) for hit in index.search("q")] == [
             ("a", 0.8), ("b", 0.16)]  # fmt: skip
 
+    @pytest.mark.slow(except_for=r"^int8$")
     @pytest.mark.parametrize("precision", PRECISIONS)
     def test_of_equal_documents_the_first_are_found(self, precision):
         index = MultiVectorIndex.build(Model(), ["a b c d e"] * 1_001, precision)
@@ -156,6 +158,7 @@ class TestSearch:
 
 
 class TestPrecisions:
+    @pytest.mark.slow
     def test_memory(self):
         model = Model(dim=128)
         tokens = np.random.default_rng(0).standard_normal((500, 16, 128)).astype("float32")
@@ -204,6 +207,7 @@ class TestPrecisions:
         assert np.mean(same) > least
         assert [hits[0]["index"] for hits in coarse] == [hits[0]["index"] for hits in exact]
 
+    @pytest.mark.slow(except_for=r"^binary-0\.4$")
     @pytest.mark.parametrize(
         "precision, most", [("float32", 1e-5), ("int8", 0.01), ("binary", 0.4)]
     )

@@ -390,6 +390,7 @@ class Longest:
         return [{"index": i, "score": 0.0, "text": texts[i]} for i in order]
 
 
+@pytest.mark.slow
 def test_a_search_is_evaluated_as_its_vectors_are():
     embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
     documents = [*TEXTS, TEXTS[1]]  # twice

@@ -621,6 +621,7 @@ class TestWithATask:
         index.save(tmp_path / "index")
         assert embedder.load_index(tmp_path / "index").search("Anna sings.") == hits
 
+    @pytest.mark.slow
     def test_a_shorter_dim(self, embedder):
         index = embedder.index(["A cat.", "A dog."], dim=32)
         assert index.dim == 32 and index.search("A dog.", top_k=1)[0]["index"] == 1

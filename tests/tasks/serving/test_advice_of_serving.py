@@ -116,6 +116,7 @@ def write_rows(file, *numbers) -> None:
     file.write_text("\n".join(map(json.dumps, rows)))
 
 
+@pytest.mark.slow
 def test_answers_of_another_run_are_kept(tmp_path):
     classifier = new("SequenceClassifier", labels=["a", "b"])
     write_rows(tmp_path / "a.jsonl", 1, 2)

@@ -276,6 +276,7 @@ def fields(message: bytes) -> dict[int, bytes]:
 
 
 class TestFolder:
+    @pytest.mark.slow
     @pytest.mark.matrix
     def test_it_names_no_place_of_this_machine(self, folders):
         places = {os.path.dirname(module.__file__) for module in (ez, export, tf)}

@@ -83,6 +83,7 @@ class TestFloat32:
         np.testing.assert_allclose(fast(pairs), embedder(pairs), atol=1e-5)
         assert len(calls) == 2
 
+    @pytest.mark.slow
     def test_litert_takes_no_other_inputs_than_its_own(self, embedder, fast):
         x = embedder.preprocessor(TEXTS)
         ids = {"token_ids": x["token_ids"]}

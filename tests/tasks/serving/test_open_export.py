@@ -186,6 +186,7 @@ def test_int8_and_texts_that_do_not_fit(classifier, tmp_path):
             classifier.export(tmp_path / "served", format=format, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["TextEmbedder", "SparseEncoder", "LateInteraction"])
 def test_search_is_as_with_the_task_on_both_sides(name, tmp_path):
     task = tiny_task(name)
@@ -205,6 +206,7 @@ def test_search_is_as_with_the_task_on_both_sides(name, tmp_path):
         assert_same(ez.load_index(folder, embedder=reader).search(query, top_k=3), expected)
 
 
+@pytest.mark.slow
 def test_a_search_is_reranked_as_with_the_task(nano, tmp_path):
     reranker = tiny_task("Reranker")
     reranker.export(tmp_path / "served", format="onnx")
@@ -214,6 +216,7 @@ def test_a_search_is_reranked_as_with_the_task(nano, tmp_path):
     assert_same(*found)
 
 
+@pytest.mark.slow
 def test_a_method_of_other_tasks_is_named(served):
     opened = ez.open_export(served)
     with pytest.raises(AttributeError, match="embed.*classify"):
@@ -241,6 +244,7 @@ if hasattr(opened, "index"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "method"),
     [("TextEmbedder", "embed"), ("SequenceClassifier", "classify")],
@@ -394,6 +398,7 @@ def test_static_embeddings(tmp_path):
         opened.embed(texts, windows="mean")
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_any_steps(tmp_path):
     words = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", *"abcdefgh"]
     model = {"type": "WordLevel", "vocab": {w: i for i, w in enumerate(words)}}
@@ -466,6 +471,7 @@ def test_an_export_is_replaced_and_files_of_others_are_kept(classifier, copied):
     assert_same(ez.open_export(copied).classify("a b"), classifier.classify("a b"))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_opened_is_refused(classifier, tmp_path):
     class Titles(ez.SequenceClassifierPreprocessor):
         pass

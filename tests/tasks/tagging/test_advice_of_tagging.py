@@ -70,6 +70,7 @@ def test_entities_have_names():
     extractor.extract_entities("a b")
 
 
+@pytest.mark.slow
 def test_names_of_entities_are_short():
     extractor = new("EntityExtractor", pooler=False, max_width=2)
     marker = extractor.preprocessor.label_marker

@@ -35,6 +35,7 @@ def golden(request):
     return ez.EntityExtractor.from_preset(folder), expected, folder
 
 
+@pytest.mark.slow
 def test_logits_are_those_of_gliner(golden):
     model, expected, folder = golden
     labels = expected["settings"]["flat"]["labels"]
@@ -104,6 +105,7 @@ def test_long_texts_are_read_in_windows_that_overlap(model):
     assert found[-1]["start"] > 0.9 * len(LONG)
 
 
+@pytest.mark.slow
 def test_nested_entities_may_be_inside_of_each_other(model):
     text = "Anna Lee met Bob in Paris."
     flat = model.extract_entities(text, LABELS, threshold=0.2)

@@ -108,6 +108,7 @@ class TestAlignment:
         numbers = [[LABELS.index(tag) for tag in tags] for tags in TAGS]
         assert aligned(classifier, SENTENCES, numbers) == aligned(classifier, SENTENCES, TAGS)
 
+    @pytest.mark.slow
     def test_spans_of_characters(self, classifier):
         assert aligned(classifier, [TEXT], [SPANS]) == [
             [("jo", "B-PER"), ("in", "O"), ("new", "B-LOC"), ("york", "I-LOC"), (".", "O")]
@@ -130,6 +131,7 @@ class TestAlignment:
             [("[UNK]", "O"), ("jo", "O"), ("##sé", "B-PER"), ("anna", "O")]
         ]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("end, single", ["ES", "LU"])
     def test_schemes_with_ends_are_written_whole(self, build, end, single):
         labels = ["O", "B-PER", "I-PER", f"{end}-PER", f"{single}-PER"]
@@ -431,6 +433,7 @@ def test_labels_are_learned_and_judged_from_every_kind(build, x, y):
     assert support == (1 if isinstance(y, dict) else 4)
 
 
+@pytest.mark.slow
 def test_sample_weights_reach_the_words(classifier):
     weighted = classifier.evaluate(SENTENCES, TAGS, sample_weight=[0, 1, 0, 0], verbose=0)
     alone = classifier.evaluate(SENTENCES[1:2], TAGS[1:2], verbose=0)

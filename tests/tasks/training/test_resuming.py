@@ -248,6 +248,7 @@ def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated():
     assert rest == ids[3:]
 
 
+@pytest.mark.slow
 def test_no_batch_that_is_done_is_made_again():
     made = []
     rows = classifier().preprocess(TEXTS, LABELS)

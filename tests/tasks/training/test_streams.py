@@ -534,6 +534,7 @@ def test_a_generator_has_labels_of_the_sizes_of_the_outputs(name, arguments, x, 
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_labels_are_not_learned_from_a_stream(tiny):
     family = get_family("bert")
     for name, row in {

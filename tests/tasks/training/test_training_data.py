@@ -38,6 +38,7 @@ def sources(task):
     }
 
 
+@pytest.mark.slow(only=r"^(texts)$")
 @pytest.mark.parametrize("name", ["texts", "dataset", "batches", "prepared"])
 def test_every_source_has_steps(task, name):
     data = source_of(task, *sources(task)[name])
