@@ -131,7 +131,7 @@ BERTWEET = TokenizerClass(
     ("BertweetTokenizer",),
     pair_separators=2,
 )
-# Of a tokenizer.json whose steps fit none of `TOKENIZERS`.
+# Used for a tokenizer.json with steps that no class in `TOKENIZERS` supports.
 ANY_STEPS = TokenizerClass(
     "GenericTokenizer", "generic", ("tokenizer.json",), ("PreTrainedTokenizer",), pair_separators=2
 )

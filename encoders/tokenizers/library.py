@@ -1,4 +1,4 @@
-"""The rules of a tokenizer in the library `tokenizers`, for backends without TensorFlow."""
+"""Tokenizer engine based on the `tokenizers` library, for backends without TensorFlow."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ SEQUENCES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
 
 
 class LibraryTokenizer:
-    """Tokenizes by the library, with the ids and offsets of the graph of the same steps.
+    """Tokenizes texts with the library. Ids and offsets are equal to the results from the graph.
 
     Args:
         steps: `Steps` to execute.
-        model: `Model` of the steps.
+        model: `Model` to use with the steps.
     """
 
     def __init__(self, steps: Steps, model: Model):
@@ -45,17 +45,17 @@ class LibraryTokenizer:
         self._texts, self._ids = make_library(steps, model)
 
     def ids_of_texts(self, texts: array_ops.Tensor) -> array_ops.RaggedTensor:
-        """Return the ids of texts (B,)."""
+        """Return token ids for texts with shape (B,)."""
         return self._ids_of(encode(self._texts, decoded(texts)))
 
     def tokens_of_texts(self, texts: array_ops.Tensor) -> tuple[array_ops.RaggedTensor, ...]:
-        """Return ids, starts and ends of texts (B,)."""
+        """Return token ids, starts and ends for texts with shape (B,)."""
         found = encode(self._texts, decoded(texts), with_offsets=True)
         ids, spans = self._ids_of(found), [encoding.offsets for encoding in found]
         flat = np.array(list(itertools.chain.from_iterable(spans)), np.int32).reshape(-1, 2)
         starts, ends = flat[:, 0], flat[:, 1]
         for token in self._steps.special_tokens:
-            if token["lstrip"]:  # the white space before it does not belong to its span
+            if token["lstrip"]:  # exclude white space before the token from the span
                 same = np.asarray(ids.values) == token["id"]
                 starts = np.where(same, ends - len(token["content"]), starts)
         return ids, ids.with_values(starts), ids.with_values(ends)
@@ -63,7 +63,7 @@ class LibraryTokenizer:
     def ids_of_words(
         self, words: array_ops.RaggedTensor
     ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
-        """Return the ids of words that each follow a space, and the number of each one's word."""
+        """Return token ids for words that each follow a space, and a word index for each token."""
         texts = decoded(words.values)
         if self._steps.keeps_spaces and not self._steps.inserts_space:
             special = tuple(token["content"] for token in self._steps.special_tokens)
@@ -78,9 +78,9 @@ class LibraryTokenizer:
 
     @functools.cached_property
     def _words(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer for words that each follow a space."""
+        """Tokenizer from the library to use for words that each follow a space."""
         if "ByteLevel" not in self._steps.types("pre_tokenizer"):
-            return self._texts  # "▁" is before every word in any case
+            return self._texts  # "▁" is always inserted before words
         made = copy.deepcopy(self._texts)
         before = tokenizers.pre_tokenizers.Metaspace(" ", "always", split=False)
         both = [before, made.pre_tokenizer]
@@ -96,14 +96,14 @@ class LibraryTokenizer:
 
 
 def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.ndarray]:
-    """Return the library's tokenizer, and the token id of each of its ids.
+    """Make a tokenizer from the library, and an array to map library ids to token ids.
 
     Args:
         steps: `Steps` to execute.
-        model: `Model` of the steps.
+        model: `Model` to use with the steps.
     """
     vocabulary, known = model.settings["vocab"], model.ids
-    if isinstance(vocabulary, dict):  # in the library without gaps between ids
+    if isinstance(vocabulary, dict):  # the library does not allow gaps between ids
         tokens = sorted(vocabulary, key=vocabulary.get)
         numbers = [vocabulary[token] for token in tokens]
         known = [model.ids[number] for number in numbers] if model.ids else numbers
@@ -126,7 +126,7 @@ def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.n
 
 
 def make_decoder(steps: Sequence[Mapping]) -> Callable[[list[str]], str]:
-    """Return the library's function that joins tokens by the steps of a decoder.
+    """Make a function to join tokens with the decoder steps. Decoding is done by the library.
 
     Example:
         >>> make_decoder([{"type": "WordPiece", "prefix": "##", "cleanup": True}])(["un", "##do"])
@@ -146,28 +146,28 @@ def make_decoder(steps: Sequence[Mapping]) -> Callable[[list[str]], str]:
     return decode
 
 
-# Of errors where the library fails at texts, such as at a pattern that backtracks without end.
+# Used in error messages when the library fails on a text, e.g. due to endless backtracking.
 TEXTS, EXPECTED = "A text", "The steps of tokenizer.json do not work for it."
 
 
 def encode(tokenizer: tokenizers.Tokenizer, texts: list[str], with_offsets: bool = False) -> list:
-    """Return the library's encodings of texts, without special tokens."""
+    """Encode texts with the library, without special tokens."""
     encode_batch = tokenizer.encode_batch if with_offsets else tokenizer.encode_batch_fast
     with reading(TEXTS, EXPECTED):
         return encode_batch(texts, add_special_tokens=False)
 
 
-MAX_GROWTH = 500  # times that a normalizer may lengthen a text; NFKC makes 18 letters of one
+MAX_GROWTH = 500  # maximum growth factor for normalized texts; NFKC can expand one letter to 18
 
 
 def check_growth(normalizer: Mapping | None) -> None:
-    """Raise an error for a normalizer of a tokenizer.json that makes very long texts of short ones.
+    """Raise an error for a normalizer that can turn short texts into very long texts.
 
     Args:
-        normalizer: Dict of the step, or None.
+        normalizer: Dict with a normalizer step from tokenizer.json, or None.
 
     Raises:
-        ValueError: If a text may become more than `MAX_GROWTH` times as long.
+        ValueError: If texts can become more than `MAX_GROWTH` times as long.
 
     Example:
         >>> step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
@@ -175,7 +175,8 @@ def check_growth(normalizer: Mapping | None) -> None:
         Traceback (most recent call last):
         ValueError: normalizer makes a text up to 1000 times as long. Expected at most 500 times.
     """
-    # {letter: how many letters the steps after this one make of it}; "" stands for all others.
+    # Maps each letter to the number of letters produced by later steps. "" is used for all
+    # remaining letters.
     lengths = {"": 1.0}
     for step in reversed(flat_steps(normalizer, "normalizer")):
         lengths = _lengths_before(step, lengths)
@@ -187,12 +188,12 @@ def check_growth(normalizer: Mapping | None) -> None:
 
 
 def check_merges(model: Mapping) -> None:
-    """Raise an error for merges at which the library `tokenizers` would end the process.
+    """Raise an error for merges that would crash the `tokenizers` library.
 
-    It takes the prefix off the second token of each pair without a look at it.
+    The library removes the prefix from the second token in each pair without checking it.
 
     Raises:
-        ValueError: If the second token of a pair lacks the prefix that continues words.
+        ValueError: If the second token in a pair does not start with the continuation prefix.
 
     Example:
         >>> check_merges({"continuing_subword_prefix": "##", "merges": [["a", "b"]]})
@@ -208,11 +209,11 @@ def check_merges(model: Mapping) -> None:
 
 
 def _lengths_before(step: Mapping, lengths: Mapping[str, float]) -> dict[str, float]:
-    """Return what becomes of each letter by a step and those after it; see `check_growth`."""
+    """Return the growth per letter for a step and all later steps, see `check_growth`."""
     kind, longest = step.get("type"), max(lengths.values())
-    if kind in ("Strip", "StripAccents", "Prepend"):  # "Prepend" adds to a text as a whole
+    if kind in ("Strip", "StripAccents", "Prepend"):  # "Prepend" is applied only once per text
         return dict(lengths)
-    if kind == "Precompiled":  # the bytes of a trie after their number; then strings with "\0"
+    if kind == "Precompiled":  # size, trie and strings that are terminated by "\0"
         content = base64.b64decode(step["precompiled_charsmap"] or "")
         strings = content[4 + int.from_bytes(content[:4], "little") :].split(b"\0")
         return {"": longest * max(1, *map(len, strings))}
@@ -220,7 +221,7 @@ def _lengths_before(step: Mapping, lengths: Mapping[str, float]) -> dict[str, fl
         return {"": longest * (18 if "NFK" in str(kind) else 3)}
     pattern, content = step["pattern"], step["content"]
     new = sum(lengths.get(letter, lengths[""]) for letter in content)
-    if "String" not in pattern or not pattern["String"]:  # it may match between any two letters
+    if "String" not in pattern or not pattern["String"]:  # may match between letters
         return {letter: length + new for letter, length in lengths.items()}
     replaced = pattern["String"]
     share = {letter: new / len(replaced) for letter in replaced}
@@ -228,5 +229,5 @@ def _lengths_before(step: Mapping, lengths: Mapping[str, float]) -> dict[str, fl
 
 
 def decoded(texts: array_ops.Tensor) -> list[str]:
-    """Return UTF-8 as strings."""
+    """Decode UTF-8 texts to strings."""
     return [text.decode("utf-8", "replace") for text in np.asarray(texts).tolist()]

@@ -1,4 +1,4 @@
-"""The steps of tokenizer.json: what both engines of a tokenizer execute."""
+"""Steps of tokenizer.json that both tokenizer engines execute."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from encoder_zoo.common.wording import invalid
 
-SPACE = "▁"  # of SentencePiece
-WORD_END = "</w>"  # on the last character of a word, in the merges of BERTweet
+SPACE = "▁"  # used by SentencePiece for spaces
+WORD_END = "</w>"  # added to the last character in BERTweet words
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
-# Steps of a normalizer: those that make "▁" of every space, the quotation marks of ALBERT, and
-# what transformers 5 writes for DeBERTa.
+# Normalizer steps to replace spaces by "▁", to normalize quotation marks (ALBERT), and to compose
+# characters (written for DeBERTa by transformers 5).
 SPACE_PREPENDED = {"type": "Prepend", "prepend": SPACE}
 REPLACED_SPACE = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
 QUOTES = [{"type": "Replace", "pattern": {"String": q}, "content": '"'} for q in ("``", "''")]
@@ -21,7 +21,7 @@ COMPOSING = [
     {"type": "NFC"},
     {"type": "Strip", "strip_left": False, "strip_right": True},
 ]
-# The words that begin with "▁", and those of Gemma, which has no space left to split at.
+# Pre-tokenizers for words that begin with "▁" and for Gemma, which leaves no spaces to split at.
 METASPACE = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
 KEPT_WORDS = {
     "type": "Split",
@@ -29,7 +29,7 @@ KEPT_WORDS = {
     "behavior": "MergedWithPrevious",
     "invert": False,
 }
-# White space of Python, which separates the words of BERTweet; a line break belongs to the word
+# BERTweet splits words at white space as defined by Python. A line break is part of the word
 # before it.
 PYTHON_SPACE = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
 TWEET_WORDS = {
@@ -38,7 +38,7 @@ TWEET_WORDS = {
     "behavior": "Removed",
     "invert": True,
 }
-# The words of GPT-2, which ByteLevel finds, and of Llama 3.
+# Patterns for words in GPT-2 (used by ByteLevel) and in Llama 3.
 GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -47,24 +47,24 @@ LLAMA_WORDS = (
 
 
 def split_at(words: str) -> dict:
-    """Return the pre-tokenizer of tokenizer.json whose words a regular expression finds."""
+    """Return a pre-tokenizer step for tokenizer.json that finds words with a regular expression."""
     pattern = {"Regex": words}
     return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
 
 
 class Steps(NamedTuple):
-    """Holds the steps of a tokenizer around its model, and the tokens found in texts before them.
+    """Holds the steps before and after a model, and the tokens to find in texts.
 
-    The library `tokenizers` executes them in `library.py`, TensorFlow's core operations in
-    `graphs/`.
+    The `tokenizers` library executes the steps in `library.py`. TensorFlow core operations
+    execute them in `graphs/`.
 
     Attributes:
-        normalizer, pre_tokenizer, post_processor: Lists of steps of tokenizer.json, without
-            sequences and with all their fields, see `flat_steps`.
-        unknown_id: Integer. The id of the unknown token.
-        skipped_ids: Tuple of integers. The ids of special tokens, which `detokenize` may leave out.
-        special_tokens: Entries of tokenizer.json for the special tokens to find in texts.
-        added_tokens: Entries of tokenizer.json for the other tokens to find in texts.
+        normalizer, pre_tokenizer, post_processor: Lists of steps in tokenizer.json. Sequences are
+            flattened and all fields are set, see `flat_steps`.
+        unknown_id: Integer. Id to use for unknown tokens.
+        skipped_ids: Tuple of integers. Ids of special tokens, which `detokenize` may skip.
+        special_tokens: List of tokenizer.json entries for special tokens to find in texts.
+        added_tokens: List of tokenizer.json entries for added tokens to find in texts.
     """
 
     normalizer: list[dict]
@@ -76,23 +76,23 @@ class Steps(NamedTuple):
     added_tokens: Sequence[Mapping] = ()
 
     def types(self, part: str) -> list[str]:
-        """Return the types of the steps of a part, such as "normalizer"."""
+        """Return the step types for a part, such as "normalizer"."""
         return [step["type"] for step in getattr(self, part)]
 
     @property
     def trims(self) -> list[bool]:
-        """Return for each time that spans are trimmed whether a space was inserted before."""
+        """Return a list with one boolean per trimming step: whether a space was inserted before."""
         trimming = (step for step in self.post_processor if step.get("trim_offsets"))
         return [step["add_prefix_space"] for step in trimming]
 
     @property
     def keeps_spaces(self) -> bool:
-        """Return whether every space becomes "▁", so that tokens may span words."""
+        """Return whether spaces are replaced by "▁", which allows tokens to span words."""
         return REPLACED_SPACE in self.normalizer
 
     @property
     def inserts_space(self) -> bool:
-        """Return whether a space is inserted before a text."""
+        """Return whether a space is inserted before each text."""
         steps = [*self.normalizer, *self.pre_tokenizer]
         return any(
             step.get("add_prefix_space") or step["type"] in ("Prepend", "Metaspace")
@@ -101,32 +101,33 @@ class Steps(NamedTuple):
 
     @property
     def words_depend(self) -> bool:
-        """Return whether words depend on the white space around them, as after DeBERTa's NFC."""
+        """Return whether words depend on surrounding white space, as for DeBERTa with NFC."""
         composes = "NFC" in self.types("normalizer")
         return composes and "Metaspace" in self.types("pre_tokenizer")
 
     @property
     def words_are_independent(self) -> bool:
-        """Return whether words can be tokenized apart. Added tokens may span several words."""
+        """Return whether words can be tokenized separately. Added tokens may span several words."""
         return not (self.special_tokens or self.added_tokens or self.words_depend)
 
     @property
     def library_is_equal(self) -> bool:
-        """Return whether the library gives the graph's ids and offsets for all texts.
+        """Return whether the library and the graph produce equal ids and offsets for all texts.
 
-        Where spaces are kept, the library wants one before some added tokens. After DeBERTa's NFC
-        it gives composed characters other spans.
+        The results can differ in two cases. If spaces are kept, the library expects a space before
+        some added tokens. With NFC for DeBERTa, the library assigns different spans to composed
+        characters.
         """
         return not (self.words_depend or (self.keeps_spaces and self.added_tokens))
 
 
 class Model(NamedTuple):
-    """Holds the model of a tokenizer, which splits words into tokens.
+    """Holds the tokenizer model, which splits words into tokens.
 
     Attributes:
-        settings: The model of tokenizer.json. Tokens that no text contains have names with a space.
-        ids: The token id of each of the model's ids. Without one, an id of the model is the
-            token's.
+        settings: Dict with the model in tokenizer.json. Tokens that cannot occur in texts have a
+            name with a space.
+        ids: List of integers. Token id for each id in the model. By default, both ids are equal.
     """
 
     settings: dict
@@ -134,7 +135,7 @@ class Model(NamedTuple):
 
 
 def without_interpreter(part: str, steps: Sequence[Mapping]) -> ValueError:
-    """Return the error for steps that TensorFlow's operations do not execute here."""
+    """Return the error to raise for steps that are not supported by TensorFlow operations."""
     return ValueError(
         f"tokenizer.json: {part} is {describe_steps(steps)}, which only the library tokenizers "
         "executes. Pass texts in memory: TensorFlow's graphs (tf.data, exports) lack this step."
@@ -142,7 +143,7 @@ def without_interpreter(part: str, steps: Sequence[Mapping]) -> ValueError:
 
 
 def describe_steps(steps: Sequence[Mapping]) -> str:
-    """Describe steps for an error message, without long values."""
+    """Describe steps for an error message, with long values truncated."""
     parts = [
         {k: v if len(str(v)) < 60 else f"{str(v)[:20]}..." for k, v in s.items()} for s in steps
     ]
@@ -155,7 +156,7 @@ SEQUENCES = {
     "pre_tokenizer": "pretokenizers",
     "post_processor": "processors",
 }
-# What the library `tokenizers` takes for a field that a step or a model lacks.
+# Default values that the `tokenizers` library uses for missing fields in steps and models.
 DEFAULTS = {
     "BertNormalizer": {
         "clean_text": True,
@@ -187,7 +188,7 @@ MODEL_DEFAULTS = {
 
 
 def flat_steps(step: object, part: str) -> list[dict]:
-    """Return the steps of a part of tokenizer.json, without sequences and with all their fields.
+    """Return the steps for a part of tokenizer.json, with flattened sequences and all fields set.
 
     Raises:
         ValueError: If a step is not an object with a type.
@@ -215,7 +216,7 @@ def flat_steps(step: object, part: str) -> list[dict]:
 
 
 def _metaspace(step: Mapping) -> dict:
-    """Return a Metaspace of any version of the library in the words of the last."""
+    """Convert a Metaspace step from any library version to the fields of the latest version."""
     step = {"replacement": "▁", "split": True, **step}
     prepends = step.pop("add_prefix_space", True)
     step.pop("str_rep", None)
@@ -227,7 +228,7 @@ def _defaults(known: Mapping[str, dict], kind: object) -> dict:
 
 
 def model_settings(model: Mapping, kind: str) -> dict:
-    """Return all settings of a model in tokenizer.json, without its vocabulary.
+    """Return all settings for a model in tokenizer.json, without the vocabulary.
 
     Example:
         >>> model = {"vocab": {"a": 0}, "max_input_chars_per_word": 9}
@@ -237,7 +238,7 @@ def model_settings(model: Mapping, kind: str) -> dict:
     defaults = _defaults(MODEL_DEFAULTS, kind)
     found = {name: model.get(name, default) for name, default in defaults.items()}
     found = {"type": model.get("type", kind), **found}
-    # No text is as good as none.
+    # An empty string has the same effect as None.
     return {
         name: None if value == "" or (name == "dropout" and not value) else value
         for name, value in found.items()
@@ -245,7 +246,7 @@ def model_settings(model: Mapping, kind: str) -> dict:
 
 
 def model_type(model: Mapping) -> str:
-    """Return the type of a model, which older files lack.
+    """Return the model type, which is missing in older files.
 
     Example:
         >>> model_type({"vocab": {"a": 0}, "merges": []})
@@ -259,9 +260,10 @@ def model_type(model: Mapping) -> str:
 
 
 def processor_kind(step: Mapping) -> object:
-    """Return the type of a post-processor as the library `tokenizers` reads it.
+    """Return the post-processor type that the `tokenizers` library will use.
 
-    It takes the first type that has all fields: RobertaProcessing without one is BertProcessing.
+    The library selects the first type with matching fields. For example, it reads a
+    RobertaProcessing step with a missing field as BertProcessing.
 
     Example:
         >>> processor_kind({"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]})

@@ -1,1 +1,1 @@
-"""The graphs of tokenizers: their rules in TensorFlow's core operations."""
+"""Tokenizer graphs, implemented with TensorFlow core operations."""

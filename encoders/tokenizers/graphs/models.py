@@ -1,6 +1,6 @@
-"""The models of tokenizer.json whose symbols are characters, in TensorFlow's core operations.
+"""Tokenizer models with characters as symbols, implemented with TensorFlow core operations.
 
-Comment letters: S symbols, W words, T tokens.
+Comments use these letters for shapes: S symbols, W words, T tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from encoder_zoo.encoders.tokenizers.text.ragged import row_ids, shift_left, spa
 
 
 def token_ids(model: Mapping) -> dict[str, int]:
-    """Return {token: id} of a model of tokenizer.json."""
+    """Return {token: id} for a model in tokenizer.json."""
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
         return vocabulary
@@ -46,7 +46,7 @@ def token_ids(model: Mapping) -> dict[str, int]:
 
 
 def byte_ids(model: Mapping) -> tf.Tensor | None:
-    """Return the ids (256,) of the bytes of unknown characters. None without byte fallback."""
+    """Return ids with shape (256,) to use for unknown bytes, or None without byte fallback."""
     if not model.get("byte_fallback"):
         return None
     ids = token_ids(model)
@@ -56,9 +56,9 @@ def byte_ids(model: Mapping) -> tf.Tensor | None:
 
 
 def fuses_unknown(model: Mapping) -> bool:
-    """Return whether neighbouring unknown characters are one token."""
+    """Return whether consecutive unknown characters are fused into a single token."""
     if model["type"] == "BPE":
-        # Bytes each have the span of their own character.
+        # With byte fallback, each byte has the same span as its character.
         return bool(model.get("fuse_unk")) and not model.get("byte_fallback")
     return model["type"] == "Unigram"
 
@@ -66,13 +66,13 @@ def fuses_unknown(model: Mapping) -> bool:
 def make_splitter(
     model: Mapping, words: PackedWords, ids: np.ndarray, unknown_id: int
 ) -> Unigram | BPE:
-    """Make the Unigram or BPE model of the tokens that are found in texts.
+    """Make a Unigram or BPE model with the tokens that can occur in texts.
 
     Args:
-        model: Dict of the model in tokenizer.json.
-        words: Tokens as symbols that count from 1.
-        ids: Integer array of shape (W,). Ids of the tokens.
-        unknown_id: Integer. Id of symbols without a token.
+        model: Dict with a model from tokenizer.json.
+        words: `PackedWords` with tokens to use. Symbols are numbered from 1.
+        ids: Integer array with shape (W,). Id for each token.
+        unknown_id: Integer. Id for symbols without a token.
     """
     if model["type"] == "Unigram":
         return Unigram(words, ids, [score for _, score in model["vocab"]], unknown_id)
@@ -91,16 +91,17 @@ def spell_unknown(
     begins: tf.Tensor,
     ends: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Replace unknown tokens by bytes, each with the span of the whole token.
+    """Replace unknown tokens with bytes. Each byte has the same span as the replaced token.
 
     Args:
-        of_bytes: Ids of the bytes, shape (256,).
-        unknown_id: Integer. Id of the unknown token.
-        codes: Code points, shape (S,).
-        ids, begins, ends: Ids of the tokens and their spans of symbols, shape (T,).
+        of_bytes: Integer tensor with shape (256,). Token id for each byte.
+        unknown_id: Integer. Id for unknown tokens.
+        codes: Integer tensor with shape (S,). Code points for all symbols.
+        ids, begins, ends: Integer tensors with shape (T,). Token ids and symbol spans.
 
     Returns:
-        Tuple of ids, begins and ends, and of splits (T + 1,) where each token starts in these.
+        Tuple (ids, begins, ends, splits). `splits` has shape (T + 1,) and contains start indices to
+        locate each original token in the result.
     """
     unknown = (ids == unknown_id) & ~is_special_token(tf.gather(codes, begins))
     indices, token, _ = span_indices(
@@ -117,12 +118,12 @@ def spell_unknown(
 
 
 class CharacterModel(tf.Module):
-    """Splits words into the tokens of a model whose symbols are characters.
+    """Splits words into tokens with characters as symbols.
 
     Args:
-        model: Dict of the model in tokenizer.json.
-        unknown_id: Integer. Id of the unknown token.
-        special_ids: List of integers. Ids of the special tokens that are found in texts.
+        model: Dict with a model from tokenizer.json.
+        unknown_id: Integer. Id for unknown tokens.
+        special_ids: List of integers. Ids for special tokens that can be found in texts.
     """
 
     def __init__(self, model: Mapping, unknown_id: int, special_ids: Sequence[int]):
@@ -148,12 +149,12 @@ class CharacterModel(tf.Module):
         self._numbers = CodePointTable(numbers)
 
     def _split(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
-        """Return the tokens of the words at starts (W,) ... ends (W,) of the symbols (S,)."""
+        """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
         tokens = self._model.encode(symbols, starts, ends)
         return tokens.fuse(self._unknown_id) if self._fuses else tokens
 
     def __call__(self, words: Words) -> Tokens:
-        """Return the tokens of words."""
+        """Tokenize words."""
         chars, starts = words.chars, tf.cast(tf.where(words.begins)[:, 0], tf.int32)
         numbers = self._numbers(chars.codes)
         ids, begins, ends, splits = self._word_table.tokens(
@@ -175,9 +176,9 @@ class WordLevel(tf.Module):
     """Looks up words in a vocabulary.
 
     Args:
-        model: Dict of the model in tokenizer.json.
-        unknown_id: Integer. Id of the unknown token.
-        special_ids: List of integers. Ids of the special tokens that are found in texts.
+        model: Dict with a model from tokenizer.json.
+        unknown_id: Integer. Id for unknown tokens.
+        special_ids: List of integers. Ids for special tokens that can be found in texts.
     """
 
     def __init__(self, model: Mapping, unknown_id: int, special_ids: Sequence[int]):
@@ -187,7 +188,7 @@ class WordLevel(tf.Module):
         self._special_ids = tf.constant([*special_ids, unknown_id], tf.int32)
 
     def __call__(self, words: Words) -> Tokens:
-        """Return the tokens of words."""
+        """Tokenize words."""
         chars, starts = words.chars, tf.cast(tf.where(words.begins)[:, 0], tf.int32)
         last = shift_left(starts, 1, tf.size(chars.codes)) - 1
         number = tf.gather(chars.codes, starts) - SPECIALS.start

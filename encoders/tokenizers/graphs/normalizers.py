@@ -1,4 +1,4 @@
-"""The normalizers of tokenizer.json in TensorFlow's core operations."""
+"""Normalizers for tokenizer.json, implemented with TensorFlow core operations."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ Normalizer = Callable[[Characters], Characters]
 
 
 def fold(lowercase: bool, keep_accents: bool) -> Normalizer:
-    """Make the normalizer of ALBERT's case and accents."""
+    """Make a normalizer to fold case and accents as in ALBERT."""
     return CharacterMap(folding_map(lowercase, keep_accents))
 
 
 def map_kind(kind: str, codes: Sequence[int] = ()) -> Normalizer:
-    """Make the normalizer that replaces the characters of a kind, or removes them."""
+    """Make a normalizer to replace or remove all characters with a given kind."""
     return CharacterMap(dict.fromkeys(np.flatnonzero(members(kind)).tolist(), codes))
 
 
 def replace(step: Mapping) -> Normalizer | None:
-    """Make the normalizer of a Replace. None if RE2 cannot express its pattern."""
+    """Make a normalizer for a Replace step. Return None if RE2 does not support the pattern."""
     content = [*map(ord, step["content"])]
     replaced = step["pattern"].get("String", "")
     if len(replaced) == 1:
@@ -64,7 +64,7 @@ def replace(step: Mapping) -> Normalizer | None:
         words = Words.from_texts(chars)
         matched, first = find(chars, words.begins)
         matched &= ~is_special_token(chars.codes)
-        # The new characters have the span of the last old one.
+        # Assign the span from the last replaced character to all new characters.
         last = matched & shift_left(first, 1, True)
         chars = chars._replace(codes=tf.where(last, FIRST_COMPLEX, chars.codes))
         return _expanded(chars.where(last | ~matched), new)
@@ -73,12 +73,12 @@ def replace(step: Mapping) -> Normalizer | None:
 
 
 def _expanded(chars: Characters, expansions: Expansions) -> Characters:
-    """Replace complex characters by their expansions, and keep special tokens."""
+    """Replace complex characters with their expansions. Special tokens will be kept."""
     return expand_characters(chars, expansions.flat, expansions.splits)
 
 
 def prepend(step: Mapping) -> Normalizer:
-    """Make the normalizer of a Prepend."""
+    """Make a normalizer for a Prepend step."""
 
     def apply(chars: Characters) -> Characters:
         words = Words.from_texts(chars)
@@ -91,7 +91,7 @@ def prepend(step: Mapping) -> Normalizer:
 
 
 def strip(step: Mapping) -> Normalizer:
-    """Make the normalizer of a Strip."""
+    """Make a normalizer for a Strip step."""
     spaces = CodePointTable(members("white_space").astype(np.int32))
 
     def apply(chars: Characters) -> Characters:
@@ -111,7 +111,7 @@ def strip(step: Mapping) -> Normalizer:
 
 
 def normalize_bert(step: Mapping) -> Normalizer:
-    """Make the normalizer of BERT from the steps that it consists of."""
+    """Make a normalizer for BERT, which combines several simple normalizers."""
     strips = step["lowercase"] if step["strip_accents"] is None else step["strip_accents"]
     found: list[Normalizer] = []
     if step["clean_text"]:
@@ -127,21 +127,21 @@ def normalize_bert(step: Mapping) -> Normalizer:
 
 
 def apply_all(normalizers: Sequence[Normalizer], chars: Characters) -> Characters:
-    """Apply normalizers one after the other."""
+    """Apply normalizers in sequence."""
     return functools.reduce(lambda chars, normalize: normalize(chars), normalizers, chars)
 
 
 NFKD, STRIP_ACCENTS, LOWERCASE = ({"type": t} for t in ("NFKD", "StripAccents", "Lowercase"))
 Run = tuple[Sequence[Mapping], Callable[[], Sequence[Normalizer]]]
-# Steps that one normalizer executes, the longest first.
+# Sequences to be executed by a single normalizer, with the longest sequence first.
 RUNS: tuple[Run, ...] = (
     ([NFKD, STRIP_ACCENTS, LOWERCASE], lambda: [fold(lowercase=True, keep_accents=False)]),
     ([NFKD, STRIP_ACCENTS], lambda: [fold(lowercase=False, keep_accents=False)]),
     (QUOTES, lambda: [normalize_quotation_marks]),
 )
-# It keeps white space, which words that are split at all white space do not contain.
+# White space is kept here, so this is only used with words that are not split at white space.
 COMPOSED: Run = (COMPOSING, lambda: [normalize_white_space, UnicodeNormalizer()])
-# {type of a step: function that makes its normalizer, or None if it cannot execute the step}
+# Functions to make a normalizer per step type. They return None for unsupported steps.
 NORMALIZERS: dict[str, Callable[[Mapping], Normalizer | None]] = {
     "BertNormalizer": normalize_bert,
     "Lowercase": lambda step: fold(lowercase=True, keep_accents=True),
@@ -155,14 +155,15 @@ NORMALIZERS: dict[str, Callable[[Mapping], Normalizer | None]] = {
 
 
 def make_normalizer(steps: Sequence[Mapping], runs: Sequence[Run] = RUNS) -> Normalizer:
-    """Make the function that executes the normalizer of tokenizer.json.
+    """Make a function to execute normalizer steps from tokenizer.json.
 
     Args:
-        steps: List of steps of the normalizer.
-        runs: Steps that one function executes, the longest first. Defaults to `RUNS`.
+        steps: List of normalizer steps.
+        runs: Sequences that can be executed by a single function, with the longest sequence first.
+            Defaults to `RUNS`.
 
     Raises:
-        ValueError: If no function executes a step.
+        ValueError: If a step is not supported.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters

@@ -1,4 +1,4 @@
-"""The graphs of SentencePiece tokenizers: words that begin with "▁", by Unigram or BPE."""
+"""Graph for SentencePiece tokenizers, which split words that begin with "▁" by Unigram or BPE."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.steps import Model, Steps
 
-WHITE = 0  # the number of white space, which separates words
+WHITE = 0  # number for white space, which separates words
 
 
 class SentencePieceGraph(TokenizerGraph):
-    """The graph of words that begin with "▁", and of a Unigram model or BPE of characters.
+    """Graph for words that begin with "▁". Supports Unigram models and BPE on characters.
 
     Args:
         steps: `Steps` to execute.
-        model: `Model` of the steps.
+        model: `Model` to use with the steps.
     """
 
     def __init__(self, steps: Steps, model: Model):
         super().__init__(steps, model)
         normalizer = list(steps.normalizer)
-        if normalizer[-1:] == [REPLACED_SPACE]:  # the model numbers spaces like "▁"
+        if normalizer[-1:] == [REPLACED_SPACE]:  # spaces and "▁" have the same number in the model
             normalizer.pop()
             if normalizer[-1:] == [SPACE_PREPENDED]:
                 normalizer.pop()
@@ -86,7 +86,7 @@ class SentencePieceGraph(TokenizerGraph):
         self._index_added_tokens(steps)
 
     def _make_model(self, steps: Steps, model: dict, all_ids: dict[str, int]) -> dict[str, int]:
-        """Build the model and its tables; return {word: id} of the words that are one token."""
+        """Build a model with lookup tables. Return {word: id} for words with a single token."""
         codes = PackedWords.from_symbols([[code] for code in SPECIALS[: len(self.special_ids)]])
         found = {token: i for token, i in all_ids.items() if token and " " not in token}
         words = PackedWords.from_texts(list(found)).concatenate(codes)
@@ -109,16 +109,16 @@ class SentencePieceGraph(TokenizerGraph):
         return {names[i].removeprefix(SPACE): i for i in ids[whole] if i not in special}
 
     def _tokens_stay_in_words(self, words: PackedWords) -> bool:
-        """Return whether no token spans several words."""
+        """Return whether all tokens are limited to a single word."""
         is_sign = words.symbols == self._space_number
         inner = np.ones_like(is_sign)
         inner[words.starts] = False
         crosses = is_sign & inner & ~np.roll(is_sign, 1)
-        alone = is_sign[words.starts] & (words.lengths == 1)  # else it may be unknown and fused
+        alone = is_sign[words.starts] & (words.lengths == 1)  # else it could be fused
         return bool(alone.any() and not crosses.any())
 
     def _are_whole(self, words: PackedWords, ids: np.ndarray) -> np.ndarray:
-        """Return, boolean (W,), which short words are one token of their own."""
+        """Return a boolean array with shape (W,): True for short words with a single token."""
         first = words.symbols[words.starts]
         is_whole = np.isin(ids, self.special_ids) | (first == self._space_number)
         is_whole &= words.lengths <= MAX_SYMBOLS
@@ -127,9 +127,9 @@ class SentencePieceGraph(TokenizerGraph):
         return is_whole
 
     def _split(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
-        """Return the tokens of the words at starts (W,) ... ends (W,) of the symbols (S,)."""
+        """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
         tokens = self._model.encode(symbols, starts, ends)
-        # Bytes of BPE each have the span of their own character.
+        # With byte fallback in BPE, each byte has the same span as its character.
         return tokens.fuse(self.unknown_token_id) if self._fuses else tokens
 
     def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
@@ -140,7 +140,7 @@ class SentencePieceGraph(TokenizerGraph):
     def _tokenize(self, chars: Characters) -> Tokens:
         numbers = self._numbers(chars.codes)
         solid, first, spaced = self._word_starts(chars, numbers)
-        # White space is removed, and "▁" inserted before the words without one.
+        # Remove white space, and insert "▁" before words that do not start with it.
         splits = tf.concat(
             [[0], tf.cumsum(tf.cast(solid, tf.int32) + tf.cast(spaced, tf.int32))], 0
         )
@@ -176,7 +176,11 @@ class SentencePieceGraph(TokenizerGraph):
     def _word_starts(
         self, chars: Characters, numbers: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return masks (N,): no white space, first character of a word, first without "▁"."""
+        """Return three masks with shape (N,).
+
+        They are True for characters that are not white space, for the first character in each word,
+        and for first characters that need to be preceded by "▁".
+        """
         special = is_special_token(chars.codes)
         solid = numbers != WHITE
         is_sign = numbers == self._space_number
@@ -191,7 +195,7 @@ class SentencePieceGraph(TokenizerGraph):
         gap = shift_right(~solid | special, 1, True) | chars.row_starts() | special | is_sign
         first = solid & gap
         spaced = first & ~is_sign & ~special
-        if self._words_depend:  # a "▁" of the text itself gets another one before it
+        if self._words_depend:  # if a text contains "▁", insert another "▁" before it
             spaced |= first & shift_right(~solid, 1, False) & ~chars.row_starts() & ~special
         return solid, first, spaced
 
@@ -199,7 +203,10 @@ class SentencePieceGraph(TokenizerGraph):
 def lookup_rules(
     normalizer: Sequence[Mapping],
 ) -> tuple[dict[str, str], Mapping[int, Sequence[int]], bool] | None:
-    """Return rules, mapping and lower-casing for `WhitespaceWordLookup`; None for other steps."""
+    """Return rules, mapping and lower-casing for `WhitespaceWordLookup`.
+
+    Return None if the normalizer steps are not supported.
+    """
     types = [step["type"] for step in normalizer if step not in QUOTES]
     charsmaps = [s["precompiled_charsmap"] for s in normalizer if s["type"] == "Precompiled"]
     lowers, strips = "Lowercase" in types, "StripAccents" in types
@@ -211,7 +218,7 @@ def lookup_rules(
 
 
 def has_its_words(steps: Steps) -> bool:
-    """Return whether the words are those that begin with "▁"."""
+    """Return whether words begin with "▁", as required by `SentencePieceGraph`."""
     if steps.keeps_spaces:
         ends = steps.normalizer[-1:] == [REPLACED_SPACE]
         return ends and steps.pre_tokenizer in ([], [KEPT_WORDS]) and not steps.trims

@@ -1,6 +1,6 @@
-"""The pre-tokenizers of tokenizer.json in TensorFlow's core operations.
+"""Pre-tokenizers for tokenizer.json, implemented with TensorFlow core operations.
 
-Comment letters: N characters, W words.
+Comments use these letters for shapes: N characters, W words.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
 from encoder_zoo.encoders.tokenizers.text.normalization import is_special_token
 from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, row_ids, shift_right
 
-# {type of a pre-tokenizer: kind of the characters that it splits at}
+# Character kinds to split at, per pre-tokenizer type.
 KINDS = {"WhitespaceSplit": "white_space", "Punctuation": "punctuation", "Digits": "numeric"}
 
 
 class Words(NamedTuple):
-    """Holds the words of a batch of texts. Removed characters separate words.
+    """Holds the words for a batch of texts. Words are separated by removed characters.
 
     Attributes:
-        chars: Characters of the words. A special token is a word with one character.
-        begins: Boolean tensor of shape (N,). The first character of each word.
+        chars: `Characters` in all words. Each special token is a word with one character.
+        begins: Boolean tensor with shape (N,). True for the first character in each word.
     """
 
     chars: Characters
@@ -51,12 +51,15 @@ class Words(NamedTuple):
 
     @classmethod
     def from_texts(cls, chars: Characters) -> Words:
-        """Return the texts between special tokens as words."""
+        """Create words from texts, which are only split at special tokens."""
         special = is_special_token(chars.codes)
         return cls(chars, chars.row_starts() | special | shift_right(special, 1, False))
 
     def insert(self, code: int, wanted: tf.Tensor) -> Words:
-        """Insert a character, with the same span, before the first characters `wanted` (N,)."""
+        """Insert a character before each first character that is `wanted`, with the same span.
+
+        `wanted` is a boolean tensor with shape (N,).
+        """
         splits = tf.concat([[0], tf.cumsum(1 + tf.cast(wanted, tf.int32))], 0)
         owner = row_ids(splits, splits[-1])
         is_new = index_mask(tf.boolean_mask(splits[:-1], wanted), splits[-1])
@@ -66,13 +69,19 @@ class Words(NamedTuple):
         return Words(chars, begins)
 
     def prepend(self, code: int, where: tf.Tensor | bool = True) -> Words:
-        """Insert a character before the words that do not start with it, `where` (N,) is true."""
+        """Insert a character before words that do not start with it.
+
+        Words can be selected with `where`, a boolean tensor with shape (N,).
+        """
         codes = self.chars.codes
         return self.insert(code, self.begins & where & (codes != code) & ~is_special_token(codes))
 
 
 def is_text_start(chars: Characters) -> tf.Tensor:
-    """Return a mask (N,) of characters whose span starts with a text, not only with a part."""
+    """Return a mask with shape (N,) for characters with a span at the start of a text.
+
+    Characters that only start a part of a text are not included.
+    """
     splits = chars.original_splits
     return tf.gather(index_mask(splits, splits[-1] + 1), chars.starts)
 
@@ -81,13 +90,14 @@ PreTokenizer = Callable[[Words], Words]
 
 
 def split(words: Words, matched: tf.Tensor, first: tf.Tensor, behavior: str) -> Words:
-    """Split words at the matches of a pattern.
+    """Split words at pattern matches.
 
     Args:
-        words: Words to split.
-        matched: Boolean tensor of shape (N,). Whether a match contains the character.
-        first: Boolean tensor of shape (N,). The first characters of matches and of other parts.
-        behavior: String. Field of tokenizer.json.
+        words: `Words` to split.
+        matched: Boolean tensor with shape (N,). Whether each character is part of a match.
+        first: Boolean tensor with shape (N,). True for the first character in matches and for the
+            first character after matches.
+        behavior: String. Behavior to use, as defined for tokenizer.json.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
@@ -98,7 +108,7 @@ def split(words: Words, matched: tf.Tensor, first: tf.Tensor, behavior: str) -> 
     """
     matched &= ~is_special_token(words.chars.codes)
     first |= words.begins
-    # Whether the part before is a match, (N,).
+    # Whether the previous character is in a match, shape (N,).
     after_match = shift_right(matched, 1, False)
     joins = {
         "Removed": tf.zeros_like(matched),
@@ -114,7 +124,7 @@ def split(words: Words, matched: tf.Tensor, first: tf.Tensor, behavior: str) -> 
 
 
 def split_at_kind(step: Mapping) -> PreTokenizer:
-    """Make the pre-tokenizer that splits at single characters of one kind."""
+    """Make a pre-tokenizer to split at single characters with a given kind."""
     if step["type"] == "CharDelimiterSplit":
         belongs = np.arange(SPECIALS.stop) == ord(step["delimiter"])
     else:
@@ -132,7 +142,7 @@ def split_at_kind(step: Mapping) -> PreTokenizer:
 
 
 def split_whitespace(step: Mapping) -> PreTokenizer:
-    r"""Make the pre-tokenizer of `\w+|[^\w\s]+`."""
+    r"""Make a pre-tokenizer for `\w+|[^\w\s]+`."""
     kinds = np.where(members("word_character"), 1, 0)
     kinds[members("bpe_space")] = 2
     table = CodePointTable(kinds.astype(np.int32))
@@ -145,8 +155,8 @@ def split_whitespace(step: Mapping) -> PreTokenizer:
 
 
 def split_scripts(step: Mapping) -> PreTokenizer:
-    """Make the pre-tokenizer that splits where the script changes."""
-    scripts = np.ones(SPECIALS.stop, np.int32)  # of special tokens
+    """Make a pre-tokenizer to split words when the script changes."""
+    scripts = np.ones(SPECIALS.stop, np.int32)  # used for special tokens
     scripts[: SPECIALS.start] = 0
     for first, last, number in unicode_data()["script"]:
         scripts[first : last + 1] = number
@@ -156,20 +166,20 @@ def split_scripts(step: Mapping) -> PreTokenizer:
         found = table(words.chars.codes)
         positions = tf.range(tf.size(found))
         word = tf.cumsum(tf.cast(words.begins, tf.int32))
-        # The last character before with a script: 0 belongs to any.
+        # Find the previous character with a script, as 0 is used for common characters.
         known = tf.boolean_mask(positions, found > 0)
         before = tf.searchsorted(known, positions) - 1
         last = tf.gather(tf.concat([known, [0]], 0), tf.maximum(before, 0))
         same = (before >= 0) & (tf.gather(word, last) == word)
         begins = (found > 0) & ~(same & (tf.gather(found, last) == found))
-        kept = same | (found > 0)  # characters of any script are lost at the start of a word
+        kept = same | (found > 0)  # common characters are removed at the start of words
         return Words(words.chars.where(kept), tf.boolean_mask(begins, kept))
 
     return apply
 
 
 def split_pattern(step: Mapping) -> PreTokenizer | None:
-    """Make the pre-tokenizer that splits at a pattern. None if RE2 cannot express it."""
+    """Make a pre-tokenizer to split at a pattern. Return None for patterns not supported by RE2."""
     for pattern, starts in ((GPT2_WORDS, byte_level_word_starts), (LLAMA_WORDS, llama_word_starts)):
         if step == split_at(pattern):
             return split_bytes(starts)
@@ -185,7 +195,7 @@ def split_pattern(step: Mapping) -> PreTokenizer | None:
 
 
 def split_bytes(starts: Callable[..., tf.Tensor]) -> PreTokenizer:
-    """Make the pre-tokenizer of a function that finds the first characters of words."""
+    """Make a pre-tokenizer from a function that finds word starts."""
     kinds = CodePointTable(byte_level_character_kinds())
 
     def apply(words: Words) -> Words:
@@ -197,14 +207,14 @@ def split_bytes(starts: Callable[..., tf.Tensor]) -> PreTokenizer:
 
 
 def byte_level(step: Mapping) -> PreTokenizer:
-    """Make the pre-tokenizer ByteLevel. The model encodes characters as bytes."""
+    """Make a ByteLevel pre-tokenizer. Characters will be encoded as bytes by the model."""
     split_words = split_bytes(byte_level_word_starts) if step["use_regex"] else lambda words: words
     space = ord(" ")
     return lambda words: split_words(words.prepend(space) if step["add_prefix_space"] else words)
 
 
 def metaspace(step: Mapping) -> PreTokenizer:
-    """Make the pre-tokenizer Metaspace."""
+    """Make a Metaspace pre-tokenizer."""
     sign, scheme = ord(step["replacement"]), step["prepend_scheme"]
 
     def apply(words: Words) -> Words:
@@ -224,13 +234,13 @@ def metaspace(step: Mapping) -> PreTokenizer:
 
 
 def split_bert(step: Mapping) -> PreTokenizer:
-    """Make the pre-tokenizer of BERT."""
+    """Make a pre-tokenizer for BERT."""
     spaces = split_at_kind({"type": "WhitespaceSplit"})
     signs = split_at_kind({"type": "Punctuation", "behavior": "Isolated"})
     return lambda words: signs(spaces(words))
 
 
-# {type of a step: function that makes its pre-tokenizer, or None if it cannot execute the step}
+# Functions to make a pre-tokenizer per step type. They return None for unsupported steps.
 PRE_TOKENIZERS: dict[str, Callable[[Mapping], PreTokenizer | None]] = {
     "BertPreTokenizer": split_bert,
     "ByteLevel": byte_level,
@@ -243,13 +253,13 @@ PRE_TOKENIZERS: dict[str, Callable[[Mapping], PreTokenizer | None]] = {
 
 
 def make_pre_tokenizer(steps: Sequence[Mapping]) -> PreTokenizer:
-    """Make the function that executes the pre-tokenizer of tokenizer.json.
+    """Make a function to execute pre-tokenizer steps from tokenizer.json.
 
     Args:
-        steps: List of steps of the pre-tokenizer.
+        steps: List of pre-tokenizer steps.
 
     Raises:
-        ValueError: If no function executes a step, or if a step follows ByteLevel.
+        ValueError: If a step is not supported, or if a step follows ByteLevel.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters

@@ -1,7 +1,7 @@
-"""Finds added tokens in texts and splits the texts around them.
+"""Find added tokens in texts, and split texts around them.
 
-The parts between two added tokens are tokenized as texts of their own. Comment letters:
-N characters, K found tokens, R rows, P = K + R parts, some of them empty.
+The parts between added tokens are tokenized as separate texts. Comments use these letters for
+shapes: N characters, K found tokens, R rows, and P = K + R parts, which may be empty.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,14 +23,14 @@ from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, span_indices
 
 
 class SplitTexts(NamedTuple):
-    """Holds a batch of texts, split around the added tokens found in it.
+    """Holds a batch of texts, which are split around added tokens.
 
     Attributes:
-        parts: the characters between the tokens, in P rows.
-        ids: int32 (K,), of the tokens.
-        starts, ends: int32 (K,), spans of original characters.
-        rows: int32 (K,), the row of each token.
-        num_rows: R.
+        parts: `Characters` between the added tokens, with P rows.
+        ids: int32 tensor with shape (K,). Ids for the added tokens.
+        starts, ends: int32 tensors with shape (K,). Spans in original characters.
+        rows: int32 tensor with shape (K,). Row index for each token.
+        num_rows: Integer scalar R. Number of texts.
     """
 
     parts: Characters
@@ -42,16 +42,20 @@ class SplitTexts(NamedTuple):
 
 
 class AddedTokenFinder(tf.Module):
-    """Finds added tokens in texts: leftmost-longest matches, as in the library `tokenizers`.
+    """Finds added tokens in texts with leftmost-longest matching, as in the `tokenizers` library.
 
     Args:
-        tokens: entries of tokenizer.json, see `files.special_tokens.complete_added_tokens`.
-        contents: code points of each token, normalized if the texts are; of equal ones the first
-            token is found.
-        trim_offsets: whether spans leave out white space at their ends.
-        keep_first_space: whether they keep a single space at the beginning of a text.
+        tokens: List of entries in tokenizer.json. See `complete_added_tokens` in
+            `files.special_tokens`.
+        contents: List with code points for each token, which must be normalized to search in
+            normalized texts. If several tokens have equal contents, the first token is used.
+        trim_offsets: Boolean. Whether to exclude leading and trailing white space from spans.
+            Defaults to False.
+        keep_first_space: Boolean. Whether to keep a single space at the beginning of a text in the
+            span. Defaults to False.
 
-    Source: `AddedVocabulary` of the library `tokenizers`, a leftmost-longest Aho-Corasick search.
+    Source: `AddedVocabulary` in the `tokenizers` library, which uses leftmost-longest Aho-Corasick
+        search.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.files.special_tokens import complete_added_tokens
@@ -93,11 +97,12 @@ class AddedTokenFinder(tf.Module):
         self._word_characters = CodePointTable(members("word_character").astype("int32"))
 
     def __call__(self, chars: Characters, codes: tf.Tensor | None = None) -> SplitTexts:
-        """Split texts around the tokens found in them.
+        """Split texts around added tokens.
 
         Args:
-            chars: the texts.
-            codes: int32 (N,), their code points, if `chars.codes` are packed with more.
+            chars: `Characters` to search in.
+            codes: int32 tensor with shape (N,). Code points to use if `chars.codes` contains packed
+                values. Defaults to None.
         """
         text = chars if codes is None else chars._replace(codes=codes)
         starts, ends, tokens = self._longest_matches(text)
@@ -120,7 +125,7 @@ class AddedTokenFinder(tf.Module):
         )
 
     def _longest_matches(self, chars: Characters) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the longest match at each position: starts, ends and token indices (M,)."""
+        """Return the longest match per position as starts, ends and token indices, shape (M,)."""
         numbers = self._numbers(chars.codes)
         origins = tf.cast(tf.where(tf.gather(self._may_begin, numbers))[:, 0], tf.int32)
         limits = tf.gather(chars.row_splits, row_of(chars, origins) + 1)
@@ -137,7 +142,7 @@ class AddedTokenFinder(tf.Module):
         return starts, ends, tf.boolean_mask(tokens, found)
 
     def _word_at(self, chars: Characters, positions: tf.Tensor, borders: tf.Tensor) -> tf.Tensor:
-        """Return, boolean (K,), whether a word character of the same text is at each position."""
+        """Return a mask with shape (K,) for positions with a word character from the same text."""
         size = tf.size(chars.codes)
         apart = tf.gather(index_mask(chars.row_splits, size + 1), borders)
         codes = tf.gather(tf.concat([chars.codes, [0]], 0), tf.where(apart, size, positions))
@@ -151,13 +156,13 @@ class AddedTokenFinder(tf.Module):
         tokens: tf.Tensor,
         rows: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Extend spans (K,) by the white space that lstrip and rstrip take in."""
+        """Extend spans with shape (K,) to include white space for tokens with lstrip or rstrip."""
         if "rstrip" in self._options:
             most = tf.minimum(self._next_solid(chars, ends), tf.gather(chars.row_splits, rows + 1))
             ends = tf.where(tf.gather(self._options["rstrip"], tokens), most, ends)
         if "lstrip" in self._options:
             least = tf.maximum(self._last_solid(chars, starts), tf.gather(chars.row_splits, rows))
-            taken = tf.concat([[0], ends], 0)[:-1]  # end of the token before
+            taken = tf.concat([[0], ends], 0)[:-1]  # end of the previous token
             least = tf.maximum(least, taken)
             starts = tf.where(tf.gather(self._options["lstrip"], tokens), least, starts)
         return starts, ends
@@ -165,32 +170,32 @@ class AddedTokenFinder(tf.Module):
     def _spans(
         self, chars: Characters, starts: tf.Tensor, ends: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the spans of the tokens among the original characters."""
+        """Return spans in original characters for each token."""
         first, last = tf.gather(chars.starts, starts), tf.gather(chars.ends, ends - 1)
         if not self._trim_offsets:
             return first, last
         inner = tf.minimum(self._next_solid(chars, starts), ends)
         outer = tf.maximum(self._last_solid(chars, ends), inner)
-        if self._keep_first_space:  # it counts as the added one
+        if self._keep_first_space:  # it is treated like an inserted space
             is_first = tf.gather(
                 index_mask(chars.original_splits, chars.original_splits[-1] + 1), first
             )
             inner = tf.where(is_first & (inner - starts == 1), starts, inner)
             outer = tf.maximum(outer, inner)
-        # A token of white space alone has an empty span, at its end.
+        # If a token only contains white space, use an empty span at its end.
         begin = tf.gather(chars.starts, tf.minimum(inner, tf.size(chars.codes) - 1))
         begin = tf.where(inner < ends, begin, last)
         return begin, tf.where(outer > inner, tf.gather(chars.ends, outer - 1), begin)
 
     def _next_solid(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
-        """Return the first non-space position at or after each (K,), or the end of all texts."""
+        """Return the next non-space position for each position (K,), or the end of all texts."""
         solid = self._solid(chars)
         return tf.gather(
             tf.concat([solid, [tf.size(chars.codes)]], 0), tf.searchsorted(solid, positions)
         )
 
     def _last_solid(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
-        """Return the position after the last non-space before each (K,), or 0."""
+        """Return the position after the last non-space before each position (K,), or 0."""
         solid = self._solid(chars)
         return tf.gather(tf.concat([[-1], solid], 0), tf.searchsorted(solid, positions)) + 1
 
@@ -201,7 +206,7 @@ class AddedTokenFinder(tf.Module):
 def make_finder(
     tokens: Sequence[Mapping], contents: Sequence[Sequence[int]], **options: bool
 ) -> AddedTokenFinder | None:
-    """Make a finder of the tokens whose contents are not empty; None if there are none."""
+    """Make a finder for tokens with non-empty contents. Return None if there are no such tokens."""
     found = [pair for pair in zip(tokens, contents, strict=True) if pair[1]]
     return AddedTokenFinder(*zip(*found, strict=True), **options) if found else None
 
@@ -209,10 +214,10 @@ def make_finder(
 def remove_spans(
     chars: Characters, starts: tf.Tensor, ends: tf.Tensor, rows: tf.Tensor
 ) -> Characters:
-    """Return the characters outside of spans (K,), in rows (P,) that end and begin at the spans."""
+    """Remove characters in spans (K,) and split the remaining characters into P rows."""
     num, num_rows = tf.size(rows), tf.size(chars.row_splits) - 1
-    first = tf.range(num_rows) + tf.searchsorted(rows, tf.range(num_rows))  # part of each row
-    behind = rows + tf.range(num) + 1  # part behind each span
+    first = tf.range(num_rows) + tf.searchsorted(rows, tf.range(num_rows))  # first part in each row
+    behind = rows + tf.range(num) + 1  # part after each span
     last = tf.concat([first, [num + num_rows]], 0)[1:] - 1
 
     def borders(of_rows: tf.Tensor, row_borders: tf.Tensor, of_spans: tf.Tensor, spans: tf.Tensor):
@@ -228,11 +233,11 @@ def remove_spans(
 def tokenize_around(
     finder: AddedTokenFinder | None, tokenize: Callable[[Characters], Tokens]
 ) -> Callable[..., Tokens]:
-    """Make a function that finds added tokens and tokenizes the parts between them.
+    """Make a function to find added tokens and to tokenize the parts between them.
 
     Args:
-        finder: finds the added tokens; None if there are none.
-        tokenize: returns the tokens of the parts.
+        finder: Finder to use for added tokens, or None if there are no added tokens.
+        tokenize: Function to tokenize the parts.
     """
     if finder is None:
         return lambda chars, codes=None: tokenize(chars)
@@ -245,7 +250,7 @@ def tokenize_around(
 
 
 def merge_tokens(tokens: Tokens, split: SplitTexts) -> Tokens:
-    """Merge the tokens of the parts (P rows) with the added tokens between them (R rows)."""
+    """Merge tokens for the parts (P rows) with the added tokens between them (R rows)."""
     found = tf.range(tf.size(split.ids))
     positions = tf.gather(tokens.row_splits, split.rows + found + 1) + found
     is_found = tf.cast(index_mask(positions, tf.size(tokens.ids) + tf.size(split.ids)), tf.int32)
@@ -262,15 +267,15 @@ def merge_tokens(tokens: Tokens, split: SplitTexts) -> Tokens:
 
 
 def row_of(chars: Characters, positions: tf.Tensor) -> tf.Tensor:
-    """Return the row (K,) of each position (K,)."""
+    """Return the row index for each position, with shape (K,)."""
     return tf.searchsorted(chars.row_splits, positions, side="right") - 1
 
 
 def leftmost_spans(starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Return the indices of non-overlapping spans, chosen from left to right.
+    """Select non-overlapping spans from left to right, and return their indices.
 
     Args:
-        starts, ends: int32 (M,), in the order of their starts.
+        starts, ends: int32 tensors with shape (M,). Spans, sorted by start.
 
     Example:
         >>> leftmost_spans(tf.constant([0, 1, 2, 5]), tf.constant([2, 3, 4, 6])).numpy().tolist()
