@@ -64,17 +64,17 @@ class Runner(Protocol):
 class Answers:
     """Answers to raw texts, computed by a runner.
 
-    A subclass has the settings that decide the answers of a task, and its answering methods. A task
+    A subclass has the settings that decide the task answers, and its answering methods. A task
     makes an object of it for every call, with itself as the runner. An opened export has one whose
     settings are those in its folder: their types are the rules that these are checked by.
 
     Attributes:
-        preprocessor_class: Class of the preprocessor.
+        preprocessor_class: Preprocessor class.
         methods: Tuple of strings. Names of the answering methods.
-        instead_of_predict: String or None. Method for raw texts if `predict` takes only prepared
+        instead_of_predict: Optional string. Method for raw texts if `predict` takes only prepared
             inputs.
         opened_class: Class of the opened exports with such answers.
-        preprocessor: Preprocessor of the task.
+        preprocessor: The task's preprocessor.
         runner: Runner that computes the outputs.
     """
 
@@ -108,8 +108,8 @@ class Answers:
         Args:
             examples: Encoded examples.
             batch_size: Positive integer. Defaults to 32.
-            axis: Integer or None. Axis of the tokens in the output for an example. None means
-                that the output has no such axis. Defaults to 0.
+            axis: Optional integer. Axis of the tokens in the output for an example. None means that
+                the output has no such axis. Defaults to 0.
         """
         lengths = examples["token_ids"].row_lengths().numpy()
         outputs = {}

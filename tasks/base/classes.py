@@ -32,7 +32,7 @@ def are_default_labels(names: list[str]) -> bool:
 
 
 def rows_of(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
-    """Return the index of each label in `names`, or None for missing labels.
+    """Return the index for each label in `names`, or None for missing labels.
 
     Names that only differ in capitals and whitespace are equal, unless this is ambiguous.
 
@@ -100,11 +100,11 @@ def numbers_are_names(labels: list[str] | None) -> bool:
 def label_indices(
     given: array_ops.Tensor | Sequence, labels: Sequence[str] | None
 ) -> array_ops.Tensor:
-    """Return the class index of every label, in memory or inside a graph.
+    """Return the class index for every label, in memory or inside a graph.
 
     Args:
         given: Names or integers of shape (P,), as a tensor or Python values.
-        labels: List of strings or None. Names of the classes.
+        labels: Optional list of strings. Class names.
 
     Returns:
         Int32 tensor of shape (P,). The index of a name. An integer is returned unchanged unless
@@ -177,12 +177,12 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 def class_weights(
     given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
 ) -> np.ndarray:
-    """Return the weight of every class, float32 (C,).
+    """Return the weight for every class, float32 (C,).
 
     Args:
         given: Dict of class names or indices to weights, with 1 for other classes. Or "balanced",
-            which means the inverse frequency of each class, with a mean of 1 over the examples.
-        labels: List of strings or None. Names of the classes.
+            which means the inverse class frequency, with a mean of 1 over the examples.
+        labels: Optional list of strings. Class names.
         num_classes: Positive integer. Number of classes C.
         data: Dataset. One pass over the training data, in batches `(x, y)` or `(x, y,
             sample_weight)`, to count the classes. Examples with weight 0 are not counted.
@@ -216,7 +216,7 @@ def class_weights(
 
 
 def _number(key, labels: list[str] | None, num_classes: int) -> int:
-    """Return the index of a class given by name or index."""
+    """Return the class index given by name or index."""
     name = str(key) if numbers_are_names(labels) else key
     if labels and name in labels:
         return labels.index(name)
@@ -228,7 +228,7 @@ def _number(key, labels: list[str] | None, num_classes: int) -> int:
 
 
 def _counts(batch: tuple, num_classes: int) -> np.ndarray:
-    """Return the number of examples of each class in a batch, (C,)."""
+    """Return the number of examples in each class in a batch, (C,)."""
     _, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     y = np.asarray(y)
     y = np.eye(num_classes)[y] if y.dtype.kind in "iu" else y  # (..., C)
@@ -237,7 +237,7 @@ def _counts(batch: tuple, num_classes: int) -> np.ndarray:
 
 
 def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
-    """Multiply the sample weight of an example or a batch by the weight of its class.
+    """Multiply the sample weight for an example or a batch by the weight of its class.
 
     Args:
         x: Inputs.
@@ -291,13 +291,13 @@ def label_weights(
         counted = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight) > 0
         total, present = total + np.sum(counted), present + counted @ np.asarray(y)
     counts = np.stack([total - present, present])
-    # The weight of a label that all examples or no examples have is 1.
+    # The weight for a label that all examples or no examples have is 1.
     weights = total / (2 * np.maximum(counts, 1e-9))
     return np.where((counts > 0).all(axis=0), weights, 1.0).astype("float32")
 
 
 def weighted_labels(x, y, sample_weight=None, *, weights: np.ndarray):
-    """Return a batch with a weight (B, C) for every label, multiplied by the weight of the example.
+    """Return a batch with a weight (B, C) for every label, multiplied by the example's weight.
 
     Args:
         x: Inputs.

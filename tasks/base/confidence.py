@@ -51,17 +51,17 @@ class Calibration(TypedDict):
 
 
 class ScoredLabels(NamedTuple):
-    """The answers of a model to held-out examples at any score, and whether they are correct.
+    """The model answers to held-out examples at any score, and whether they are correct.
 
     Attributes:
-        names: List of strings. Names of the C labels that have thresholds.
+        names: List of strings. Names for the C labels that have thresholds.
         scores: List with an array (N,) of scores between 0 and 1 for each label. N can differ
             between labels.
         right: List with a boolean array (N,) for each label. Whether the answer with this score is
             correct.
-        counts: List of integers. Number of true answers of each label, including answers that the
+        counts: List of integers. Number of true answers for each label, including answers that the
             model did not find.
-        thresholds: List of floats. Current threshold of each label.
+        thresholds: List of floats. Current threshold for each label.
     """
 
     names: Sequence[str]
@@ -203,7 +203,7 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[f
     two scores is their mean.
 
     Args:
-        scores: Float array of shape (N,), from 0 to 1. Scores of the answers to which the threshold
+        scores: Float array of shape (N,), from 0 to 1. Answer scores to which the threshold
             applies.
         right: Boolean array of shape (N,). Whether each answer is correct.
         count: Integer. Number of true answers, including answers that were not found.
@@ -281,11 +281,11 @@ def tuned_thresholds(answers: ScoredLabels) -> dict[str, float]:
 def threshold_of_each(
     given: float | Mapping[str, float] | None, names: Iterable[object], default: float
 ) -> np.ndarray:
-    """Return the threshold of each label, float32 (C,).
+    """Return the threshold for each label, float32 (C,).
 
     Args:
         given: Float for all labels, dict of labels to floats, or None for the default.
-        names: Names of the labels.
+        names: Label names.
         default: Float. Threshold of labels that are missing in `given`.
 
     Raises:
@@ -310,7 +310,7 @@ def answered_in_order(order: np.ndarray, answered: np.ndarray) -> list[np.ndarra
     """Return the labels in the answer to each text, in their order.
 
     Args:
-        order: Integer array of shape (N, C). The labels of each text in their order.
+        order: Integer array of shape (N, C). The labels for each text in their order.
         answered: Boolean array of shape (N, C). Whether each label is part of the answer.
 
     Example:
@@ -327,9 +327,9 @@ def check_abstention(
     """Raise a ValueError if a classifier abstains but does not answer with a single class.
 
     Args:
-        abstain_below: Float or None. Minimum score of an answer.
-        kind: String or None. Description of the answers if they are not a single class.
-        top_k: Integer or None. Number of requested labels. Defaults to None.
+        abstain_below: Optional float. Minimum answer score.
+        kind: Optional string. Answer description if they are not a single class.
+        top_k: Optional integer. Number of requested labels. Defaults to None.
 
     Example:
         >>> check_abstention(0.9, "numbers")
@@ -351,7 +351,7 @@ def abstaining(answers: list[dict], least: float | None) -> list[dict]:
 
     Args:
         answers: List of `{"label", "score"}`, one per text.
-        least: Float or None. Minimum score of an answer. None keeps every label.
+        least: Optional float. Minimum answer score. None keeps every label.
 
     Example:
         >>> abstaining([{"label": "up", "score": 0.75}, {"label": "up", "score": 0.95}], 0.9)

@@ -18,7 +18,7 @@ class WordAttribution(TypedDict):
 
 
 class Attributions(TypedDict):
-    """The words of one text or of two, and what each adds to a logit.
+    """The words for one text or of two, and what each adds to a logit.
 
     `baseline` is the logit of the same texts with all their words masked: `logit` less this is the
     sum of the words' attributions.

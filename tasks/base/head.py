@@ -1,4 +1,4 @@
-"""The layers between a backbone and the logits of a task, built from the family's `Head`.
+"""The layers between a backbone and the task logits, built from the family's `Head`.
 
 Comment letters: B batch, L sequence, D hidden, C outputs.
 """
@@ -28,9 +28,9 @@ class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
     """A dense layer with an activation and an optional LayerNorm.
 
     Args:
-        units: Positive integer. Width of the outputs.
+        units: Positive integer. Output width.
         activation: String. See `layers.ACTIVATIONS`.
-        layer_norm_epsilon: Float or None. Epsilon of the LayerNorm. None omits the LayerNorm.
+        layer_norm_epsilon: Optional float. LayerNorm epsilon. None omits the LayerNorm.
         use_bias: Boolean. Whether the dense layer and the LayerNorm have a bias.
         stddev: Float. Standard deviation of new weights (see `layers.initializer`).
 
@@ -96,8 +96,8 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
         hidden_after_dropout: Boolean. Whether dropout is also applied before the hidden layer.
         stddev: Float. Standard deviation of the output layer's new weights (see
             `layers.initializer`).
-        first_norm_epsilon: Float or None. Epsilon of a LayerNorm over the sum of x and `first`,
-            before all other layers. None omits this LayerNorm.
+        first_norm_epsilon: Optional float. LayerNorm epsilon over the sum of x and `first`, before
+            all other layers. None omits this LayerNorm.
 
     Call arguments:
         x: Float tensor of shape (B, D) or (B, L, D).
@@ -169,15 +169,15 @@ def make_head(
     dtype: keras.DTypePolicy,
     of_tokens: bool = False,
 ) -> TaskHead:
-    """Create and build the head of a family.
+    """Create and build the family head.
 
     Args:
-        head: `Head`. The family's record of the head.
+        head: `Head`. The family's head record.
         backbone: `Backbone` whose outputs the head reads.
         units: Positive integer. Number of outputs C.
         dropout: Float. See `head_dropout`.
         dtype: Keras dtype policy of the task.
-        of_tokens: Boolean. Whether the head reads all tokens of a text (B, L, D), instead of one
+        of_tokens: Boolean. Whether the head reads all tokens in a text (B, L, D), instead of one
             vector (B, D). Defaults to False.
 
     Example:
@@ -208,15 +208,14 @@ def make_hidden(
     activation: str | None = None,
     layer_norm_epsilon: float | None = None,
 ) -> HiddenLayer:
-    """Create the hidden layer of a family's head, with settings that can come from the backbone.
+    """Create the hidden layer in a family's head, with settings that can come from the backbone.
 
     Args:
-        hidden: `Hidden`. The family's record of the layer.
+        hidden: `Hidden`. The family's layer record.
         backbone: `Backbone` that provides the activation and epsilon if the record has none.
-        units: Positive integer. Width of the outputs.
+        units: Positive integer. Output width.
         dtype: Keras dtype policy of the task.
-        activation, layer_norm_epsilon: Values that replace the values of the family. Default to
-            None.
+        activation, layer_norm_epsilon: Values that replace the family values. Default to None.
     """
     return HiddenLayer(
         units,
@@ -236,8 +235,8 @@ def text_logits(
 
     Args:
         task: Task with a backbone and a head.
-        encoded: Dict. Outputs of the backbone.
-        inputs: Dict. Inputs of the backbone.
+        encoded: Dict. Backbone outputs.
+        inputs: Dict. Backbone inputs.
         training: See `Task.call`. Defaults to None.
     """
     if task.head_record.pooled:
@@ -267,12 +266,12 @@ def check_pooler(task: keras.Model, name: str) -> None:
 
 
 def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float:
-    """Return the dropout rate of a head.
+    """Return the dropout rate for a head.
 
     Args:
-        head: `Head`. The family's record of the head.
+        head: `Head`. The family's head record.
         backbone: `Backbone` whose rate is the default of most families.
-        dropout: Float or None. The given rate.
+        dropout: Optional float. The given rate.
 
     Example:
         >>> from encoder_zoo import BertBackbone
@@ -291,7 +290,7 @@ def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CustomHead(ConfigFromSignature, keras.layers.Layer):
-    """Wrap a Keras layer as the head of a task, with float32 logits.
+    """Wrap a Keras layer as the task head, with float32 logits.
 
     Args:
         layer: Keras layer that maps (B, D) or (B, L, D) to (B, C) or (B, L, C).

@@ -1,4 +1,4 @@
-"""Base class of the tasks with classes. Labels are given, learned, or loaded from a checkpoint."""
+"""Base class for the tasks with classes. Labels are given, learned, or loaded from a checkpoint."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TUNED_SETTINGS = {"temperature": (1.0, "calibrate"), "thresholds": (None, "tune_
 
 
 class ClassObjective(Objective):
-    """Objective of a task with classes."""
+    """Task objective with classes."""
 
     def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
         weights = class_weights(class_weight, self.labels, self.num_classes, data.one_pass())
@@ -62,15 +62,15 @@ class ClassObjective(Objective):
 
 
 class LabelledTask(Task):
-    """Base class of the tasks whose head has one output for each class.
+    """Base class for the tasks whose head has one output for each class.
 
     Without labels and a number of classes, the first `fit` learns them and builds the head.
 
     Attributes:
-        labels: List of strings or None. Names of the classes.
-        num_classes: Integer or None. Number of classes C, or None before the classes are known.
+        labels: Optional list of strings. Class names.
+        num_classes: Optional integer. Number of classes C, or None before the classes are known.
         temperature, thresholds: See `calibrate` and `tune_thresholds`.
-        given_head: Keras layer or None. The custom head, or None for the head of the family.
+        given_head: Keras layer or None. The custom head, or None for the family head.
     """
 
     temperature: float = 1.0
@@ -84,7 +84,7 @@ class LabelledTask(Task):
         self._finish_building()
 
     def _set_head(self, head: keras.layers.Layer | None) -> None:
-        """Set a custom head that replaces the head of the family."""
+        """Set a custom head that replaces the family head."""
         if head is not None and not isinstance(head, keras.layers.Layer):
             raise invalid("head", head, "a Keras layer", TypeError)
         # Keras must not track this layer twice. `head` tracks it once the classes are known.
@@ -132,7 +132,7 @@ class LabelledTask(Task):
             )
 
     def load_weights(self, filepath, *args, **kwargs) -> None:
-        """Load weights of a model with the same number of classes, as Keras does.
+        """Load model weights with the same number of classes, as Keras does.
 
         Raises:
             ValueError: If the weights in the file do not match this model, or if the labels of this
@@ -162,8 +162,7 @@ class LabelledTask(Task):
 
         Args:
             x, y: Inputs and labels.
-            labels_in: Function that takes `x` and `y` and returns the names of the classes or their
-                number.
+            labels_in: Function that takes `x` and `y` and returns the class names or their number.
         """
         if self.objective.activation != "linear":  # not a regression
             log_odd_labels(y)
@@ -199,7 +198,7 @@ class LabelledTask(Task):
         Args:
             x, y: Examples in memory with their labels, as for `fit`. They must not be part of the
                 training data.
-            batch_size: Positive integer or None. Number of examples per batch. Defaults to None,
+            batch_size: Optional positive integer. Number of examples per batch. Defaults to None,
                 which means 32.
 
         Returns:
@@ -230,7 +229,7 @@ class LabelledTask(Task):
     def tune_thresholds(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> dict[str, float]:
-        """Set the minimum score of each label to the value with the highest F1 on held-out texts.
+        """Set the minimum score for each label to the value with the highest F1 on held-out texts.
 
         All later answers use the thresholds unless a `threshold` is passed. They are saved with the
         preset, and the next `fit` removes them. To calibrate the scores, too, call `calibrate`
@@ -239,7 +238,7 @@ class LabelledTask(Task):
         Args:
             x, y: Examples in memory with their labels, as for `fit`. They must not be part of the
                 training data.
-            batch_size: Positive integer or None. Number of examples per batch. Defaults to None,
+            batch_size: Optional positive integer. Number of examples per batch. Defaults to None,
                 which means 32.
 
         Returns:
@@ -322,7 +321,7 @@ class LabelledTask(Task):
 
     @classmethod
     def _shares_classes_with(cls, config: dict, arguments: dict) -> bool:
-        """Return whether at least some of the caller's classes are classes of the checkpoint."""
+        """Return whether at least some of the caller's classes are checkpoint classes."""
         if cls._asks_for_classes_of(config, arguments):
             return True
         labels, names = validated_labels(arguments.get("labels")), labels_from_config(config)
@@ -330,7 +329,7 @@ class LabelledTask(Task):
 
     @classmethod
     def _is_head_of(cls, config: dict) -> bool:
-        """Return whether config.json describes a checkpoint of this task."""
+        """Return whether config.json describes a checkpoint for this task."""
         [architecture, *_] = config.get("architectures") or [""]
         return architecture.endswith(cls.record.head)
 
@@ -366,12 +365,12 @@ class LabelledTask(Task):
         return rows_of(self.labels, names)
 
     def _renames(self, names: list[str]) -> bool:
-        """Return whether the labels or their order differ from the labels of a checkpoint."""
+        """Return whether the labels or their order differ from the checkpoint labels."""
         return bool(self.labels) and not are_default_labels(names) and names != self.labels
 
 
 def default_problem(config: dict, given: Mapping) -> str:
-    """Return the problem type of a classifier whose config.json has no problem type.
+    """Return the problem type for a classifier whose config.json has no problem type.
 
     Args:
         config: Dict. Contents of config.json.

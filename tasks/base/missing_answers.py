@@ -33,7 +33,7 @@ def skips_missing(
         *columns: Names of the arguments that hold texts, a row of which belongs to one answer.
         one_for_all: Whether a single text in the first column belongs to every row of the others.
             Defaults to False: the method then has one answer for all of these rows.
-        beside: Name of an argument that may hold a list for each row, such as its labels.
+        beside: Argument name that may hold a list for each row, such as its labels.
 
     Example:
         >>> @skips_missing("texts")
@@ -125,7 +125,7 @@ def _has_text(value) -> bool:
 
 
 def _columns_in(read: Mapping[str, Any]) -> list[list]:
-    """Return the columns of all arguments, without single texts that belong to every row."""
+    """Return the columns for all arguments, without single texts that belong to every row."""
     parts = []
     for value in read.values():
         is_table = isinstance(value, Mapping)
@@ -146,7 +146,7 @@ def _rows_with_text(read: Mapping[str, Any]) -> np.ndarray | None:
 
 
 def _taken(value, kept: np.ndarray):
-    """Return the rows of an argument that are kept."""
+    """Return the rows in an argument that are kept."""
     if isinstance(value, Mapping):
         return {name: _taken(column, kept) for name, column in value.items()}
     if isinstance(value, tuple):

@@ -6,7 +6,7 @@ from encoder_zoo.common.lazy import array_ops
 
 
 def padded_columns(columns: dict[str, array_ops.RaggedTensor]) -> dict[str, array_ops.Tensor]:
-    """Return columns of answers, padded, and the number of answers of each text.
+    """Return columns of answers, padded, and the number of answers for each text.
 
     Args:
         columns: name and values, each ragged (N, None, ...).

@@ -1,4 +1,4 @@
-"""Base class of all tasks, which consist of a backbone, a head and a preprocessor."""
+"""Base class for all tasks, which consist of a backbone, a head and a preprocessor."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MAX_SHOWN = 10  # maximum number of labels in `repr`
 
 
 class TaskPresetArguments(BackbonePresetArguments, TokenizerPresetArguments, total=False):
-    """Keyword arguments of the backbone, the tokenizer and every preprocessor."""
+    """Keyword arguments for the backbone, the tokenizer and every preprocessor."""
 
     sequence_length: int | None
     preprocessor: Preprocessor | None
@@ -63,7 +63,7 @@ class TinyData(NamedTuple):
     """Arguments and data of a small task, for the checks of `encoder_zoo.testing`.
 
     Attributes:
-        arguments: Dict. Arguments of the task's constructor, in addition to `backbone` and
+        arguments: Dict. Arguments for the task's constructor, in addition to `backbone` and
             `preprocessor`.
         x: Raw inputs that contain the letters a to p.
         y: Labels, or None.
@@ -78,23 +78,23 @@ class TinyData(NamedTuple):
 
 
 class Task(TextModel, metaclass=NamesVariablesAlike):
-    """Base class of the tasks: a backbone, a head and a preprocessor for raw text.
+    """Base class for the tasks: a backbone, a head and a preprocessor for raw text.
 
     Args:
         backbone: A `Backbone`.
-        preprocessor: A `Preprocessor` of the task, or None. It converts raw inputs to the inputs of
-            the model. Without a preprocessor, `fit`, `evaluate` and `predict` only accept prepared
+        preprocessor: A `Preprocessor` of the task, or None. It converts raw inputs to the model
+            inputs. Without a preprocessor, `fit`, `evaluate` and `predict` only accept prepared
             inputs (`{"token_ids", ...}`). Defaults to None.
 
     Attributes:
-        record: A `TaskRecord`. Properties of the task that other modules read.
-        new_head: Tuple or None. Initial weights of a head that is missing in the checkpoint. The
+        record: A `TaskRecord`. Task properties that other modules read.
+        new_head: Optional tuple. Initial weights of a head that is missing in the checkpoint. The
             first answer sets it to None.
-        kept_weights: Dict of tensor names to arrays. Weights of the checkpoint for a head that
-            `fit` builds later.
+        kept_weights: Dict of tensor names to arrays. Checkpoint weights for a head that `fit`
+            builds later.
         weights_before_adapters: Dict of tensor names to arrays. The weights of the head and its
             pooler before `enable_lora` or `load_adapters`, named as in a file of adapters.
-        problem_type: String or None. The `problem_type` of config.json, for tasks that support
+        problem_type: Optional string. The `problem_type` of config.json, for tasks that support
             several problem types.
     """
 
@@ -130,7 +130,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @property
     def preprocessor(self) -> Preprocessor | None:
-        """The preprocessor that converts raw inputs to the inputs of the model, or None.
+        """The preprocessor that converts raw inputs to the model inputs, or None.
 
         It can be replaced by another preprocessor of the same class. The task copies the new
         preprocessor and sets the labels and lengths of the copy.
@@ -182,7 +182,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:
-        """Return the outputs of the backbone, which ignores the inputs it does not use."""
+        """Return the backbone outputs, which ignores the inputs it does not use."""
         if self.record.predicts_tokens and self.backbone.predicts_in_order:
             return {"predictions": self.backbone.predictions(inputs, training)}
         given = backbone_inputs(inputs)
@@ -201,7 +201,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
-        """Compute the outputs of the task from the outputs of the backbone."""
+        """Compute the task outputs from the backbone outputs."""
         raise NotImplementedError
 
     @classmethod
@@ -226,12 +226,12 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @property
     def head_record(self) -> Head:
-        """The record of the head that the backbone's family has for this task."""
+        """The head record that the backbone's family has for this task."""
         return self.head_of(self.backbone.family)
 
     @classmethod
     def least_weights(cls, config: dict) -> int:
-        """Return the number of parameters in the large matrices of the head in a configuration."""
+        """Return the number of parameters in the large matrices in the head in a configuration."""
         hidden, layers = config["backbone"]["config"]["hidden_dim"], config.get("dense") or ()
         widths = [hidden, *(layer["units"] for layer in layers)]
         of_classes = (1 if config.get("head") else hidden) * (config.get("num_classes") or 0)
@@ -261,9 +261,9 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return None
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
-        """Return the row of each label in the head of a checkpoint that has other labels.
+        """Return the row for each label in a checkpoint head that has other labels.
 
-        The row of a new label is None. The result is None if the checkpoint has all of the labels
+        The row for a new label is None. The result is None if the checkpoint has all of the labels
         or does not have any of them.
         """
         return None
@@ -283,7 +283,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @property
     def _answers(self) -> Answers:
-        """The text side of the answers, with the current settings and this task as the runner."""
+        """The text side for the answers, with the current settings and this task as the runner."""
         raise NotImplementedError
 
     def _predict_texts(self, x, batch_size: int, predict: Callable):
@@ -332,18 +332,18 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 the other formats, a folder for `ez.open_export` or the path of a single model file:
                 `....onnx`, `....tflite`, or `....xml` for OpenVINO, which stores the weights in a
                 `.bin` file next to it. Folders and files are written atomically.
-            format: String or None. One of "tf_saved_model", "onnx", "openvino" and "litert". A
+            format: Optional string. One of "tf_saved_model", "onnx", "openvino" and "litert". A
                 "tf_saved_model" requires the TensorFlow backend, takes raw text, returns answers,
                 and only needs TensorFlow to run. The other formats also support the PyTorch
                 backend. They take token ids and return the outputs of `predict`. A tokenizer.json
                 is written next to the file, so that the library `tokenizers` can compute the token
-                ids. Defaults to None, which selects the format by the suffix of the path: `.onnx`,
+                ids. Defaults to None, which selects the format by the path suffix: `.onnx`,
                 `.tflite` or `.xml`, and "tf_saved_model" for other paths.
-            **options: Options of the format. A "tf_saved_model" takes the arguments of the task's
+            **options: Options for the format. A "tf_saved_model" takes the arguments for the task's
                 `signatures`, such as `strategy` or `null_threshold`. A folder takes `dtype="int8"`,
                 which quantizes matrix products in ONNX and LiteRT, and `texts`, a sample of typical
                 inputs. The int8 outputs of the sample are compared with the float32 outputs (see
-                `agreement` of the opened export). A single file takes the options of the Keras
+                `agreement` of the opened export). A single file takes the options for the Keras
                 exporter, such as `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in
                 "litert".
 
@@ -386,8 +386,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 the ranges for each row. Defaults to None.
 
         Returns:
-            A task of the same class that shares the backbone of this task. It does not support
-            `fit` and `export`.
+            A task of the same class that shares the task's backbone. It does not support `fit` and
+            `export`.
 
         Raises:
             ValueError: If the engine does not support the backend, the task or `dtype`, if the task
@@ -440,7 +440,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             )
 
     def signatures(self, **options) -> dict[str, Callable]:
-        """Return the functions of an export, which convert raw text to answers.
+        """Return the export functions, which convert raw text to answers.
 
         Args:
             **options: Arguments of the task's text-level method. The export uses these values for
@@ -465,7 +465,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return self.backbone.input_ranges(length)
 
     def prepared_inputs(self) -> list[str]:
-        """Return the names of the model's inputs, which are int32 tensors of shape (B, ...) in an
+        """Return the names of the model inputs, which are int32 tensors of shape (B, ...) in an
         export.
         """
         segments = ["segment_ids"] if self.backbone.family.uses_segments else []
@@ -494,14 +494,13 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             source: String or path. A name of `list_presets()`, a folder in the format of Hugging
                 Face, KerasHub or Google's BERT code, `hf://organisation/name[@revision]`, or
                 `kaggle://...`.
-            **arguments: Keyword arguments of the task (`labels=[...]`), of its preprocessor
+            **arguments: Keyword arguments for the task (`labels=[...]`), of its preprocessor
                 (`sequence_length=128`) and of the backbone (`dropout=0.0`,
                 `dtype="mixed_bfloat16"`). `added_tokens` adds words or markers to the vocabulary
-                (see `BertTokenizer`). Their new embeddings are the mean of the other embeddings.
+                (see `BertTokenizer`). Their new embeddings are the mean over the other embeddings.
                 `preprocessor` replaces the preprocessor by another one of the same preset, or by
                 None for a task that only accepts prepared inputs. `verify`, `max_bytes` and
-                `allow_nonfinite` configure the checks of the files (see
-                `presets.opening.Safeguards`).
+                `allow_nonfinite` configure the file checks (see `presets.opening.Safeguards`).
 
         Raises:
             ValueError: If the preset does not exist or its files do not match.
@@ -555,7 +554,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """Save the backbone, head, tokenizer and settings to a folder that other libraries can
         load.
 
-        A folder in the Hugging Face format can be loaded by the transformers class of the same
+        A folder in the Hugging Face format can be loaded by the transformers class for the same
         task, and a folder in the KerasHub format by KerasHub. Both compute the same outputs. The
         folder is replaced atomically, so an error does not change it. Low-rank updates are merged
         into the weights. Frozen layers and the arguments of `compile` are not saved. Use
@@ -564,8 +563,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         Args:
             directory: String or path. Folder to write or replace. Unrelated files in the folder are
                 kept.
-            dtype: String or None. Data type of the saved weights: "float32", "float16" or
-                "bfloat16". Defaults to None, which keeps the data type of each weight.
+            dtype: Optional string. Data type for the saved weights: "float32", "float16" or
+                "bfloat16". Defaults to None, which keeps each weight's data type.
             format: String. "huggingface", or "keras_hub" for a folder that the corresponding class
                 of `keras_hub.models` can load. KerasHub pads every batch to `sequence_length` and
                 computes other token ids for texts that change under case folding, such as "ß" to
@@ -593,17 +592,17 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """Upload the task to a repository of the Hugging Face hub. Missing repositories are
         created.
 
-        All files are uploaded in one commit and replace the files of an earlier preset. Other files
-        and a model card written by a user are kept. The environment variables `HF_ENDPOINT` and
-        `HF_TOKEN` apply.
+        All files are uploaded in one commit and replace the files from an earlier preset. Other
+        files and a model card written by a user are kept. The environment variables `HF_ENDPOINT`
+        and `HF_TOKEN` apply.
 
         Args:
-            repository: String. Name of the repository, 'user/name' or 'organisation/name'.
-            private: Boolean or None. Whether a new repository is private. Defaults to None, which
+            repository: String. Repository name, 'user/name' or 'organisation/name'.
+            private: Optional boolean. Whether a new repository is private. Defaults to None, which
                 uses the default of the owner.
-            token: String or None. Access token with write permission. Defaults to None, which uses
+            token: Optional string. Access token with write permission. Defaults to None, which uses
                 `HF_TOKEN` or the token of `hf auth login`.
-            commit_message: String. Message of the commit. Defaults to "Upload with encoder_zoo".
+            commit_message: String. Commit message. Defaults to "Upload with encoder_zoo".
             **options: Options of `save_to_preset`, such as `dtype="bfloat16"`.
 
         Returns:
@@ -659,9 +658,9 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     def load_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Load low-rank updates, and the weights saved with them, from files of peft.
 
-        The files replace the current updates of the model, like the active adapter of peft. Weights
-        that are missing in the files are reset to their values before `enable_lora` and
-        `load_adapters`. If an error occurs, the model is not changed.
+        The files replace the model's current updates, like the active adapter of peft. Weights that
+        are missing in the files are reset to their values before `enable_lora` and `load_adapters`.
+        If an error occurs, the model is not changed.
 
         Args:
             folder: String or path. Folder with `adapter_config.json` and

@@ -2,7 +2,7 @@
 
 Losses for embeddings expect `y_pred` with shape (B, 1 + K, D). Each of the B rows contains the
 vectors of 1 + K texts, and the first text is compared with the K other texts. Depending on the
-loss, `y_true` contains text ids, scores of pairs, or the scores or vectors of a teacher.
+loss, `y_true` contains text ids, scores of pairs, or the scores or vectors from a teacher.
 """
 
 from encoder_zoo.tasks.losses.contrastive import Contrastive as Contrastive

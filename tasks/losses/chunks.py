@@ -1,6 +1,6 @@
-"""Compute the gradients of a large batch with the memory of a small batch.
+"""Compute the gradients for a large batch with the memory of a small batch.
 
-Comment letters: B batch, P parts, S rows of a part.
+Comment letters: B batch, P parts, S rows in a part.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def recomputed_in_chunks(
         call: Function of inputs and `training`. It computes a float32 vector for each row,
             independent of the other rows.
         inputs: Dictionary of tensors of shape (B, ...). "padding_mask", (B, L), is optional.
-        chunk_size: Integer. Maximum number of rows in a chunk.
+        chunk_size: Integer. Maximum number of rows per chunk.
 
     Returns:
         Float32 tensor of shape (B, ...).
@@ -120,14 +120,14 @@ def _divide_inputs(inputs: Mapping, count, number, order=None) -> dict:
 
 
 def _random_states(model: keras.Model) -> list[keras.Variable]:
-    """Return the states of all random generators in the layers of a model."""
+    """Return the states for all random generators in the model layers."""
     generators = (getattr(layer, "seed_generator", None) for layer in layers_in(model))
     states = [g.state for g in generators if isinstance(g, keras.random.SeedGenerator)]
     return list({id(state): state for state in states}.values())
 
 
 def _scan_chunks(run: Callable, parts: dict, states: list, learning: list) -> tuple:
-    """Compute the vectors of all chunks (P, S, ...) and the last states on JAX or PyTorch."""
+    """Compute the vectors for all chunks (P, S, ...) and the last states on JAX or PyTorch."""
     again = keras.remat(run)
 
     def step(states, part):
@@ -144,7 +144,7 @@ ONE_BY_ONE = {"parallel_iterations": 1}
 
 
 def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> tuple:
-    """Compute the vectors of all chunks (P, S, ...) and the last states on TensorFlow."""
+    """Compute the vectors for all chunks (P, S, ...) and the last states on TensorFlow."""
     number = _number(parts)
 
     @tf.custom_gradient
@@ -169,14 +169,14 @@ def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> t
 
 
 def _gradients(run: Callable, parts: dict, states: list, learning: list, upstream) -> list:
-    """Compute the gradients of the weights, summed over all chunks. Unused weights have None.
+    """Compute the gradients for the weights, summed over all chunks. Unused weights have None.
 
     Args:
         run: Function, see `recomputed_in_chunks`.
         parts: Dictionary of tensors of shape (P, S, ...).
         states: List of the states of random generators before the first chunk.
         learning: List of weight values.
-        upstream: Tensor of shape (P, S, ...). The gradient of the vectors.
+        upstream: Tensor of shape (P, S, ...). The gradient for the vectors.
     """
     number, used = _number(parts), set()
 

@@ -15,21 +15,21 @@ from encoder_zoo.tasks.losses.vectors import Distance, distances, reshape_scores
 class Contrastive(ConfigFromSignature, keras.losses.Loss):
     """Contrastive loss for positive and negative pairs.
 
-    The loss of a positive pair is half of its squared distance. The loss of a negative pair is half
-    of the square of `margin - distance`, or 0 if the distance is larger than the margin.
+    The loss for a positive pair is half of its squared distance. The loss for a negative pair is
+    half of the square of `margin - distance`, or 0 if the distance is larger than the margin.
 
     Args:
         margin: Positive float. Negative pairs with a larger distance have no loss. Defaults to 0.5.
         distance: String, "cosine" or "euclidean". Defaults to "cosine".
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: Tensor of shape (B,) or (B, K). 1 for positive pairs, 0 for negative pairs.
-        y_pred: Tensor of shape (B, 1 + K, D). The first text of a row forms a pair with each other
+        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row forms a pair with each other
             text.
 
     Returns:
-        Tensor of shape (B,). The mean loss over the pairs of each row.
+        Tensor of shape (B,). The mean loss over the pairs in each row.
 
     Raises:
         ValueError: If `y_true` or `y_pred` has another shape.
@@ -69,7 +69,7 @@ class OnlineContrastive(Contrastive):
     Hard positive pairs have a larger distance than the closest negative pair. Hard negative pairs
     have a smaller distance than the farthest positive pair. If the batch has fewer than two pairs
     of one kind, the mean distance of the other kind is used as the limit. With `tf.distribute`, the
-    pairs of all replicas are compared. The arguments are the same as for `Contrastive`.
+    pairs from all replicas are compared. The arguments are the same as for `Contrastive`.
 
     Returns:
         Tensor of shape (B,) with the same value for each row.

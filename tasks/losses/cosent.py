@@ -1,4 +1,4 @@
-"""Losses that rank the pairs of a batch by their scores.
+"""Losses that rank the pairs in a batch by their scores.
 
 Comment letters: B batch, K other texts in a row, P pairs on all replicas, D width.
 """
@@ -25,11 +25,11 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
 
     Args:
         scale: Positive float. Multiplier for the similarities. Defaults to 20.0.
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: Tensor of shape (B,) or (B, K). Scores of pairs. Only their order is used.
-        y_pred: Tensor of shape (B, 1 + K, D). The first text of a row forms a pair with each other
+        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row forms a pair with each other
             text.
 
     Returns:

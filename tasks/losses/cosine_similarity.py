@@ -15,15 +15,15 @@ class CosineSimilarity(ConfigFromSignature, keras.losses.Loss):
     """Squared difference between the cosine similarities of pairs and their scores.
 
     Args:
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: Tensor of shape (B,) or (B, K). Scores of pairs, from -1 to 1.
-        y_pred: Tensor of shape (B, 1 + K, D). The first text of a row forms a pair with each other
+        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row forms a pair with each other
             text.
 
     Returns:
-        Tensor of shape (B,). The mean loss over the pairs of each row.
+        Tensor of shape (B,). The mean loss over the pairs in each row.
 
     Source: Reimers and Gurevych 2019, Sentence-BERT, section 3, regression objective.
 

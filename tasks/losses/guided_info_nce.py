@@ -24,19 +24,19 @@ from encoder_zoo.tasks.losses.vectors import check_rows, unit_vectors
 class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
     """InfoNCE without candidates that a guide model considers more similar than the positive.
 
-    The candidates are the positives and negatives of all rows. The queries of all rows are
-    additional candidates for a query, and the positives of all rows are additional candidates for a
+    The candidates are the positives and negatives in all rows. The queries in all rows are
+    additional candidates for a query, and the positives in all rows are additional candidates for a
     positive. All candidates are compared in a single softmax. The similarity is the cosine
     similarity.
 
     Args:
         scale: Positive float. Multiplier for the similarities, 1 / temperature. Defaults to 100.0.
         margin: Non-negative float. A candidate is used if its similarity in the guide model is at
-            most the similarity of the positive minus the margin. Defaults to 0.0.
-        **kwargs: Arguments of `keras.losses.Loss`.
+            most the positive's similarity minus the margin. Defaults to 0.0.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B, 1 + K, G). The vectors of the guide model for the same texts.
+        y_true: Tensor of shape (B, 1 + K, G). The guide model vectors for the same texts.
         y_pred: Tensor of shape (B, 1 + K, D).
 
     Returns:
@@ -80,7 +80,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
 
 
 def _scores(x, all_x, first):
-    """Compute the scores of all candidates, and find the texts that belong to the row itself.
+    """Compute the scores for all candidates, and find the texts that belong to the row itself.
 
     Args:
         x: Tensor of shape (B, 1 + K, D).

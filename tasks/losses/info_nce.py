@@ -20,7 +20,7 @@ from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, differ, nor
 class InfoNCE(ConfigFromSignature, keras.losses.Loss):
     """Cross-entropy of the positive of each query among all documents in the batch.
 
-    The documents are the positives and hard negatives of all rows. Relevant documents are not used
+    The documents are the positives and hard negatives in all rows. Relevant documents are not used
     as negatives: documents that are equal to the query or positive of the row, and positives of
     rows with the same query. With `tf.distribute`, the documents include all replicas. A batch with
     a single pair has no negatives, and its loss is 0.
@@ -31,13 +31,13 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         symmetric: Boolean. Whether to average this loss and the loss from positives to queries.
             Defaults to False.
         margin: Non-negative float. Negatives are excluded if their similarity is higher than the
-            similarity of the positive minus the margin, because they could be relevant. Defaults to
+            positive's similarity minus the margin, because they could be relevant. Defaults to
             None, which disables this filter.
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: Integer tensor of shape (B, 1 + K). Text ids, which are equal for equal texts.
-        y_pred: Tensor of shape (B, 1 + K, D). The vectors of a query, its positive and optional
+        y_pred: Tensor of shape (B, 1 + K, D). The vectors for a query, its positive and optional
             negatives.
 
     Returns:
@@ -102,16 +102,16 @@ def concatenate_columns(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def own_columns(scores, first) -> keras.KerasTensor:
-    """Create a boolean mask (B, M) for the positive of each row, with rows counted from `first`."""
+    """Create a boolean mask (B, M) for the positive in each row, with rows counted from `first`."""
     rows, columns = ops.shape(scores)
     own = ops.cast(first, "int32") + ops.arange(rows, dtype="int32")
     return own[:, None] == ops.arange(columns, dtype="int32")[None]
 
 
 def positives_mask(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> keras.KerasTensor:
-    """Find the candidates that are positives of each row, a boolean tensor (B, K * N).
+    """Find the candidates that are positives for each row, a boolean tensor (B, K * N).
 
-    A candidate is a positive if it equals the query of the row, or the positive of a row with the
+    A candidate is a positive if it equals the query of the row, or the positive in a row with the
     same query.
 
     Args:
@@ -135,8 +135,8 @@ def negative_log_likelihood(logits, own, excluded, rows=None) -> keras.KerasTens
 
     Args:
         logits: Tensor of shape (B, M). M is a multiple of the number of rows on all replicas, and
-            the rows of a column are adjacent.
-        own: Boolean tensor of shape (B, M). True at the positive of each row.
+            the rows in a column are adjacent.
+        own: Boolean tensor of shape (B, M). True at the positive in each row.
         excluded: Boolean tensor of shape (B, M). Candidates to ignore, except for the positive.
         rows: Boolean tensor of shape (B,). False for padding rows, whose candidates are ignored.
             Defaults to None, all rows.

@@ -14,21 +14,21 @@ from encoder_zoo.tasks.losses.vectors import unit_vectors
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Matryoshka(ConfigFromSignature, keras.losses.Loss):
-    """Weighted sum of a loss for embeddings that are truncated to several dimensions.
+    """Weighted loss for embeddings that are truncated to several dimensions.
 
     A model that was trained with this loss supports `embed(..., dim=128)`. Truncated embeddings are
     normalized.
 
     Args:
-        loss: A loss from `encoder_zoo.losses` that compares the texts of a batch.
+        loss: A loss from `encoder_zoo.losses` that compares the texts in a batch.
         dims: List of integers. The numbers of dimensions, for example [384, 128, 64]. The first one
-            should be the width of the model.
-        weights: List of floats. The weight of the loss for each number of dimensions. Defaults to
-            None, which means 1 for all of them.
-        **kwargs: Arguments of `keras.losses.Loss`.
+            should be the model width.
+        weights: List of floats. The loss weight for each number of dimensions. Defaults to None,
+            which means 1 for all of them.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: The targets of the loss.
+        y_true: The loss targets.
         y_pred: Tensor of shape (B, 1 + K, D). D must not be smaller than the largest of `dims`.
 
     Returns:
@@ -36,7 +36,7 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
 
     Raises:
         ValueError: If `dims` is empty, contains values that are not positive integers, or exceeds
-            the width of the vectors, or if `weights` has another length.
+            the vector width, or if `weights` has another length.
 
     Source: Kusupati et al. 2022, Matryoshka Representation Learning, equation 1.
 

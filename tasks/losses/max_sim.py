@@ -169,7 +169,7 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
         query_length: Positive integer. Maximum number of query tokens, which saves memory if
             documents are longer. Defaults to None, which means no limit.
         mean: Boolean. Whether to divide a score by the number of query tokens. Defaults to False.
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
     """
 
     @validate_arguments
@@ -206,7 +206,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
     """Cross-entropy of the positive of each query among all documents, for token vectors.
 
     This loss is `InfoNCE` with the MaxSim score. The documents are the positives and hard negatives
-    of all rows, except for documents that are known to be relevant. With `tf.distribute`, the
+    in all rows, except for documents that are known to be relevant. With `tf.distribute`, the
     documents include all replicas.
 
     Args:
@@ -215,11 +215,11 @@ class MaxSimInfoNCE(_MaxSimLoss):
             documents are longer. Defaults to None, which means no limit.
         mean: Boolean. Whether to divide a score by the number of query tokens, as in BGE-M3.
             Defaults to False.
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: Integer tensor of shape (B, 1 + K). Text ids, which are equal for equal texts.
-        y_pred: Tensor of shape (B, 1 + K, L, D). The token vectors of each text. Zero vectors are
+        y_pred: Tensor of shape (B, 1 + K, L, D). The token vectors for each text. Zero vectors are
             ignored.
 
     Returns:
@@ -269,12 +269,12 @@ class MaxSimInfoNCE(_MaxSimLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaxSimDistillation(_MaxSimLoss):
-    """KL divergence between the scores of a student and a teacher, for token vectors.
+    """KL divergence between the scores from a student and a teacher, for token vectors.
 
     Args:
         temperature: Float. Both scores are divided by this value, and the divergence is multiplied
             by its square. Defaults to 1.0.
-        min_max: Boolean. Whether to scale the scores of each row to the range from 0 to 1, for the
+        min_max: Boolean. Whether to scale the scores in each row to the range from 0 to 1, for the
             student and for the teacher. JaColBERTv2.5 does this, because MaxSim is a sum over query
             tokens and has another range than the scores of a cross-encoder. `ScoreDistillation`
             does not scale scores by default. Defaults to True.
@@ -282,11 +282,11 @@ class MaxSimDistillation(_MaxSimLoss):
             documents are longer. Defaults to None, which means no limit.
         mean: Boolean. Whether to divide a score by the number of query tokens, as in BGE-M3.
             Defaults to False.
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B, K). The scores of the teacher.
-        y_pred: Tensor of shape (B, 1 + K, L, D). The token vectors of a query and of two or more
+        y_true: Tensor of shape (B, K). The teacher scores.
+        y_pred: Tensor of shape (B, 1 + K, L, D). The token vectors for a query and of two or more
             documents. Zero vectors are ignored.
 
     Returns:

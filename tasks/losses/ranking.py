@@ -1,6 +1,6 @@
-"""Listwise losses, which compare the order of the outputs for the texts of a query.
+"""Listwise losses, which compare the output order for the texts for a query.
 
-Comment letters: B batch, K texts of a query.
+Comment letters: B batch, K texts per query.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RankingLoss(ConfigFromSignature, keras.losses.Loss):
         return self.compute_list_losses(y_true, ops.where(present, y_pred, MASKED_LOGIT), present)
 
     def compute_list_losses(self, scores, logits, present):
-        """Compute the loss of each list, (B,).
+        """Compute the loss for each list, (B,).
 
         Args:
             scores: Tensor of shape (B, K). Minus infinity for padding.

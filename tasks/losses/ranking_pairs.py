@@ -1,6 +1,6 @@
-"""Pairwise losses, which compare the outputs for every two texts of a query.
+"""Pairwise losses, which compare the outputs for every two texts for a query.
 
-Comment letters: B batch, K texts of a query.
+Comment letters: B batch, K texts per query.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MU = 10.0  # the value in section 6.3 of the LambdaLoss paper
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class RankNet(RankingLoss):
-    """Cross-entropy of the order of two texts, in bits, averaged over the pairs of a list.
+    """Cross-entropy of the order of two texts, in bits, averaged over the pairs in a list.
 
     Pairs with equal scores are ignored.
 
@@ -42,12 +42,12 @@ class RankNet(RankingLoss):
         return self.compute_pair_losses(scores, logits, counts)
 
     def compute_pair_losses(self, scores, logits, counts, weights=1.0):
-        """Compute the mean loss over the pairs of each list, (B,).
+        """Compute the mean loss over the pairs in each list, (B,).
 
         Args:
             scores, logits: Tensors of shape (B, K).
-            counts: Tensor of shape (B, K, K). 1 if the first text of a pair is better, else 0.
-            weights: Tensor of shape (B, K, K), or a float. Weights of the pairs. Defaults to 1.0.
+            counts: Tensor of shape (B, K, K). 1 if the first text in a pair is better, else 0.
+            weights: Tensor of shape (B, K, K), or a float. Pair weights. Defaults to 1.0.
         """
         bits = ops.softplus(logits[:, None] - logits[:, :, None]) / math.log(2)
         total = ops.sum(counts * weights * bits, axis=(1, 2))

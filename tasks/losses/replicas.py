@@ -1,4 +1,4 @@
-"""Collect the rows of a batch from all replicas, and know which rows are padding.
+"""Collect the rows in a batch from all replicas, and know which rows are padding.
 
 With `tf.distribute`, every replica has a part of the rows. With `keras.distribution`, a batch is a
 single array. It can contain padding rows, so that it can be split evenly across devices.
@@ -64,7 +64,7 @@ def leaves_out_rows(method: Callable) -> Callable:
 def gather_replicas(*values: keras.KerasTensor) -> tuple:
     """Collect tensors from all replicas, and return the index of the first row on this replica.
 
-    The gradients of all replicas are propagated to the rows of each replica. For this reason,
+    The gradients from all replicas are propagated to the rows on each replica. For this reason,
     losses that are summed over replicas have the same gradients as on a single device. The number
     of rows can differ between replicas.
 
@@ -72,7 +72,7 @@ def gather_replicas(*values: keras.KerasTensor) -> tuple:
         *values: Tensors of shape (B, ...).
 
     Returns:
-        Tensors of shape (N, ...) in the order of the replicas, followed by the index.
+        Tensors of shape (N, ...) in the replica order, followed by the index.
 
     Example:
         >>> gather_replicas(keras.ops.ones((2,)))[1]

@@ -1,4 +1,4 @@
-"""Losses for a student model that learns the scores of a teacher model.
+"""Losses for a student model that learns the scores from a teacher model.
 
 Comment letters: B batch, K other texts in a row, D width.
 """
@@ -24,21 +24,20 @@ from encoder_zoo.tasks.losses.vectors import (
 class MarginMSE(ConfigFromSignature, keras.losses.Loss):
     """Squared difference between the margins of a student and a teacher.
 
-    A margin is the score of the positive minus the score of a negative.
+    A margin is the positive score minus the negative's score.
 
     Args:
-        similarity: String, "dot" or "cosine". The score of the student. Defaults to "dot".
-        **kwargs: Arguments of `keras.losses.Loss`.
+        similarity: String, "dot" or "cosine". The student's score. Defaults to "dot".
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B, K). The scores of the teacher, where the first score belongs to
-            the positive. With a single negative, the shape can also be (B,), the margins of the
-            teacher.
-        y_pred: Tensor of shape (B, 1 + K, D). The vectors of a query, its positive and its
+        y_true: Tensor of shape (B, K). The teacher scores, where the first score belongs to the
+            positive. With a single negative, the shape can also be (B,), the teacher's margins.
+        y_pred: Tensor of shape (B, 1 + K, D). The vectors for a query, its positive and its
             negatives.
 
     Returns:
-        Tensor of shape (B,). The mean loss over the negatives of each row.
+        Tensor of shape (B,). The mean loss over the negatives in each row.
 
     Raises:
         ValueError: If `y_true` or `y_pred` has another shape.
@@ -69,22 +68,22 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
-    """KL divergence between the scores of a student and a teacher.
+    """KL divergence between the scores from a student and a teacher.
 
-    A softmax over the K documents of a row converts scores to probabilities.
+    A softmax over the K documents in a row converts scores to probabilities.
 
     Args:
         temperature: Float. Both scores are divided by this value, and the divergence is multiplied
             by its square. Defaults to 1.0.
-        similarity: String, "dot" or "cosine". The score of the student. Defaults to "dot".
-        min_max: Boolean. Whether to scale the scores of each row to the range from 0 to 1, for the
+        similarity: String, "dot" or "cosine". The student's score. Defaults to "dot".
+        min_max: Boolean. Whether to scale the scores in each row to the range from 0 to 1, for the
             student and for the teacher. `MaxSimDistillation` does this by default, as in
             JaColBERTv2.5. Defaults to False, as in Hinton et al.
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B, K). The scores of the teacher.
-        y_pred: Tensor of shape (B, 1 + K, D). The vectors of a query and of two or more documents.
+        y_true: Tensor of shape (B, K). The teacher scores.
+        y_pred: Tensor of shape (B, 1 + K, D). The vectors for a query and of two or more documents.
 
     Returns:
         Tensor of shape (B,).
@@ -128,13 +127,13 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
 def divergence(
     student: keras.KerasTensor, teacher: keras.KerasTensor, temperature: float, min_max: bool
 ) -> keras.KerasTensor:
-    """Compute the KL divergence between the scores of a student and a teacher, (B,).
+    """Compute the KL divergence between the scores from a student and a teacher, (B,).
 
     Args:
         student, teacher: Tensors of shape (B, K). A softmax over K converts them to probabilities.
         temperature: Float. Both scores are divided by this value, and the divergence is multiplied
             by its square.
-        min_max: Boolean. Whether to scale the scores of each row to the range from 0 to 1.
+        min_max: Boolean. Whether to scale the scores in each row to the range from 0 to 1.
     """
     student, teacher = (
         ops.log_softmax((_min_max(scores) if min_max else scores) / temperature)
@@ -154,6 +153,6 @@ def _margins(scores):
 
 
 def _min_max(scores):
-    """Scale the scores of each row (B, K) to the range from 0 to 1. Equal scores become 0."""
+    """Scale the scores in each row (B, K) to the range from 0 to 1. Equal scores become 0."""
     least = ops.min(scores, axis=-1, keepdims=True)
     return (scores - least) / ops.maximum(ops.max(scores, axis=-1, keepdims=True) - least, 1e-8)

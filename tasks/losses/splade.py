@@ -29,17 +29,17 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
     values. With `tf.distribute`, the mean includes all replicas.
 
     Args:
-        loss: A loss from `encoder_zoo.losses` that compares the texts of a batch. Defaults to None,
+        loss: A loss from `encoder_zoo.losses` that compares the texts in a batch. Defaults to None,
             which means `InfoNCE(scale=1.0, similarity="dot")`.
         query_weight: Non-negative float. Weight of the FLOPS of queries, the first texts. Defaults
             to 5e-5.
         document_weight: Non-negative float. Weight of the FLOPS of documents, all other texts.
             Defaults to 1e-3.
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: The targets of the loss.
-        y_pred: Tensor of shape (B, 1 + K, V). The term weights of the texts.
+        y_true: The loss targets.
+        y_pred: Tensor of shape (B, 1 + K, V). The term weights for the texts.
 
     Returns:
         Tensor of shape (B,).

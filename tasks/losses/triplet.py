@@ -16,19 +16,19 @@ class Triplet(ConfigFromSignature, keras.losses.Loss):
     """Triplet loss, where the positive should be closer to the anchor than the negatives.
 
     Args:
-        margin: Positive float. The minimum difference between the distance of a negative and the
-            distance of the positive. Defaults to 5.0.
+        margin: Positive float. The minimum difference between the negative's distance and the
+            positive's distance. Defaults to 5.0.
         distance: String, "euclidean" or "cosine". The cosine distance is between 0 and 2, so it
             needs a smaller margin. Defaults to "euclidean".
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: Ignored.
-        y_pred: Tensor of shape (B, 1 + K, D). The vectors of an anchor, a positive and its
+        y_pred: Tensor of shape (B, 1 + K, D). The vectors for an anchor, a positive and its
             negatives.
 
     Returns:
-        Tensor of shape (B,). The mean loss over the negatives of each row.
+        Tensor of shape (B,). The mean loss over the negatives in each row.
 
     Raises:
         ValueError: If `y_pred` has another shape.

@@ -1,4 +1,4 @@
-"""Loss for a student model that learns the vectors of a teacher model.
+"""Loss for a student model that learns the vectors from a teacher model.
 
 Comment letters: B batch, K other texts in a row, D width.
 """
@@ -24,16 +24,16 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
     Args:
         distance: String. "cosine" is 1 minus the cosine similarity, and "mse" is the mean squared
             error. Defaults to "cosine".
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B, 1 + K, D) with the teacher vector of every text, or of shape (B,
-            D) with a common vector for all texts in a row, for example for a sentence and its
+        y_true: Tensor of shape (B, 1 + K, D) with the teacher vector for every text, or of shape
+            (B, D) with a common vector for all texts in a row, for example for a sentence and its
             translations.
         y_pred: Tensor of shape (B, 1 + K, D), or (B, D) for a single text.
 
     Returns:
-        Tensor of shape (B,). The mean loss over the texts of each row.
+        Tensor of shape (B,). The mean loss over the texts in each row.
 
     Raises:
         ValueError: If `y_true` or `y_pred` has another shape.

@@ -1,4 +1,4 @@
-"""Similarities and distances between the texts of a row, and shape checks for losses.
+"""Similarities and distances between the texts in a row, and shape checks for losses.
 
 Comment letters: B batch, K other texts, D width.
 """
@@ -34,7 +34,7 @@ def normalized_for(x: keras.KerasTensor, similarity: Similarity) -> keras.KerasT
 
 
 def similarities(y_pred: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
-    """Compute the similarity of the first text of each row to its other texts, (B, K).
+    """Compute the similarity of the first text in each row to its other texts, (B, K).
 
     Args:
         y_pred: Tensor of shape (B, 1 + K, D).
@@ -50,7 +50,7 @@ def similarities(y_pred: keras.KerasTensor, similarity: Similarity) -> keras.Ker
 
 
 def distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.KerasTensor:
-    """Compute the distance of the first text of each row to its other texts, (B, K).
+    """Compute the distance of the first text in each row to its other texts, (B, K).
 
     Args:
         y_pred: Tensor of shape (B, 1 + K, D).
@@ -70,7 +70,7 @@ def distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.KerasTenso
 
 
 def check_rows(loss: keras.losses.Loss, y_pred, least: int, texts: str) -> None:
-    """Check the shape of the outputs and the number of texts in a row.
+    """Check the output shape and the number of texts in a row.
 
     Args:
         loss: The loss, whose name is used in the error message.

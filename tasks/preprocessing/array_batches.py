@@ -67,7 +67,7 @@ class ArrayBatches(keras.utils.PyDataset):
         return ArrayBatches(self._make, self._numbers[count:])
 
     def map(self, function: Callable) -> ArrayBatches:
-        """Return what a function makes of each batch; the parts of a tuple are its arguments."""
+        """Return what a function makes of each batch; the parts in a tuple are its arguments."""
 
         def make(number: int):
             batch = self._make(number)

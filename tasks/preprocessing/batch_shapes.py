@@ -3,7 +3,7 @@
 A batch with fewer examples is filled with copies of its last example. The input `REAL_ROWS` marks
 the rows that are examples. Losses and metrics ignore the other rows (see `training.graphs`).
 
-Comment letters: N examples, B rows of a batch.
+Comment letters: N examples, B rows in a batch.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def filled_batch(collate: Callable, examples: dict, seed, rows, multiple: int | 
         collate: Function that makes a batch of examples, called with `(examples, seed)`.
         examples: Dict. One or more encoded examples.
         seed: Integer tensor of shape (2,).
-        rows: Positive integer. Number of rows of the batch. If there are more examples, it is
+        rows: Positive integer. Number of rows in the batch. If there are more examples, it is
             rounded up to a multiple of 8.
-        multiple: Positive integer or None. Factor of the number of rows. If None, the batch is not
+        multiple: Optional positive integer. Factor of the number of rows. If None, the batch is not
             filled.
     """
     if multiple is None:
@@ -93,7 +93,7 @@ def mark(batch, count):
 
 
 def real_examples(*batch):
-    """Remove the rows of a batch that are only filling."""
+    """Remove the rows in a batch that are only filling."""
     marks = batch[0].get(REAL_ROWS) if isinstance(batch[0], dict) else None
     if marks is not None:
         inputs = {name: v for name, v in batch[0].items() if name != PACKED_TOKENS}
@@ -111,7 +111,7 @@ def pack_examples(lengths: np.ndarray, capacity: int) -> array_ops.RaggedTensor:
     examples first, this is the best-fit heuristic for bin packing.
 
     Args:
-        lengths: Integer array of shape (N,). Number of tokens of every example in descending order.
+        lengths: Integer array of shape (N,). Number of tokens in every example in descending order.
             Each is at most the capacity.
         capacity: Positive integer. Number of tokens of a sequence.
 
@@ -151,7 +151,7 @@ def packed_epoch_order(
     """Return a random order of packed sequences, with randomly chosen examples in each sequence.
 
     Args:
-        lengths: Integer tensor of shape (N,). Number of tokens of every example.
+        lengths: Integer tensor of shape (N,). Number of tokens in every example.
         plan: Ragged tensor of shape (R, None), from `pack_examples` with the sorted lengths.
         seed: Integer tensor of shape (2,). The same seed gives the same order.
 
@@ -171,7 +171,7 @@ def packed_epoch_order(
 
 
 SAMPLE = 1000  # number of lengths from which the number of sequences is estimated
-SPARE = 1.1  # sequences of a batch, relative to the average number that it needs
+SPARE = 1.1  # sequences in a batch, relative to the average number that it needs
 WORTHWHILE = 0.75  # maximum number of sequences for packing, relative to B
 
 
@@ -184,7 +184,7 @@ def choose_sequence_counts(
     B.
 
     Args:
-        lengths: Integer array of shape (N,). Number of tokens of the examples.
+        lengths: Integer array of shape (N,). Number of tokens in the examples.
         length: Positive integer. Length L.
         batch_size: Positive integer. Batch size B.
 
@@ -251,7 +251,7 @@ def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[
     seconds to compile.
 
     Args:
-        longest: Positive integer. Number of tokens of the longest example.
+        longest: Positive integer. Number of tokens in the longest example.
         known: Tuple of integers or None. Lengths with compiled programs, which are kept. Defaults
             to None.
 
@@ -298,8 +298,8 @@ def with_candidates(
     """Combine examples of single texts into rows with one first text and further texts.
 
     Args:
-        examples: Dict. Encoded examples of all texts.
-        firsts: Integer tensor of shape (N,). Index of the first text of each row.
+        examples: Dict. Encoded examples for all texts.
+        firsts: Integer tensor of shape (N,). Index of the first text in each row.
         others: Ragged integer tensor of shape (N, None). Indices of the further texts, whose
             examples are named "candidate_...".
     """
@@ -313,8 +313,7 @@ def with_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> d
 
     Args:
         ranges: Dict. Ranges of the inputs of one text (see `Task.input_ranges`).
-        names: Names of the inputs that further texts also have. Defaults to None, which means all
-            inputs.
+        names: Input names that further texts also have. Defaults to None, which means all inputs.
 
     Example:
         >>> with_candidate_ranges({"token_ids": (0, 9), "segment_ids": (0, 1)}, ["token_ids"])
@@ -335,15 +334,15 @@ def pad_candidates(
 
     Args:
         pad: Function of the preprocessor that pads examples of single texts.
-        examples: Dict. Encoded examples: "token_ids" and "first_length" of the first text of each
+        examples: Dict. Encoded examples: "token_ids" and "first_length" of the first text in each
             row, and the same names with the prefix "candidate_" for the other texts, ragged (N,
             None, ...).
-        pad_token_id: Integer. Token id of the columns without a text.
+        pad_token_id: Integer. Token id for the columns without a text.
         bucketed: See `Preprocessor.collate`.
 
     Returns:
         Dict of inputs (N, L), and inputs (N, K - 1, L) with the prefix "candidate_". The padding
-        mask of a column without a text has one token.
+        mask for a column without a text has one token.
     """
     others = examples[CANDIDATE + "token_ids"]
     both = {
@@ -357,7 +356,7 @@ def pad_candidates(
         inputs[name] = values[:count]
         ragged = others.with_values(values[count:])
         inputs[CANDIDATE + name] = ragged.to_tensor(array_ops.cast(empty, values.dtype))
-    # The first token of every column is unmasked, because attention without tokens returns NaN.
+    # The first token in every column is unmasked, because attention without tokens returns NaN.
     first = array_ops.range(array_ops.shape(inputs["token_ids"])[1]) == 0
     inputs[CANDIDATE + "padding_mask"] |= first
     return inputs

@@ -1,4 +1,4 @@
-"""Batches of examples of similar length, padded to the longest of the batch.
+"""Batches of examples of similar length, padded to the longest in the batch.
 
 Comment letters: N examples, B batch.
 """
@@ -63,7 +63,7 @@ def epochs_of_arrays(
     numbers: tuple,
     mixed: bool = False,
 ) -> ArrayBatches:
-    """Return the batches of all epochs that are not done.
+    """Return the batches for all epochs that are not done.
 
     Args:
         collate, examples: See `array_batches`.
@@ -95,7 +95,7 @@ def epochs_of_arrays(
 
 
 def example_lengths(examples: dict) -> array_ops.Tensor:
-    """Return the number of tokens of every example (N,), int64, summed over its texts.
+    """Return the number of tokens in every example (N,), int64, summed over its texts.
 
     Prepared examples have one length, which includes their padding.
 
@@ -129,7 +129,7 @@ def epoch_order(
     Batches in this order need little padding.
 
     Args:
-        lengths: Integer tensor of shape (N,). Number of tokens of every example.
+        lengths: Integer tensor of shape (N,). Number of tokens in every example.
         batch_size: Positive integer. Batch size B.
         seed: Integer tensor of shape (2,). The same seed gives the same order.
         group_lengths: Boolean. Whether neighbours have similar lengths. Defaults to True.
@@ -174,13 +174,13 @@ def order_of_epoch(
     group_lengths: bool,
     mixed: bool = False,
 ) -> array_ops.Tensor | array_ops.RaggedTensor:
-    """Return the order of the examples, or of packed sequences of examples, in an epoch.
+    """Return the example order, or of packed sequences of examples, in an epoch.
 
     Args:
-        lengths: Int32 tensor of shape (N,). Number of tokens of every example.
+        lengths: Int32 tensor of shape (N,). Number of tokens in every example.
         packing: Tuple. The plan of `pack_examples`, or empty.
         batch_size: Positive integer. Batch size B.
-        seed: Integer tensor of shape (2,). Seed of the epoch.
+        seed: Integer tensor of shape (2,). Epoch seed.
         shuffle, group_lengths: See `Plan`.
         mixed: See `epoch_order`. Defaults to False.
     """
@@ -222,7 +222,7 @@ class Plan:
         batch_size: Positive integer. Batch size B.
         epochs: Range. Indices of the epochs of a `fit`.
         shuffle: Boolean. Whether examples are shuffled.
-        steps_per_epoch: Positive integer or None. Number of batches in an epoch, which can take
+        steps_per_epoch: Optional positive integer. Number of batches in an epoch, which can take
             several passes. None means one pass.
         group_lengths: Boolean. Whether the examples of a shuffled batch have similar lengths, which
             saves padding. If False, they are drawn at random.
@@ -240,7 +240,7 @@ class Batches:
     """One pass over prepared batches.
 
     Attributes:
-        dataset: Dataset of the results of the preprocessor's `collate`.
+        dataset: Dataset with the results of the preprocessor's `collate`.
         order: Integer array of shape (N,). Index of the example at each position.
     """
 
@@ -268,9 +268,9 @@ class LengthGroupedBatcher:
 
     Args:
         collate: Function that makes a batch of examples, called with `(examples, seed)`.
-        multiple: Positive integer or None. If given, every batch is filled to `batch_size` rows or
+        multiple: Optional positive integer. If given, every batch is filled to `batch_size` rows or
             to the next multiple of this value (see `filling`).
-        sequence_counts: Tuple of integers or None. If given, on JAX, the texts of a batch are
+        sequence_counts: Tuple of integers or None. If given, on JAX, the texts in a batch are
             packed into one of these numbers of sequences (see `choose_sequence_counts`). Batches
             then have approximately the same number of tokens.
     """
@@ -301,7 +301,7 @@ class LengthGroupedBatcher:
             batch_size: Positive integer. Batch size B.
 
         Returns:
-            `Batches`, with the index of the example at each position.
+            `Batches`, with the example index at each position.
         """
         order = np.argsort(-example_lengths(examples).numpy(), kind="stable")
         if self._sequence_counts:
@@ -322,14 +322,14 @@ class LengthGroupedBatcher:
         Args:
             examples: Dict. Encoded examples, tensors with N examples. "token_ids" is ragged.
             plan: `Plan`. How the examples are read.
-            capacity: Positive integer or None. If given, examples are packed into sequences of this
-                number of tokens. `batch_size` counts these sequences, and the collated "token_ids"
-                are ragged (B, None, None). Defaults to None.
+            capacity: Optional positive integer. If given, examples are packed into sequences of
+                this number of tokens. `batch_size` counts these sequences, and the collated
+                "token_ids" are ragged (B, None, None). Defaults to None.
 
         Returns:
             The number of batches in one pass, and a function `batches(seed, done)`. It returns the
-            batches of all epochs and skips the first `done` batches without creating them. The seed
-            determines order and masking.
+            batches for all epochs and skips the first `done` batches without creating them. The
+            seed determines order and masking.
         """
         lengths = example_lengths(examples).numpy()
         packing = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
@@ -413,7 +413,7 @@ def grouped_batches(
             Each has `megabatch_size(batch_size)` raw examples, except the last of a pass.
         batch_size: Positive integer. Batch size B.
         seed: Integer. Seed of the order inside the megabatches.
-        group_lengths: Boolean. Whether the examples of a batch have similar lengths. If False, they
+        group_lengths: Boolean. Whether the examples in a batch have similar lengths. If False, they
             are drawn at random. Defaults to True.
 
     Returns:
@@ -484,11 +484,11 @@ def in_graph_batches(
         function: Function that takes examples and returns float32 (T, width), the concatenated
             values of the examples.
         examples: Dict. Encoded examples, tensors with N examples. "token_ids" is ragged.
-        lengths: Int64 tensor of shape (N,). Number of values of every example.
-        width: Positive integer. Width of a value.
+        lengths: Int64 tensor of shape (N,). Number of values in every example.
+        width: Positive integer. Value width.
 
     Returns:
-        Ragged tensor of shape (N, None, width), in the order of the examples.
+        Ragged tensor of shape (N, None, width), in the example order.
     """
     order = array_ops.argsort(
         examples["token_ids"].row_lengths(), direction="DESCENDING", stable=True

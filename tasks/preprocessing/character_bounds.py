@@ -21,7 +21,7 @@ class Characters(NamedTuple):
     """The characters of texts.
 
     Attributes:
-        begins: (N,) int64, the first character of each text among those of all texts.
+        begins: (N,) int64, the first character in each text among those of all texts.
         ends: (N,) int64, the character after its last.
         visible: (characters of this kind,) int64, which are neither blanks nor marks.
         unmarked: (characters of this kind,) int64, which are no marks.

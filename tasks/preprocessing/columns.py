@@ -30,12 +30,12 @@ def are_documents(values: object) -> bool:
 
 
 def text_of(value):
-    """Return the text of a document. Other values are returned unchanged."""
+    """Return the document text. Other values are returned unchanged."""
     return value.text if is_doc(value) else value
 
 
 def doc_words(value):
-    """Return the words of a document, one per token. Other values are returned unchanged."""
+    """Return the words in a document, one per token. Other values are returned unchanged."""
     return [token.text for token in value] if is_doc(value) else value
 
 
@@ -94,7 +94,7 @@ def materialize(values):
     return list(values) if isinstance(values, KeysView | ValuesView) else values
 
 
-ROWS = (list, tuple, np.ndarray)  # types of a row in a list of rows
+ROWS = (list, tuple, np.ndarray)  # types for a row in a list of rows
 PLAIN = (str, bytes, list, dict, np.ndarray, type(None))
 
 
@@ -102,7 +102,7 @@ def plain(values):
     """Convert a column to a list and a table to a dict of names to lists.
 
     Args:
-        values: Any. The items of a tuple, such as the two columns of a pair, are converted
+        values: Any. The items in a tuple, such as the two columns in a pair, are converted
             separately. A list of spaCy documents becomes a list of their texts. Lists, arrays and
             tensors are returned unchanged.
 
@@ -113,7 +113,7 @@ def plain(values):
         ({'text': ['good', 'bad'], 'stars': [5, 1]}, (['good', 'bad'], [5, 1]))
 
     Raises:
-        ValueError: If columns of a table have the same name.
+        ValueError: If columns in a table have the same name.
     """
     if isinstance(values, tuple):
         return tuple(map(plain, values))
@@ -142,7 +142,7 @@ def named_column(values: object, classes: Sequence[str] | None = None):
 
     Args:
         values: A column of any type. The column of a Hugging Face dataset has `features`.
-        classes: List of strings or None. Names of the classes of a task. A dataset with the same
+        classes: Optional list of strings. Names of the classes of a task. A dataset with the same
             number of classes but other names is read by its indices. Defaults to None.
     """
     feature = getattr(values, "features", None)
@@ -174,7 +174,7 @@ def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, severa
     Args:
         x: Texts, or rows if `y` is None.
         y: Labels, or None.
-        classes: List of strings or None. Names of the classes of a task, or None if they are
+        classes: Optional list of strings. Names of the classes of a task, or None if they are
             unknown.
         several: Boolean. Whether a text can have several labels.
 
@@ -188,7 +188,7 @@ def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, severa
 
 
 def table_columns(values) -> list | None:
-    """Return the names of a table's columns, or None for other values.
+    """Return the column names in a table, or None for other values.
 
     Example:
         >>> import pandas as pd
@@ -203,7 +203,7 @@ def table_columns(values) -> list | None:
 
 
 def categories(values) -> list | None:
-    """Return the ordered categories of a categorical column, or None for other columns.
+    """Return the ordered categories for a categorical column, or None for other columns.
 
     Example:
         >>> import pandas as pd
@@ -243,10 +243,10 @@ REPEATED = 10  # rows per distinct value from which a column is taken for labels
 
 
 def other_content(name: str, values) -> str | None:
-    """Describe the content of a column that does not contain texts. None if it may contain texts.
+    """Describe the column content that does not contain texts. None if it may contain texts.
 
     Args:
-        name: String. Name of the column.
+        name: String. Column name.
         values: A list or an array. The content of tensors and specifications is unknown.
 
     Example:
@@ -282,12 +282,12 @@ def _is_short(value: str) -> bool:
 
 
 def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None) -> None:
-    """Raise a ValueError if a column of a table does not seem to contain texts.
+    """Raise a ValueError if a table column does not seem to contain texts.
 
     Args:
         table: Dict of names to columns. The columns contain texts or lists of texts.
-        kinds: List of strings. Content of each column in words.
-        by_name: String or None. Description of the argument that names the columns of texts, if
+        kinds: List of strings. Content for each column in words.
+        by_name: Optional string. Description of the argument that names the columns of texts, if
             any.
 
     Raises:
@@ -327,7 +327,7 @@ def _is_known(values) -> bool:
 
 
 def log_columns(found: Mapping[str, str], y) -> None:
-    """Log the interpretation of a table's columns.
+    """Log the interpretation for a table's columns.
 
     Args:
         found: Dict of column names to descriptions of their content.

@@ -23,7 +23,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import as_numbers
 
 logger = logging.getLogger("encoder_zoo")
 
-# Fields of an annotation that must have a value. The first tuple with an existing field is used.
+# Annotation fields that must have a value. The first tuple with an existing field is used.
 FIELDS = (("answer_start", "text"), ("start", "end", "label"), ("entities",), ("spans",))
 MISSING_CODE = -1  # missing value in the codes of pandas and in columns of `datasets`
 MARKS = ("nan", "none", "null", "na", "<na>", "n/a", "#n/a", "nat")  # names of missing values
@@ -31,10 +31,10 @@ MAX_LOGGED = 5  # maximum number of labels in a log line
 
 
 class LabelValues(Protocol):
-    """The labels of a task, which its preprocessor declares once.
+    """The task labels, which its preprocessor declares once.
 
     Attributes:
-        name: String. Name of a label in error messages.
+        name: String. Label name in error messages.
         expected: String. Description of y in error messages.
     """
 
@@ -50,7 +50,7 @@ class Labels(NamedTuple):
 
     Attributes:
         expected, name: See `LabelValues`.
-        none_is_answer: Boolean. Whether the label of a row can be None.
+        none_is_answer: Boolean. Whether the label for a row can be None.
         are_in: Function that takes inputs and returns whether they contain their labels.
     """
 
@@ -69,7 +69,7 @@ class Numbers(NamedTuple):
 
     Attributes:
         name: String. Name of a number in error messages.
-        of: String. Name of an example in error messages.
+        of: String. Example name in error messages.
         finite: Boolean. Whether infinite numbers are rejected.
 
     Example:
@@ -110,11 +110,11 @@ class Numbers(NamedTuple):
 
 
 class Index(NamedTuple):
-    """The index of one of the candidates of each example.
+    """The index of one of the candidates for each example.
 
     Attributes:
         among: String. Name of a candidate in error messages.
-        of: String. Name of an example in error messages.
+        of: String. Example name in error messages.
         name: String. Name of an index in error messages.
 
     Example:
@@ -137,7 +137,7 @@ class Index(NamedTuple):
 
         Args:
             y: Integers of shape (N,) or (N, 1).
-            counts: Int64 tensor of shape (N,). Number of candidates of each example.
+            counts: Int64 tensor of shape (N,). Number of candidates for each example.
 
         Raises:
             ValueError: If `y` does not contain one valid index per example.
@@ -170,8 +170,8 @@ def check_given(y, x=None, none_is_answer: bool = False):
 
     Args:
         y: Labels of any task in any container, or None without labels. A tensor inside a graph.
-        x: Inputs of the labels. Defaults to None.
-        none_is_answer: Boolean. Whether the label of a row can be None, as for questions. If True,
+        x: Label inputs. Defaults to None.
+        none_is_answer: Boolean. Whether the label for a row can be None, as for questions. If True,
             blank texts are not checked. Defaults to False.
 
     Raises:
@@ -212,7 +212,7 @@ def check_given_in_dataset(y: np.ndarray | list, single: bool) -> None:
 
     Args:
         y: Labels of all elements.
-        single: Boolean. Whether the elements of the dataset are single examples, not batches.
+        single: Boolean. Whether the dataset elements are single examples, not batches.
 
     Raises:
         ValueError: If a label is missing.
@@ -256,7 +256,7 @@ def _given_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
 
 
 def _rows(y) -> list | np.ndarray:
-    """Return a list with the labels of each row. Arrays of numbers are returned unchanged."""
+    """Return a list with the labels for each row. Arrays of numbers are returned unchanged."""
     if isinstance(y, array_ops.RaggedTensor):
         return y.to_list()
     if not isinstance(y, list | np.ndarray):
@@ -287,7 +287,7 @@ def _suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
 
 
 def _find(value, blanks: bool) -> tuple[tuple, object] | None:
-    """Return the first missing value in the labels of a row and the path to this value."""
+    """Return the first missing value in the labels in a row and the path to this value."""
     if isinstance(value, str | bytes):
         return ((), value) if blanks and is_blank(value) else None
     if isinstance(value, dict):
@@ -389,7 +389,7 @@ def _condition(missing: list, name: str) -> str:
 
 
 def _iterable(values, name: str) -> str:
-    """Return an expression that converts the rows of a container to Python values."""
+    """Return an expression that converts the rows in a container to Python values."""
     columns = table_columns(values) if not isinstance(values, dict) else None
     if columns is not None:
         return f"zip(*({name}[column] for column in {columns}))"
@@ -404,7 +404,7 @@ def _iterable(values, name: str) -> str:
 
 
 def class_name(label: object) -> str:
-    """Return the name of a class given as a string or number. Both 1.0 and 1 are named "1".
+    """Return the class name given as a string or number. Both 1.0 and 1 are named "1".
 
     Example:
         >>> [class_name(label) for label in ("up", b"up", 1.0, True)]
@@ -441,7 +441,7 @@ def log_odd_labels(y) -> None:
         return
     first: dict[
         tuple[type, object], int
-    ] = {}  # first row of each label, with 1, True and 1.0 kept apart
+    ] = {}  # first row for each label, with 1, True and 1.0 kept apart
     counts: collections.Counter = collections.Counter()
     for row, given in enumerate(rows if isinstance(rows, list) else rows.tolist()):
         for value in _names_in(given):
@@ -462,7 +462,7 @@ def log_odd_labels(y) -> None:
 
 
 def _names_in(value) -> Iterator:
-    """Yield the labels of a row: the names in spans, and nothing for rows of numbers."""
+    """Yield the labels in a row: the names in spans, and nothing for rows of numbers."""
     if isinstance(value, dict):
         fields = value.get("entities", value.get("spans", [value.get("label")]))
         yield from (name for field in fields or () for name in _names_in(field))

@@ -1,4 +1,4 @@
-"""The raw inputs of a task, declared once as the columns of texts of an example.
+"""The raw task inputs, declared once as the columns of texts in an example.
 
     inputs = Inputs(Text("questions", "question"), Texts("choices", "choice"))
 
@@ -35,8 +35,8 @@ class Text:
     """A column with one text per example.
 
     Attributes:
-        name: String. Name of the column in a table and in error messages.
-        one: String. Name of an entry. The column of a table can also have this name.
+        name: String. Column name in a table and in error messages.
+        one: String. Entry name. The column in a table can also have this name.
         optional: Boolean. Whether inputs can omit this column and the columns after it.
         filled: Boolean. Whether a text must contain more than whitespace.
         repeated: Boolean. Whether the last column can be followed by more columns of the same kind.
@@ -51,7 +51,7 @@ class Text:
 
     @property
     def plural(self) -> str:
-        """The content of the column in words, for error messages."""
+        """The column content in words, for error messages."""
         return self.name
 
     def read(self, values, name: str, owner: str) -> array_ops.Tensor:
@@ -59,8 +59,8 @@ class Text:
 
         Args:
             values: A list, array, tensor or column.
-            name: String. Name of the column in error messages.
-            owner: String. Content of the first column in error messages.
+            name: String. Column name in error messages.
+            owner: String. Content of the first column, for error messages.
         """
         texts = as_column(values, name)
         return check_filled(texts, name) if self.filled else texts
@@ -92,7 +92,7 @@ class Inputs:
     """The columns of texts that a task reads from any container.
 
     Args:
-        *columns: `Text` columns in the order of a tuple. Optional columns come last.
+        *columns: `Text` columns in the tuple order. Optional columns come last.
         ignores_others: Boolean. Whether a table can have more columns than the columns found by
             name.
         named: Boolean. Whether the preprocessor has the argument `text_columns`, for advice in
@@ -118,7 +118,7 @@ class Inputs:
         self._most = np.inf if columns[-1].repeated else len(columns)
 
     def __repr__(self) -> str:
-        """Return the possible forms of a tuple, such as "texts or (texts, second texts)"."""
+        """Return the possible forms for a tuple, such as "texts or (texts, second texts)"."""
         names = [column.plural for column in self._columns]
         forms = [names[:count] for count in range(self._least, len(names) + 1)]
         if self._columns[-1].repeated:
@@ -132,7 +132,7 @@ class Inputs:
         Args:
             x: A tuple of columns, a list of rows or dicts, or a table. Tasks that only need one
                 column also accept this column.
-            names: List of strings or None. Names of a table's columns, in the declared order.
+            names: Optional list of strings. Column names in a table, in the declared order.
                 Defaults to None (see `columns`).
 
         Raises:
@@ -156,10 +156,10 @@ class Inputs:
         return read
 
     def columns(self, x, names: Sequence[str] | None = None) -> tuple:
-        """Return the columns of an input without changes, or their specifications in a dataset.
+        """Return the columns in an input without changes, or their specifications in a dataset.
 
-        The columns of a table are found by name if the table has the names of all required columns.
-        Otherwise, they are found by their order.
+        The columns in a table are found by name if the table has the names for all required
+        columns. Otherwise, they are found by their order.
 
         Args:
             x, names: See `read`.
@@ -175,7 +175,7 @@ class Inputs:
         order.
 
         Args:
-            table: List of strings. Names of the table's columns.
+            table: List of strings. Column names of the table.
             names: See `read`. Defaults to None.
 
         Raises:
@@ -216,7 +216,7 @@ class Inputs:
         return {name: self._columns[min(i, last)].name for i, name in enumerate(names)}
 
     def _found(self, x, names: Sequence[str] | None) -> list[tuple[Text, str, object]]:
-        """Return the declared column, the name and the values of each column of an input."""
+        """Return the declared column, the name and the values in each column of an input."""
         x = single_column(plain(x))
         # In a list of texts, a dict after the first row is an invalid text.
         looked_at = x[:1] if self._least == 1 and isinstance(x, list) else x
@@ -241,7 +241,7 @@ class Inputs:
         return list(zip(columns, names, x, strict=True))
 
     def _tuple_of(self, x) -> tuple:
-        """Return the columns of a tuple, of rows, or of a single column of texts."""
+        """Return the columns in a tuple, of rows, or of a single column of texts."""
         if isinstance(x, tuple):
             return x
         if _holds_rows(x) and (self._least > 1 or len(x[0]) != 1):
@@ -342,7 +342,7 @@ def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
     Args:
         lists: A list, array, tensor or column of lists of texts.
         name: String. Name of the lists in error messages.
-        owner: String. Name of an example in error messages, such as "question".
+        owner: String. Example name in error messages, such as "question".
 
     Raises:
         ValueError: If a row is not a list of texts, is an empty list, or contains an empty text.

@@ -42,7 +42,7 @@ def truncated_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget:
 def kept_tokens(
     segments: list[array_ops.RaggedTensor], separators: int, max_length: int, truncation_side: str
 ) -> list[tuple[array_ops.Tensor, array_ops.Tensor]]:
-    """Return the tokens of each text that `pack` keeps: the first one, and how many, (B,) int32.
+    """Return the tokens in each text that `pack` keeps: the first one, and how many, (B,) int32.
 
     Example:
         >>> import tensorflow as tf
@@ -97,8 +97,8 @@ def pack(
         segments: one or two ragged (B, None) int32.
         start_id: of the token before everything ([CLS], <s>).
         end_id: of the token after each text ([SEP], </s>).
-        separators: number of end tokens between the texts of a pair (BERT 1, RoBERTa 2).
-        max_length: the most tokens of an example; the longer text is truncated first.
+        separators: number of end tokens between the texts in a pair (BERT 1, RoBERTa 2).
+        max_length: the most tokens in an example; the longer text is truncated first.
         first_column: position of the first text's first token; with 0 the start token is last.
         truncation_side: where a text that is too long loses tokens, "right" or "left".
 
@@ -227,7 +227,7 @@ def join_texts(examples: dict, first_column: int = 1) -> dict:
 
     Returns:
         "token_ids", "segment_ids" and other values by token, ragged (B, None), and "text_starts",
-        ragged (B, None) int32, the first position of each text.
+        ragged (B, None) int32, the first position in each text.
 
     Example:
         >>> import tensorflow as tf

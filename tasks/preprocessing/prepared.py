@@ -24,7 +24,7 @@ LABELS = ("labels", "sample_weight")  # all other keys of examples are inputs
 
 
 def inputs_of(element):
-    """Return the inputs in an element of a dataset or in its `element_spec`."""
+    """Return the inputs in a dataset element or in its `element_spec`."""
     return keras.utils.unpack_x_y_sample_weight(element)[0]
 
 
@@ -57,7 +57,7 @@ def checked_arrays(task: TakesInputs, x: Mapping) -> dict:
         x: Dict of arrays, tensors, or lists of rows with the same length.
 
     Returns:
-        Dict of the inputs, with lists converted to arrays.
+        Dict with the inputs, with lists converted to arrays.
 
     Raises:
         ValueError: If inputs are missing or unknown, if a value is out of range, or if a row
@@ -118,7 +118,7 @@ def _as_tensors(values):
 
 
 def prepared_batch(examples: dict, seed=None):
-    """Convert a batch of `prepared_examples` to the inputs of the model."""
+    """Convert a batch of `prepared_examples` to the model inputs."""
     x = {name: values for name, values in examples.items() if name not in LABELS}
     return pack_batch(x, *map(examples.get, LABELS))
 
@@ -156,7 +156,7 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
 
 
 def checked_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Check the structure of a dataset of preprocessed batches.
+    """Check the dataset structure of preprocessed batches.
 
     The values are checked when the dataset is read.
 

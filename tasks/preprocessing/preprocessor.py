@@ -1,4 +1,4 @@
-"""Base class of the preprocessors, which encode texts as examples and pad examples to batches.
+"""Base class for the preprocessors, which encode texts as examples and pad examples to batches.
 
 Comment letters: B batch, L sequence.
 """
@@ -49,7 +49,7 @@ class HasBackbone(Protocol):
 
 
 class Preprocessor(ConfigFromSignature):
-    """Base class of the preprocessors.
+    """Base class for the preprocessors.
 
     Preprocessing has two steps, so texts are only tokenized once, but padded for every batch.
     `encode` converts texts to examples of variable length, and `collate` pads examples to a batch.
@@ -58,14 +58,14 @@ class Preprocessor(ConfigFromSignature):
 
     Args:
         tokenizer: A `Tokenizer` of this package.
-        sequence_length: Positive integer or None. Length to which every batch is padded and longer
-            texts are truncated. None pads to the longest example of the batch and truncates to the
-            maximum length of the model. Defaults to None.
+        sequence_length: Optional positive integer. Length to which every batch is padded and longer
+            texts are truncated. None pads to the longest example in the batch and truncates to the
+            model's maximum length. Defaults to None.
     """
 
-    # Name of the task that accepts the preprocessor. Other tasks reject it.
+    # Task name that accepts the preprocessor. Other tasks reject it.
     task_name: str | None = None
-    # Whether the tokens of each text or pair form one example in the original order.
+    # Whether the tokens in each text or pair form one example in the original order.
     one_example_per_text = False
     # Whether the answer to a text is pooled from the answers to its windows.
     pools_windows = False
@@ -77,7 +77,7 @@ class Preprocessor(ConfigFromSignature):
     inputs: Inputs = Inputs(Text("texts"), Text("second texts", optional=True))
     # Names of these columns in tables with more columns, if it has such an argument.
     text_columns: Sequence[str] | None = None
-    # The labels of the task, such as `Numbers()`. None if labels are unsupported or optional.
+    # The task labels, such as `Numbers()`. None if labels are unsupported or optional.
     label_values: LabelValues | None = None
     fixed_settings = ("sequence_length", "max_length", "window_length", "doc_stride")
     # Set from the backbone, see `attach`.
@@ -98,11 +98,11 @@ class Preprocessor(ConfigFromSignature):
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike[str], **arguments: Any) -> Self:
-        """Create a preprocessor with the tokenizer and the settings of a preset.
+        """Create a preprocessor with the tokenizer and the preset settings.
 
         Args:
             source: String or path. See `Task.from_preset`.
-            **arguments: Keyword arguments of the preprocessor, such as `sequence_length=128`.
+            **arguments: Keyword arguments for the preprocessor, such as `sequence_length=128`.
                 `added_tokens` and the arguments of the file checks are the same as in
                 `Task.from_preset`.
 
@@ -197,7 +197,7 @@ class Preprocessor(ConfigFromSignature):
                 of tokens in segment 0) and, if given, "labels" and "sample_weight".
         """
         texts = self.texts_of(x)
-        # Keep one more token than is read, to count the truncated texts. The truncation of a pair
+        # Keep one more token than is read, to count the truncated texts. The truncation for a pair
         # depends on the full lengths of both texts.
         wanted = self.max_sequence_length - 1 if len(texts) == 1 else None
         examples = self.pack([self.tokenizer.tokenize(text, wanted) for text in texts])
@@ -258,10 +258,9 @@ class Preprocessor(ConfigFromSignature):
             examples: Dict. All or some of the examples of `encode`.
             seed: Integer tensor of shape (2,), or None. Seed of preprocessors that draw random
                 numbers. Defaults to None.
-            bucketed: Boolean or tuple of ascending integers. Lengths to which the length of the
-                batch is rounded up, for compilers that compile a program for every shape. True
-                rounds up to a power of two. Has no effect with a fixed `sequence_length`. Defaults
-                to False.
+            bucketed: Boolean or tuple of ascending integers. Lengths to which the batch length is
+                rounded up, for compilers that compile a program for every shape. True rounds up to
+                a power of two. Has no effect with a fixed `sequence_length`. Defaults to False.
 
         Returns:
             `x`, `(x, y)` or `(x, y, sample_weight)`. x is `{"token_ids", "padding_mask"}` and, for
@@ -351,7 +350,7 @@ def check_same_count(examples: dict) -> None:
 
 
 def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: str) -> None:
-    """Log the number of texts or pairs that are longer than the maximum length of a preprocessor.
+    """Log the number of texts or pairs that are longer than the preprocessor's maximum length.
 
     Texts in graphs are not counted, except for datasets (see `reported_by_datasets`).
 

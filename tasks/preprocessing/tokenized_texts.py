@@ -1,6 +1,6 @@
 """Tokens of texts, or of sentences in words, with their characters and their words.
 
-Comment letters: N texts, P tokens of all texts, W words of all texts.
+Comment letters: N texts, P tokens in all texts, W words in all texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TokenizedTexts(NamedTuple):
     Attributes:
         texts: (N,) strings; of sentences in words these, with one space between them.
         ids: ragged (N, None) int32, token ids.
-        starts: ragged (N, None) int32, the first character of every token in its text.
+        starts: ragged (N, None) int32, the start character for every token in its text.
         ends: ragged (N, None) int32, the character after the last.
         words: ragged (N, None) int32, the number of the token's word in its text.
     """
@@ -105,7 +105,7 @@ def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
     """Return the tokens of sentences in words.
 
     They are tokenized as running text, with a space before every word but the first. The first
-    token of a word begins where it begins, and the last one ends where it ends, also if the
+    token in a word begins where it begins, and the last one ends where it ends, also if the
     tokenizer drops characters there.
 
     Args:
@@ -177,13 +177,13 @@ def following(values: array_ops.Tensor, last) -> array_ops.Tensor:
 
 
 def row_begins(rows: array_ops.RaggedTensor) -> array_ops.Tensor:
-    """Return (P,) bool: the first token of each text."""
+    """Return (P,) bool: the first token in each text."""
     row = rows.value_rowids()
     return row != previous(row, -1)
 
 
 def word_begins(tokens: TokenizedTexts) -> array_ops.Tensor:
-    """Return (P,) bool: the first token of each word."""
+    """Return (P,) bool: the first token in each word."""
     words = tokens.words.flat_values
     return (words != previous(words, -1)) | row_begins(tokens.words)
 
@@ -198,7 +198,7 @@ def cut_texts(
 
     Args:
         texts: (N,) strings.
-        row: (G,) int64, the text of each part.
+        row: (G,) int64, the text in each part.
         start: (G,) int32, its first character.
         end: (G,) int32, the character after its last.
 

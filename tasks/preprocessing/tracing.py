@@ -1,4 +1,4 @@
-"""Functions that TensorFlow traces once for arguments of all sizes."""
+"""Functions that TensorFlow traces once for arguments with any size."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Overlapping windows of long texts; for each token one of them counts.
 
-Comment letters: N texts, W windows, P tokens of all texts.
+Comment letters: N texts, W windows, P tokens in all texts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Windows(NamedTuple):
     """Parts of texts that fit the model.
 
     Attributes:
-        example: (W,) int64, the text of every window.
+        example: (W,) int64, the text in every window.
         begin: (W,) int64, its first token, counted in the text.
         length: (W,) int64, its number of tokens.
         owned_from: (W,) int64, the first of its tokens that are counted in this window.
@@ -52,7 +52,7 @@ def make_windows(
     learned, counted and answered once, and with context on both sides.
 
     Args:
-        lengths: (N,) int64, tokens of each text.
+        lengths: (N,) int64, tokens in each text.
         capacity: tokens that fit into a window, () or (N,); at least 1.
         doc_stride: tokens that neighbouring windows share, () or (N,); less than the capacity.
 
@@ -134,7 +134,7 @@ def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
     """Return the windows' values of their tokens put together, (P, ...), text after text.
 
     Args:
-        values: ragged (W, None, ...), one value per token of each window.
+        values: ragged (W, None, ...), one value per token in each window.
         windows: that the values are from.
 
     Example:

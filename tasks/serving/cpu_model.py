@@ -47,11 +47,11 @@ MAX_CALIBRATED = 300  # more change nncf's ranges little, and take long
 
 
 class CpuModel:
-    """A model in an engine, which computes the outputs of a task as `Task.call` does.
+    """A model in an engine, which computes the task outputs as `Task.call` does.
 
     Args:
-        session: Session of the engine.
-        identity: String. Name of the engine and of what decides its values.
+        session: The engine's session.
+        identity: String. Engine name and of what decides its values.
     """
 
     def __init__(self, session: Session, identity: str):
@@ -182,8 +182,8 @@ def convert_for_cpu(task: Task, dtype: CpuDtype, engine: Literal["litert", "open
 
     Args:
         task: Task. If only a SavedModel holds the whole task, its `TokenEncoder`.
-        dtype: Data type of the matrix products.
-        engine: Name of the engine.
+        dtype: Data type for the matrix products.
+        engine: Engine name.
 
     Raises:
         ValueError: If the backbone does not compute in float32, or the engine supports the

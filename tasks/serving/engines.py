@@ -49,7 +49,7 @@ class Session(ABC):
     """A model that is open in an engine. Several threads may run it.
 
     Attributes:
-        input_names: List of strings. Names of the inputs, each an int32 array (B, ...).
+        input_names: List of strings. Input names, each an int32 array (B, ...).
         output_shape: List of integers, and None for sizes that are open.
         only_batch: Integer B if the model has one batch size, as LiteRT's has from PyTorch.
     """
@@ -68,7 +68,7 @@ class Session(ABC):
         return set(self.input_names) - set(OPTIONAL) <= given <= set(self.input_names)
 
     def complete(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return all inputs of the model as int32.
+        """Return all model inputs as int32.
 
         Args:
             inputs: Dict of integer arrays (B, ...) that the model `takes`. Without "padding_mask"
@@ -110,7 +110,7 @@ class OnnxSession(Session):
     """A model in ONNX Runtime, which answers several threads at a time.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         spinning: Boolean. Whether idle threads of the engine check for work in a loop for a while.
             Defaults to True.
     """
@@ -136,7 +136,7 @@ class OpenVinoSession(Session):
     """A model in OpenVINO, which answers one call at a time.
 
     Args:
-        model: Path of the file, or `openvino.Model`.
+        model: Path to the file, or `openvino.Model`.
         precision: "f32" or "bf16". Precision of matrix products, if the processor has
             instructions for it. Defaults to "f32".
 
@@ -170,7 +170,7 @@ class LiteRtSession(Session):
     """A model in LiteRT, which answers one call at a time.
 
     Args:
-        model: Path of the file, or its contents.
+        model: Path to the file, or its contents.
     """
 
     def __init__(self, model: pathlib.Path | bytes):
@@ -207,12 +207,12 @@ def open_session(path: pathlib.Path, engine: str, **options) -> Session:
     """Open a model's file.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         engine: String, a name in `SESSIONS`.
-        **options: Arguments of the engine's class.
+        **options: Arguments for the engine's class.
 
     Raises:
-        ImportError: If the package of the engine is not installed.
+        ImportError: If the engine's package is not installed.
         ValueError: If the engine does not read the file.
     """
     require(PACKAGES[engine])
@@ -233,7 +233,7 @@ class EngineRunner:
 
     Args:
         session: Model that is open in an engine.
-        preprocessor: Preprocessor of the task.
+        preprocessor: The task's preprocessor.
     """
 
     def __init__(self, session: Session, preprocessor: Preprocessor):

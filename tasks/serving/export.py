@@ -42,11 +42,11 @@ MODEL_SIGNATURE, ENTRY_KEY, ENTRY_VALUE = 3, 1, 2
 def write_warm_up(
     folder: pathlib.Path, requests: list[tuple[str, Mapping[str, tf.Tensor]]]
 ) -> None:
-    """Write `assets.extra/tf_serving_warmup_requests` to the folder of a SavedModel.
+    """Write `assets.extra/tf_serving_warmup_requests` to the SavedModel folder.
 
     Args:
-        folder: Path. Folder of the SavedModel.
-        requests: List of tuples. The name of a signature and its inputs.
+        folder: Path. SavedModel folder.
+        requests: List of tuples. A signature name and its inputs.
 
     Source: TensorFlow Serving's guide "SavedModel Warmup".
     """
@@ -61,7 +61,7 @@ def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
     """Serialize a `PredictionLog` with one request as a protocol buffer.
 
     Args:
-        signature: String. Name of the signature.
+        signature: String. Signature name.
         inputs: Dict of input names to tensors.
 
     Example:
@@ -105,8 +105,8 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
     """Export a task in one of the formats. See `Task.export`.
 
     Raises:
-        ValueError: If the format is unknown, does not match the suffix of the path, or does not
-            support this task.
+        ValueError: If the format is unknown, does not match the path suffix, or does not support
+            this task.
     """
     if format is None:
         format = format_of(path)
@@ -127,7 +127,7 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
-    """Return the export format for the suffix of a path.
+    """Return the export format for the path suffix.
 
     Raises:
         ValueError: If the path has the suffix of another library's files.
@@ -205,7 +205,7 @@ def write_saved_model(
     variables: Sequence[tf.Variable],
     task: Task | None = None,
 ) -> None:
-    """Write functions of string tensors as the signatures of a SavedModel.
+    """Write functions of string tensors as the SavedModel signatures.
 
     Args:
         path: String or path. See `export_saved_model`.
@@ -257,7 +257,7 @@ def _check_of_version(module: tf.Module) -> Callable[[], tf.Operation]:
 def _of_texts(
     function: Callable, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
-    """Create a `tf.function` of string tensors (N,) with the argument names of a function."""
+    """Create a `tf.function` of string tensors (N,) with a function's argument names."""
     names = list(inspect.signature(function).parameters)
     ranks = getattr(function, "ranks", {})  # ranks of inputs whose shape is not (N,)
     signature = [tf.TensorSpec([None] * ranks.get(n, 1), tf.string, n) for n in names]
@@ -285,7 +285,7 @@ def _as_batch(text: tf.Tensor) -> tf.Tensor:
 
 
 def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
-    """Return graph assertions that all inputs have the shape of the first input."""
+    """Return graph assertions that all inputs have the first input's shape."""
     (first, expected), *others = inputs.items()
     shape = tf.shape(expected)
     return [

@@ -55,7 +55,7 @@ def export_folder(
     Args:
         task: Task with a preprocessor.
         folder: String or path. It is replaced atomically.
-        format: String. Format of the model's file.
+        format: String. Model file format.
         dtype: String. "int8" quantizes matrix products, of ONNX and LiteRT. Defaults to
             "float32".
         texts: Typical inputs, as for `predict`, on which the outputs in int8 are compared with
@@ -122,7 +122,7 @@ def _quantize_onnx(path: pathlib.Path) -> None:
 
 
 def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
-    """Describe a task for the manifest of its export.
+    """Describe a task for its export manifest.
 
     Raises:
         ValueError: If the task has no preprocessor, or its answers need more than the model's file
@@ -165,7 +165,7 @@ def _refused(task: Task, reason: str, advice: str = "") -> ValueError:
 
 
 def _settings(task: Task, answers: Answers) -> dict[str, object]:
-    """Return the settings of the answers as plain data."""
+    """Return the answer settings as plain data."""
     rules, found = rules_of(type(answers).__init__), {}
     for field in dataclasses.fields(answers):
         value = getattr(answers, field.name)
@@ -182,7 +182,7 @@ def _arguments(preprocessor: Preprocessor) -> dict[str, object]:
 
 
 def _tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dict[str, object]:
-    """Return the class of a tokenizer and those arguments that its files do not hold."""
+    """Return the tokenizer class and those arguments that its files do not hold."""
     name = type(tokenizer).__name__
     if isinstance(tokenizer, FileTokenizer):
         return {"class": name, "arguments": {"keeps_unknown": tokenizer.keeps_unknown}}
@@ -196,7 +196,7 @@ def _tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dic
 
 
 def _tokenizer_files(task: Task) -> dict[str, str | bytes]:
-    """Return the files of the tokenizer, whose tokenizer.json also truncates and pads.
+    """Return the tokenizer files, whose tokenizer.json also truncates and pads.
 
     A vocabulary that tokenizer.json contains is not written, so that it is not read twice.
     """
@@ -211,12 +211,12 @@ def _tokenizer_files(task: Task) -> dict[str, str | bytes]:
 
 
 def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[str, float]:
-    """Compare the outputs of a model's file for texts with those of the task.
+    """Compare the outputs from a model file for texts with those of the task.
 
     Args:
         task: Task.
-        path: Path of the file.
-        format: String. Format of the file.
+        path: Path to the file.
+        format: String. File format.
         texts: Inputs, as for `predict`.
 
     Returns:

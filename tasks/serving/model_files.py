@@ -2,7 +2,7 @@
 
 The string operations of these formats are not sufficient for a tokenizer. Therefore, a
 tokenizer.json is written next to the file, and the library `tokenizers` computes the token ids.
-Files of ONNX and OpenVINO contain the names of the labels.
+Files of ONNX and OpenVINO contain the label names.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PACKAGES = {  # required packages
 # Families for which OpenVINO 2026.4 sometimes computes wrong outputs (errors above 0.2) when a
 # length occurs for the first time. The outputs in ONNX are correct.
 WRONG_IN_OPENVINO = ("mpnet", "deberta-v2")
-MARK = "Written by encoder_zoo"  # default description of a file
+MARK = "Written by encoder_zoo"  # default file description
 
 
 def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
@@ -62,7 +62,7 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
         path: String or path that ends in ".onnx", ".tflite" or ".xml". OpenVINO weights are written
             to a ".bin" file next to it.
         format: String, "onnx", "litert" or "openvino".
-        **options: Options of the Keras exporter. For "litert" on PyTorch, options of
+        **options: Options for the Keras exporter. For "litert" on PyTorch, options of
             `litert_torch.convert`.
 
     Raises:
@@ -99,7 +99,7 @@ def write_model(
 
     Args:
         task: A `Task`.
-        path: Path of the file.
+        path: Path to the file.
         format: String, "onnx", "litert" or "openvino".
         description: String. Description in the file. Defaults to "Written by encoder_zoo".
         weights: Path of OpenVINO's weights. Defaults to the file with the suffix ".bin".
@@ -283,7 +283,7 @@ def openvino_model(task: Task, advice: str, **options) -> openvino.Model:
     Args:
         task: A `Task`.
         advice: String. Alternative for tasks that OpenVINO does not support.
-        **options: Options of the ONNX exporter on the PyTorch backend.
+        **options: Options for the ONNX exporter on the PyTorch backend.
 
     Raises:
         ValueError: If OpenVINO cannot read the task, or computes wrong outputs for its family.
@@ -383,8 +383,7 @@ def _check_beside(path: pathlib.Path, beside: pathlib.Path, tokenizer: bytes) ->
 
 
 def _content(path: pathlib.Path) -> bytes | None:
-    """Return the content of a regular file. Links, pipes and folders are not read and return
-    None."""
+    """Read a regular file. Links, pipes and folders are not read and return None."""
     return path.read_bytes() if path.is_file() and not path.is_symlink() else None
 
 
@@ -393,7 +392,7 @@ def _is_marked(path: pathlib.Path) -> bool:
 
 
 def custom_operations(path: pathlib.Path) -> list[str]:
-    """Return the names of the operations in a LiteRT file that LiteRT does not include."""
+    """Return the operation names in a LiteRT file that LiteRT does not include."""
     model = _flatbuffer_utils().read_model(str(path))
     names = [operation.customCode for operation in model.operatorCodes]
     return sorted({name.decode() for name in names if name})
@@ -480,16 +479,16 @@ def _teach_tf2onnx() -> None:
 
 
 def _describe_onnx(path: pathlib.Path, task: Task, description: str) -> None:
-    """Name the output and axes of an ONNX file, and add the task and its labels as metadata.
+    """Name the output and axes in an ONNX file, and add the task and its labels as metadata.
 
     The output is named "logits", and the axes "batch", "length" and "masks". The metadata keys are
     the same as in config.json: "pipeline_tag" and, for tasks with classes, "id2label" as JSON and
     "problem_type". `onnxruntime.InferenceSession(...).get_modelmeta()` reads them.
 
     Args:
-        path: Path of the file that the Keras exporter wrote for the task.
+        path: Path to the file that the Keras exporter wrote for the task.
         task: `Task` with one output.
-        description: String. Description of the file.
+        description: String. File description.
 
     Raises:
         ValueError: If the exporter wrote an operation that ONNX does not have.
@@ -522,7 +521,7 @@ def _rename(graph: GraphProto, old: str, new: str) -> None:
 
 
 def _name_axes(value, task: Task) -> None:
-    """Name the dynamic axes of an input or output."""
+    """Name the dynamic axes for an input or output."""
     of_masks = {"mask_positions", "logits"} if "mask_positions" in task.prepared_inputs() else {}
     for i, axis in enumerate(value.type.tensor_type.shape.dim):
         if axis.dim_param:

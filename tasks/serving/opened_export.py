@@ -1,6 +1,6 @@
 """Exports in a folder, opened with NumPy, `tokenizers` and an engine, without Keras.
 
-The folder contains the model file, the files of the tokenizer, and the settings of the answers in
+The folder contains the model file, the tokenizer files, and the answer settings in
 `encoder_zoo.json`: the settings of the task's `Answers`, of its preprocessor and of its tokenizer.
 """
 
@@ -87,18 +87,18 @@ class ExportedBackbone:
 
 @dataclasses.dataclass(frozen=True)
 class ExportRecord:
-    """The description of an export in its manifest.
+    """The export description in its manifest.
 
     Attributes:
-        task: String. Name of the task, as in `TASKS`.
-        answers: String. Name of the class of its answers, as in `ANSWERS`.
-        format: String. Format of the model's file.
+        task: String. Task name, as in `TASKS`.
+        answers: String. Class name of its answers, as in `ANSWERS`.
+        format: String. Model file format.
         dtype: String. "float32", or "int8" for quantized matrix products.
-        agreement: Dict or None. How near the outputs in int8 are to those in float32, see
+        agreement: Optional dict. How near the outputs in int8 are to those in float32, see
             `Task.export`.
-        settings: Dict. Settings of the answers.
-        preprocessor: Dict. Arguments of the preprocessor.
-        tokenizer: Dict. Class and arguments of the tokenizer.
+        settings: Dict. Answer settings.
+        preprocessor: Dict. Arguments for the preprocessor.
+        tokenizer: Dict. Class and tokenizer arguments.
         backbone: Dict. Fields of `ExportedBackbone`.
     """
 
@@ -117,16 +117,16 @@ class OpenedExport:
     """A task that runs in an engine and returns the same answers as the exported task.
 
     `ez.open_export` creates it. It has the answering methods of its task, such as `classify` or
-    `embed`, with the same arguments and results, and the settings of the answers, such as
-    `temperature` or `embedding_dim`.
+    `embed`, with the same arguments and results, and the answer settings, such as `temperature` or
+    `embedding_dim`.
 
     Attributes:
-        task: String. Name of the task, such as "sequence_classifier".
+        task: String. Task name, such as "sequence_classifier".
         methods: Tuple of strings. Names of the answering methods.
         engine: String. "onnx", "openvino" or "litert".
         dtype: String. "float32" or "int8".
-        agreement: Dict or None. Similarity of the int8 outputs to the float32 outputs.
-        preprocessor: Preprocessor of the task.
+        agreement: Optional dict. Similarity of the int8 outputs to the float32 outputs.
+        preprocessor: The task's preprocessor.
     """
 
     def __init__(self, record: ExportRecord, answers: Answers, engine: str):
@@ -162,7 +162,7 @@ class OpenedExport:
 
         Args:
             x: Texts, as for `predict` of the task, or a dict of prepared inputs.
-            batch_size: Positive integer or None. Number of examples per batch. Defaults to None,
+            batch_size: Optional positive integer. Number of examples per batch. Defaults to None,
                 which means 32.
         """
         is_prepared = isinstance(x, Mapping) and "token_ids" in x
@@ -205,10 +205,11 @@ def open_export(
     `ez.load_index("index", embedder=opened)`.
 
     Args:
-        folder: String or path. The folder of the export.
-        engine: String or None. "onnx" is ONNX Runtime (package onnxruntime). "openvino" is OpenVINO
-            (package openvino), which also reads exports in ONNX. "litert" is LiteRT (package
-            ai-edge-litert). Defaults to None, which means the engine of the folder's format.
+        folder: String or path. The export folder.
+        engine: Optional string. "onnx" is ONNX Runtime (package onnxruntime). "openvino" is
+            OpenVINO (package openvino), which also reads exports in ONNX. "litert" is LiteRT
+            (package ai-edge-litert). Defaults to None, which means the engine of the folder's
+            format.
         verify: Boolean. Whether to compare the files with the checksums in `encoder_zoo.json`.
             Defaults to True.
         spinning: Boolean. Whether idle threads of ONNX Runtime check for work in a loop for a while
@@ -221,7 +222,7 @@ def open_export(
     Raises:
         ValueError: If the folder is not an export, if a file was changed or damaged, or if the
             engine does not support the format.
-        ImportError: If the package of the engine is not installed.
+        ImportError: If the engine's package is not installed.
 
     Example:
         >>> import tempfile
@@ -246,7 +247,7 @@ def open_export(
 
 
 def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
-    """Read the description of an export.
+    """Read the export description.
 
     Raises:
         ValueError: If the folder is no export, or if a file was changed or has wrong fields.
@@ -273,7 +274,7 @@ def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
 def checked_fields(
     fields: object, rules: Mapping[str, Rule | None], where: str, optional: bool = False
 ) -> dict:
-    """Return fields of a file, after a check of their names and values.
+    """Return fields from a file, after a check of their names and values.
 
     Args:
         fields: Value from a file.
@@ -303,7 +304,7 @@ def checked_fields(
 
 
 def _argument_rules(cls: type, names: Iterable[str]) -> dict[str, Rule | None]:
-    """Return the rules of a class for some of its arguments."""
+    """Return the rules for a class for some of its arguments."""
     return {name: argument_rules(cls).get(name) for name in names}
 
 
@@ -329,7 +330,7 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
 
 
 def answers_class(name: str) -> type[Answers]:
-    """Import the class of a name in `ANSWERS`."""
+    """Import the class for a name in `ANSWERS`."""
     return getattr(importlib.import_module(f"encoder_zoo.tasks.{ANSWERS[name]}"), name)
 
 
@@ -361,12 +362,12 @@ def _make_preprocessor(cls: type[Preprocessor], tokenizer, settings: dict, where
 
 
 def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer | FileTokenizer:
-    """Make the tokenizer of the files in the folder.
+    """Make the tokenizer from the files in the folder.
 
     Args:
-        files: Files of the folder.
-        settings: Dict of "class", the name of a class in `TOKENIZER_CLASSES` or "FileTokenizer",
-            and "arguments".
+        files: Files in the folder.
+        settings: Dict of "class", the class name in `TOKENIZER_CLASSES` or "FileTokenizer", and
+            "arguments".
         where: String. Place of the settings for error messages.
 
     Raises:

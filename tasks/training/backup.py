@@ -49,9 +49,9 @@ class Position:
     """Epoch and step of a training.
 
     Attributes:
-        epoch: Integer. Index of the epoch, starting at 0.
+        epoch: Integer. Epoch index, starting at 0.
         step: Integer. Number of completed steps in the epoch.
-        seed: Integer. Random seed for the order of the examples and for masking.
+        seed: Integer. Random seed for the example order and for masking.
     """
 
     epoch: int
@@ -63,8 +63,8 @@ class Backup:
     """Complete backup.
 
     Args:
-        path: Path of the folder of the backup.
-        manifest: Dict. Contents of the manifest, after its checksums were verified.
+        path: Path to the folder of the backup.
+        manifest: Dict. Manifest contents, after its checksums were verified.
     """
 
     def __init__(self, path: pathlib.Path, manifest: dict):
@@ -147,10 +147,10 @@ def _dtype_in_backups(variable) -> str:
 
 
 class BackupFolder:
-    """Folder with the backups of a run.
+    """Folder with the run's backups.
 
     Args:
-        path: Path of the folder. The folder does not have to exist.
+        path: Path to the folder. The folder does not have to exist.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -194,9 +194,9 @@ class BackupFolder:
         """Write a backup atomically and return its folder.
 
         Args:
-            position: Position of the training.
+            position: Training position.
             arrays: Dict of names, which consist of a group and an index, to arrays.
-            task: String. Name of the task.
+            task: String. Task name.
             run: Dict. Settings that identify the run.
             sizes: List. The `window_sizes` of the data.
         """
@@ -225,7 +225,7 @@ class BackupFolder:
 
 
 def _checked_manifest(folder: pathlib.Path) -> dict:
-    """Read the manifest of a backup and verify the checksums of its files."""
+    """Read the backup manifest and verify the checksums of its files."""
     with OpenFolder(folder, [MANIFEST, STATE]) as files:
         manifest = read_manifest(files, verify=True)
     if STATE not in manifest.get("files", ()):
@@ -236,7 +236,7 @@ def _checked_manifest(folder: pathlib.Path) -> dict:
 
 
 def _is_of_training(training: object) -> bool:
-    """Return whether an entry of a manifest contains the position and the settings of a run."""
+    """Return whether an entry of a manifest contains the position and the run's settings."""
     if not isinstance(training, dict) or not isinstance(training.get("run"), dict):
         return False
     position, sizes = training.get("position"), training.get("window_sizes", [])
@@ -267,10 +267,10 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     This callback extends `keras.callbacks.BackupAndRestore`. It can resume in the middle of an
     epoch, at exactly the next step. The resumed run is equal to an uninterrupted run: the weights,
-    the optimizer and its schedule, the order of the examples, masking, dropout and the running
-    metrics are restored. A backup is written at the end of every epoch and optionally after a
-    number of steps. Each backup is a folder with checksums that is written atomically and contains
-    no code. The last two backups are kept. Damaged backups are skipped with a warning.
+    the optimizer and its schedule, the example order, masking, dropout and the running metrics are
+    restored. A backup is written at the end of every epoch and optionally after a number of steps.
+    Each backup is a folder with checksums that is written atomically and contains no code. The last
+    two backups are kept. Damaged backups are skipped with a warning.
 
     Backups do not contain the state of other callbacks, such as the patience of `EarlyStopping`.
     The history that `fit` returns starts at the epoch that was resumed. Pass this callback last, so
@@ -278,7 +278,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     workers, only the chief writes backups, and all workers read them.
 
     Args:
-        backup_dir: Path of a local folder that is only used by this `fit`. With several workers,
+        backup_dir: Path to a local folder that is only used by this `fit`. With several workers,
             all of them need access to the same folder.
         save_freq: "epoch" or positive integer. With an integer, a backup is also written after this
             number of steps. Defaults to "epoch".
@@ -385,7 +385,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             self._continued.restore("metrics", model.metrics_variables)
 
     def _restore_metrics_of_replica(self) -> None:
-        # The metrics of all replicas are summed, so the first replica gets the whole state.
+        # The metrics from all replicas are summed, so the first replica gets the whole state.
         if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
             self._continued.restore("metrics", self.model.metrics_variables)
 
@@ -498,14 +498,14 @@ def _is_chief(model: keras.Model) -> bool:
 class RestOfEpoch(keras.callbacks.CallbackList):
     """List of callbacks for a `fit` that resumes in the middle of an epoch.
 
-    Keras counts the steps of the resumed epoch from 0 and runs a full epoch. This list passes the
+    Keras counts the steps in the resumed epoch from 0 and runs a full epoch. This list passes the
     original step indices to the callbacks and ends the epoch at its last step.
 
     Args:
         callbacks: List of callbacks of the user.
         backup: `BackupAndRestore` callback that the training is resumed from.
         batches: Dataset of training batches.
-        done: Integer. Number of completed steps of the first epoch.
+        done: Integer. Number of completed steps in the first epoch.
         **params: Arguments of `keras.callbacks.CallbackList`.
     """
 
@@ -554,7 +554,7 @@ def resume(task: keras.Model, data: Source, callbacks: list, verbose: int | str)
         verbose: Verbosity, as in Keras.
 
     Returns:
-        Dict of the arguments, and the number of completed steps of the first epoch.
+        Dict of the arguments, and the number of completed steps in the first epoch.
     """
     epochs, steps = data.plan.epochs, data.steps_per_epoch
     callbacks = stopping_at_divergence(callbacks)

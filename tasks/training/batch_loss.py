@@ -2,8 +2,8 @@
 
 In Keras, losses are averaged by their `reduction`. They do not know which tokens are padding, which
 rows pad the batch, or which part of the batch other replicas compute. Here, losses return the
-values of examples or tokens, and `BatchLoss` computes the loss of the whole batch, on one device or
-in a replica.
+values of examples or tokens, and `BatchLoss` computes the loss for the whole batch, on one device
+or in a replica.
 
 Dimensions in comments: B is the batch size, L the sequence length and C the number of classes.
 """
@@ -29,7 +29,7 @@ from encoder_zoo.tasks.training.loss_inputs import (
 
 
 class BatchLoss:
-    """Compute the loss of a batch with a Keras loss, a loss of this package or a custom loss.
+    """Compute the loss for a batch with a Keras loss, a loss of this package or a custom loss.
 
     Args:
         loss: `keras.losses.Loss` instance, or function of labels and outputs that returns a value
@@ -40,7 +40,7 @@ class BatchLoss:
             `reduction="mean_with_sample_weight"`, independently of the reduction of the loss.
             Defaults to False.
         of_examples: Boolean. Whether the loss must return a value for each example, because values
-            of parts of an example would include padding. Defaults to False.
+            of parts in an example would include padding. Defaults to False.
 
     Call arguments:
         y_true: Labels.
@@ -51,9 +51,9 @@ class BatchLoss:
 
     Returns:
         Tuple of the loss and the size that the sum of values was divided by. The size is None if
-        the loss is a sum. In a replica, the loss is the loss of the whole batch divided by the
-        number of replicas. The gradients of all replicas add up to the gradient of the whole batch.
-        The size refers to the whole batch.
+        the loss is a sum. In a replica, the loss is the loss for the whole batch divided by the
+        number of replicas. The gradients from all replicas add up to the gradient for the whole
+        batch. The size refers to the whole batch.
 
     Raises:
         ValueError: If the loss returns fewer values than there are weights, or a single value that
@@ -123,7 +123,7 @@ class BatchLoss:
         return _of_whole_batch(total, size)
 
     def values(self, y_true, y_pred, rows=None, tokens=None):
-        """Return the values of the loss for examples, tokens or labels, of shape (B, ...).
+        """Return the loss values for examples, tokens or labels, of shape (B, ...).
 
         Args:
             y_true: Labels.
@@ -145,7 +145,7 @@ class BatchLoss:
         return ops.convert_to_tensor(values, dtype=dtype)
 
     def weights_like(self, values, weights):
-        """Return weights of examples or tokens that can be broadcast to the values of a loss.
+        """Return weights of examples or tokens that can be broadcast to the loss values.
 
         Raises:
             ValueError: If the weights have more axes than the values.
@@ -204,7 +204,7 @@ def _rows_of(y_pred):
 
 
 def _of_whole_batch(total, size) -> tuple:
-    """Return the loss and the size of the whole batch from the sum and the size of a replica."""
+    """Return the loss and the size of the full batch from the sum and the replica size."""
     context = replica_context()
     if size is not None:
         size = ops.cast(size, total.dtype)
@@ -235,7 +235,7 @@ def mean_over_replicas(penalty, rows):
 
     Args:
         penalty: Scalar tensor.
-        rows: Number of rows in the part of this replica.
+        rows: Number of rows in this replica's part.
     """
     context = replica_context()
     if context is None:

@@ -39,8 +39,8 @@ else:
 class StopAtDivergence(keras.callbacks.Callback):
     """Raise an error when the loss becomes NaN or infinite.
 
-    `fit` adds this callback before the other callbacks, so that none of them saves the result of
-    the failed step. It reads the mean loss of the epoch, which Keras logs after every step.
+    `fit` adds this callback before the other callbacks, so that none of them saves the result from
+    the failed step. It reads the mean loss over the epoch, which Keras logs after every step.
 
     Raises:
         FloatingPointError: If the loss is not finite. The message contains the epoch and the step.
@@ -111,10 +111,10 @@ def nan_loss_error(epoch: int, step: int, params: dict, event: str) -> FloatingP
     """Create the error for a loss that is not finite.
 
     Args:
-        epoch: Integer. Index of the epoch, starting at 0.
-        step: Integer. Number of the step, starting at 1.
+        epoch: Integer. Epoch index, starting at 0.
+        step: Integer. Step number, starting at 1.
         params: Dict. Parameters of the callback with the keys "epochs" and "steps".
-        event: String. Description of the problem.
+        event: String. Problem description.
     """
     steps = params["steps"]
     step = min(step, steps or step)  # an execution of several steps can exceed the epoch

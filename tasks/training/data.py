@@ -38,19 +38,19 @@ class BatchMaker:
     """Functions and settings of a task to make batches from its data.
 
     Attributes:
-        task: String. Class name of the task.
+        task: String. The task's class name.
         preprocessor: Preprocessor, or None if the task only accepts preprocessed inputs.
         encode: Function of `(x, y, sample_weight)` in memory that returns encoded examples.
         separate: Function of `(x, y)` that returns inputs and labels.
         check_given: Function of `(y, x)` that raises an error if labels are missing.
         check: Function that checks preprocessed inputs and returns inputs of any kind.
         graphs: `GraphCache` of the task, with the lengths of previous batches.
-        labels_tokens: Boolean. Whether every word of a text has a label.
+        labels_tokens: Boolean. Whether every word in a text has a label.
         compiles: Boolean. Whether a program is compiled for every batch shape.
         fills: Boolean. Whether all batches are padded to the same number of rows.
         packs: Boolean. Whether short texts may be packed into sequences.
         worker: Tuple of the index of this worker and the number of workers.
-        dtype: String. Name of the dtype policy of the task.
+        dtype: String. Dtype policy name of the task.
     """
 
     task: str
@@ -71,7 +71,7 @@ class BatchMaker:
         """Return a graph from the cache, or make it if the cache has none for these settings.
 
         Args:
-            name: Hashable. Name of the graph.
+            name: Hashable. Graph name.
             make: Function without arguments that makes the graph.
         """
         settings = vars(self.preprocessor) if self.preprocessor is not None else {}
@@ -82,7 +82,7 @@ class BatchMaker:
 
     @property
     def lengths_vary(self) -> bool:
-        """Whether the length of a batch depends on its texts."""
+        """Whether the batch length depends on its texts."""
         return self.preprocessor is None or self.preprocessor.sequence_length is None
 
     @property
@@ -210,7 +210,7 @@ class Source:
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
-        maker: `BatchMaker` of the task.
+        maker: The task's `BatchMaker`.
 
     Attributes:
         steps: Integer. Number of batches in one pass, or in one epoch if the former is unknown.
@@ -252,11 +252,11 @@ class Source:
             )
 
     def batches(self, seed: int, start: int = 0) -> tf.data.Dataset:
-        """Return the batches of all epochs from an index on, without making earlier batches.
+        """Return the batches for all epochs from an index on, without making earlier batches.
 
         Args:
             seed: Integer. Random seed for the order of examples and for masking.
-            start: Integer. Index of the first batch. Defaults to 0.
+            start: Integer. First batch index. Defaults to 0.
         """
         batches = self._batches(seed, start)
         for change in self._changes:
@@ -267,11 +267,11 @@ class Source:
         raise NotImplementedError
 
     def one_pass(self) -> tf.data.Dataset:
-        """Return the batches of one pass for counting labels."""
+        """Return the batches for one pass for counting labels."""
         return self.batches(0).take(self.steps).map(real_examples)
 
     def in_order(self):
-        """Return the batches of one pass for `evaluate` of Keras."""
+        """Return the batches for one pass for `evaluate` of Keras."""
         raise NotImplementedError
 
     def describe(self) -> dict:
@@ -282,7 +282,7 @@ class Source:
         """Split off the last examples for validation, and return both parts.
 
         Args:
-            share: Float between 0 and 1. Fraction of the examples to use for validation.
+            share: Float between 0 and 1. Fraction of examples to use for validation.
             batch_size: Integer. Number of examples per validation batch.
         """
         check_dataset_alone(validation_split=share)
@@ -293,7 +293,7 @@ class Source:
         Args:
             weigh: Function of `(x, y)` or `(x, y, sample_weight)` and a keyword argument `weights`
                 that returns `(x, y, sample_weight)`.
-            weights: Array with the weight of each class.
+            weights: Array with the class weight.
         """
         source = copy.copy(self)
         source._changes = [*self._changes, functools.partial(weigh, weights=weights)]

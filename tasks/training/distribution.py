@@ -1,8 +1,8 @@
 """Training on several devices or machines with `tf.distribute` or `keras.distribution`.
 
-A model that is built in the scope of a strategy is trained as on one device: every replica computes
-a part of the batch, and the loss and the gradients refer to the whole batch. Keras 3.15 differs
-from this in seven cases. Comments describe each case where it is corrected.
+A model that is built in the strategy scope is trained as on one device: every replica computes a
+part of the batch, and the loss and the gradients refer to the whole batch. Keras 3.15 differs from
+this in seven cases. Comments describe each case where it is corrected.
 
 With `keras.distribution` on JAX, a batch is one array over all devices. Each process provides its
 own part of this array.
@@ -129,9 +129,9 @@ def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
 
 
 def clip_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
-    """Make an optimizer clip the gradient of the whole batch.
+    """Make an optimizer clip the gradient for the whole batch.
 
-    Keras clips the gradients of every replica before it sums them (optimizers/base_optimizer.py).
+    Keras clips the gradients from every replica before it sums them (optimizers/base_optimizer.py).
     It also computes the norm of an embedding gradient before it sums the rows of equal tokens, so
     that the norm depends on the division of the batch.
     """
@@ -203,7 +203,7 @@ class Distribution:
             separate_collectives(strategy)
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """Return the scope of the strategy for the creation of variables."""
+        """Return the strategy scope for the creation of variables."""
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
     @contextlib.contextmanager
@@ -246,7 +246,7 @@ class Distribution:
         return isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
 
     def fix_compiled(self, model: keras.Model) -> None:
-        """Adapt the optimizer of a compiled model to several replicas."""
+        """Adapt the optimizer for a compiled model to several replicas."""
         if keras.config.backend() != "tensorflow":
             return
         optimizer = model.optimizer
@@ -261,8 +261,8 @@ class Distribution:
     def check_devices(self, model: keras.Model) -> None:
         """Raise a ValueError for a model that was built before `keras.distribution` was set.
 
-        Keras would create new variables, such as the state of the optimizer, on other devices than
-        the weights. The model could not be trained afterwards.
+        Keras would create new variables, such as the optimizer state, on other devices than the
+        weights. The model could not be trained afterwards.
         """
         check_backend_spreads()
         distribution = keras.distribution.distribution()
@@ -329,11 +329,11 @@ class Distribution:
     # -- data ----------------------------------------------------------------------------------
 
     def divided(self, dataset, steps: int | None) -> tuple:
-        """Return a dataset of the parts of every batch, and the number of batches.
+        """Return a dataset of the parts from every batch, and the number of batches.
 
         Args:
             dataset: Dataset of batches. Other objects are returned unchanged.
-            steps: Integer or None. Number of batches. If None, the batches are counted.
+            steps: Optional integer. Number of batches. If None, the batches are counted.
         """
         if self.strategy is None:
             return part_of_process(dataset), steps
@@ -388,7 +388,7 @@ class Distribution:
         """Call `result` of Keras with the variables of metrics summed over the replicas."""
         if not self.in_replica():
             return result()
-        # Keras would average the results of the replicas.
+        # Keras would average the results from the replicas.
         values = [array_ops.identity(v.value) for v in variables]  # on the replica's device
         sums = tf.distribute.get_replica_context().all_reduce("SUM", values)
         with keras.StatelessScope(state_mapping=list(zip(variables, sums, strict=True))):
@@ -400,7 +400,7 @@ class Distribution:
 
 
 def of_all_workers(strategy: tf.distribute.Strategy | None, numbers: list[int]) -> list[list[int]]:
-    """Return the integers of all workers in order, repeated for every replica of a worker."""
+    """Return the integers of all workers in order, repeated for every replica on a worker."""
     if shard_of_process()[1] > 1:
         from jax.experimental import multihost_utils
 
@@ -439,7 +439,7 @@ def spreads_models() -> bool:
 
 
 def current_strategy() -> tf.distribute.Strategy | None:
-    """Return the strategy of the current scope, or None.
+    """Return the current strategy, or None.
 
     Example:
         >>> current_strategy() is None
@@ -482,7 +482,7 @@ def is_multi_worker(strategy: tf.distribute.Strategy | None) -> bool:
 
 
 def worker_of(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
-    """Return the index of this process among the workers of a strategy and the number of workers.
+    """Return the index of this process among the strategy's workers and the number of workers.
 
     Example:
         >>> worker_of(None)
@@ -568,17 +568,17 @@ def count_to_end(sizes: Iterable[int], source: str) -> int:
 def parts_of_batches(
     dataset: tf.data.Dataset, context: tf.distribute.InputContext
 ) -> tf.data.Dataset:
-    """Return a dataset with the parts of every batch for the replicas of one worker.
+    """Return a dataset with the parts from every batch for the replicas on one worker.
 
     `tf.distribute` would rebatch the dataset to equal sizes and mix batches that are padded to
     different lengths. Every worker reads the whole dataset, so all workers must read it in the same
     order: a `shuffle` needs a seed, and all workers need the same `keras.utils.set_random_seed`,
-    which TensorFlow combines with that seed. With the auto-shard policy OFF, the dataset of a
-    worker contains its own examples, which are only divided among its own replicas.
+    which TensorFlow combines with that seed. With the auto-shard policy OFF, the worker's dataset
+    contains its own examples, which are only divided among its own replicas.
 
     Args:
         dataset: Infinite dataset of batches. The replicas do not have to synchronize its end.
-        context: InputContext of the worker.
+        context: The worker's InputContext.
     """
     policy = dataset.options().experimental_distribute.auto_shard_policy
     workers, worker = context.num_input_pipelines, context.input_pipeline_id

@@ -83,7 +83,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         kept, number = self.variables
         replica, before = _replica(), ops.convert_to_tensor(number)
         at = ops.cast(before[replica], "int32") + ops.cumsum(ops.cast(counts, "int32")) - 1
-        # Examples that are ignored are written to the last row of each part.
+        # Examples that are ignored are written to the last row in each part.
         at = ops.where(counts & (at < self.capacity), at, self.capacity)
         rows = ops.concatenate([y_true, y_pred, weight[:, None]], axis=1)
         rows = ops.where((at < self.capacity)[:, None], rows, 0.0)
@@ -125,12 +125,11 @@ class ClassRanking(ExactMetric):
     """Base class of metrics that evaluate how the outputs of a class rank the examples.
 
     Examples are ranked by log-odds, which do not saturate like probabilities. With two classes, the
-    score of the second class is used. With more classes or in multi-label tasks, the score is the
+    score for the second class is used. With more classes or in multi-label tasks, the score is the
     mean over the classes, each against the rest. Classes with an undefined score are excluded.
 
     Args:
-        activation: "softmax" or "sigmoid". Activation function of the outputs. Defaults to
-            "softmax".
+        activation: "softmax" or "sigmoid". Output activation function. Defaults to "softmax".
         capacity: Positive integer, see `ExactMetric`.
 
     Call arguments:
@@ -171,11 +170,11 @@ class ClassRanking(ExactMetric):
         return ops.where(count > 0, mean, self.undefined)
 
     def is_defined(self, positive, negative):
-        """Return whether the score is defined for these weights of a class and of the rest."""
+        """Return whether the score is defined for these weights for a class and of the rest."""
         raise NotImplementedError
 
     def score_of_class(self, scores, positive, negative):
-        """Compute the score of a class from outputs and weights of shape (N,)."""
+        """Compute the score for a class from outputs and weights of shape (N,)."""
         raise NotImplementedError
 
 
@@ -324,7 +323,7 @@ def weight_below(values, weight) -> tuple:
 
 
 def log_odds(logits):
-    """Return the log-odds (B, C) of the classes of a softmax, plus log(C - 1).
+    """Return the log-odds (B, C) of the classes in a softmax, plus log(C - 1).
 
     With this constant, equal logits have the value 0, so that float32 can distinguish close logits
     of a model at the start of its training.
@@ -368,7 +367,7 @@ def _replicas() -> int:
 
 
 def _replica():
-    """Return the index of the current replica."""
+    """Return the current replica index."""
     if keras.config.backend() != "tensorflow":
         return torch_process()
     context = tf.distribute.get_replica_context()

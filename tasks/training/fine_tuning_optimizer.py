@@ -102,8 +102,8 @@ class TorchAdamW(ScheduledAdamW):
 def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], float] | None:
     """Return the learning rate multipliers for layer-wise decay.
 
-    The head has a multiplier of 1. The multiplier is multiplied by `decay` for the last block of
-    the backbone, for every earlier block, and for the embeddings.
+    The head has a multiplier of 1. The multiplier is multiplied by `decay` for the last backbone
+    block, for every earlier block, and for the embeddings.
 
     Args:
         backbone: Backbone.
@@ -135,7 +135,7 @@ def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], fl
 
 
 class FrozenLayers:
-    """Layers of a backbone that were frozen by `compile(frozen_layers=...)`.
+    """Backbone layers that were frozen by `compile(frozen_layers=...)`.
 
     Other layers are not changed. Layers that the user froze stay frozen.
 
@@ -157,7 +157,7 @@ class FrozenLayers:
     """
 
     def __init__(self):
-        # {id of a layer: (layer, list of its parts and weights with their original `trainable`)}
+        # {id of a layer: (layer, list with its parts and weights with their original `trainable`)}
         self._before = {}
 
     def freeze(self, backbone: Backbone, count: int) -> None:
@@ -227,11 +227,11 @@ def fine_tuning_optimizer(
         total_batches: Integer. Number of batches, after which the learning rate is 0.
         learning_rate: Float. Peak learning rate.
         weight_decay: Float. Weight decay. Defaults to 0.01.
-        gradient_accumulation_steps: Integer or None. Number of batches per step. If None, every
+        gradient_accumulation_steps: Optional integer. Number of batches per step. If None, every
             batch is a step. Defaults to None.
-        learning_rate_multiplier: Function of a weight that returns a multiplier of the learning
+        learning_rate_multiplier: Function of a weight that returns a multiplier for the learning
             rate, see `layerwise`. Defaults to None.
-        warmup: Float between 0 and 1. Fraction of the steps until the peak. Defaults to 0.1.
+        warmup: Float between 0 and 1. Fraction of all steps until the peak. Defaults to 0.1.
         undecayed_weights: List of weights without weight decay, see `training.undecayed_weights`.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.

@@ -31,7 +31,7 @@ def enable_compilation_cache() -> pathlib.Path | None:
     differ.
 
     Returns:
-        Path of the folder, or None if JAX is not the backend or the cache is disabled.
+        Path to the folder, or None if JAX is not the backend or the cache is disabled.
     """
     if keras.config.backend() != "jax":
         return None
@@ -142,7 +142,7 @@ class GraphCache:
         return self._graphs[key]
 
     def forget(self) -> None:
-        """Delete all graphs, for example after the layers of the backbone have changed."""
+        """Delete all graphs, for example after the backbone layers have changed."""
         self._graphs.clear()
 
 
@@ -158,8 +158,8 @@ def step_function(step: Callable, hold: Callable, trains: bool) -> Callable:
         trains: Boolean. Whether the step changes the weights.
     """
     graphs = {long: tf.function(of_texts(long, step), autograph=False) for long in (False, True)}
-    # On a CPU, optimizing the graph of a training step takes time without making it faster. In the
-    # graph of an evaluation step, TensorFlow can merge operations.
+    # On a CPU, optimizing the graph for a training step takes time without making it faster. In the
+    # graph for an evaluation step, TensorFlow can merge operations.
     as_traced = trains and not tf.config.list_logical_devices("GPU")
 
     def function(iterator):

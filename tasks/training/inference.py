@@ -1,4 +1,4 @@
-"""Compute the outputs of a task for texts in memory and for encoded examples in batches.
+"""Compute the task outputs for texts in memory and for encoded examples in batches.
 
 Dimensions in comments: B is the batch size and L the sequence length.
 """
@@ -158,7 +158,7 @@ def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
     Args:
         task: `TextModel` with a preprocessor.
         examples: Dict of encoded examples.
-        indices: Integer array of shape (B,). Indices of the examples.
+        indices: Integer array of shape (B,). Example indices.
     """
     maker = task.batch_maker
 

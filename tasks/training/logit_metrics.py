@@ -2,7 +2,7 @@
 
 Keras metrics expect probabilities by default, and many of them expect one-hot labels instead of
 class indices. With logits, they return wrong values without an error. They are therefore wrapped.
-Custom functions and metrics receive the outputs of the model unchanged.
+Custom functions and metrics receive the model outputs unchanged.
 
 Dimensions in comments: B is the batch size and C the number of classes.
 """
@@ -76,7 +76,7 @@ KERAS_FUNCTIONS = {
     for function in vars(functions).values()
     if inspect.isfunction(function)
 }
-# Keras metrics that compare the rows of a batch.
+# Keras metrics that compare the rows in a batch.
 OF_WHOLE_BATCHES = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
 
 
@@ -116,7 +116,7 @@ def metrics_on_logits(given, activation: str | None, pads_classes: bool = False)
         pads_classes: Boolean, see `resolve_loss`. Defaults to False.
 
     Raises:
-        ValueError: If a metric does not fit the outputs of the task.
+        ValueError: If a metric does not fit the task outputs.
     """
     if activation is None or given is None:
         return given
@@ -214,9 +214,9 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LabelCrossentropy(losses.BinaryCrossentropy):
-    """Compute the binary cross-entropy of every label.
+    """Compute the binary cross-entropy for every label.
 
-    The mean equals `keras.losses.BinaryCrossentropy`. In addition, every label of an example can
+    The mean equals `keras.losses.BinaryCrossentropy`. In addition, every label for an example can
     have its own weight.
 
     Call arguments:
@@ -266,7 +266,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
     metric is sparse. With two classes, metrics such as Precision, Recall, AUC or F1Score with a
     threshold treat the second class as positive. Metrics with `from_logits=True`, BinaryAccuracy
     with threshold 0 and metrics of hinge losses receive logits. Metrics that are the mean of a loss
-    receive the inputs of the loss, see `loss_inputs`.
+    receive the loss inputs, see `loss_inputs`.
 
     Args:
         metric: Metric of `keras.metrics`. It determines the name of the wrapper.
@@ -428,10 +428,10 @@ def metric_by_name(name: str, activation: str | None, num_classes: int | None):
             "recall" evaluate the second class. Otherwise they are equal to "f1_macro",
             "precision_macro" and "recall_macro", see `ClassScore`.
         activation: String or None, see `metrics_on_logits`.
-        num_classes: Integer or None. Number of classes, if it is known.
+        num_classes: Optional integer. Number of classes, if it is known.
 
     Raises:
-        ValueError: If the name is unknown, or if the metric does not fit the outputs of the task.
+        ValueError: If the name is unknown, or if the metric does not fit the task outputs.
 
     Example:
         >>> metric_by_name("f1_macro", "softmax", 3).average, metric_by_name("mse", "linear", 1)
@@ -481,10 +481,10 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     Args:
         score: "f1", "precision" or "recall". Defaults to "f1".
         average: One of "binary", "micro", "macro", "macro_all" and "weighted". "binary" is the
-            score of the second class. "micro" sums the counts of all classes. "macro" is the mean
+            score for the second class. "micro" sums the counts for all classes. "macro" is the mean
             over the classes that occur in labels or predictions, or over all labels in multi-label
             tasks. "macro_all" is the mean over all classes. "weighted" is the mean weighted by the
-            number of examples of each class. A score without examples is 0. Defaults to "macro".
+            number of examples in each class. A score without examples is 0. Defaults to "macro".
         activation: "softmax" to predict the class with the largest output, or "sigmoid" to predict
             every label with an output above 0. Defaults to "softmax".
 

@@ -1,6 +1,6 @@
 """Convert the logits and labels of a task to the inputs that Keras losses expect.
 
-A loss is identified by its function. `compile` accepts the name of a loss, its function, a
+A loss is identified by its function. `compile` accepts the loss name, its function, a
 `functools.partial` of the function, a class, or an instance. Metrics that compute the mean of such
 a function receive the same inputs, see `logit_metrics`.
 
@@ -123,7 +123,7 @@ def argument_of(loss, name: str):
 
 
 def name_of(loss) -> str:
-    """Return the name of a loss or metric for messages, such as "KLDivergence"."""
+    """Return the name for a loss or metric for messages, such as "KLDivergence"."""
     while isinstance(loss, functools.partial):
         loss = loss.func
     return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
@@ -139,15 +139,15 @@ def resolve_loss(
 
     Args:
         loss: Name, function, class or instance, or a list or dict with one of these.
-        default: Loss of the task, for names such as "crossentropy".
+        default: The task's loss, for names such as "crossentropy".
         activation: "softmax" or "sigmoid" if the outputs are logits, "linear" for regression, or
             None for outputs of an unknown kind.
-        pads_classes: Boolean. Whether the classes of an example are padded to the number of classes
-            in other examples. Defaults to False.
+        pads_classes: Boolean. Whether the classes for an example are padded to the number of
+            classes in other examples. Defaults to False.
 
     Returns:
         A `keras.losses.Loss` or a function of labels and outputs. Cross-entropies that include the
-        activation of the task are computed from logits.
+        task's activation are computed from logits.
 
     Raises:
         ValueError: If the loss is unknown, does not fit the outputs of this task, or is not reduced
@@ -227,7 +227,7 @@ def _by_name(name: str):
 
 
 def check_meaning(loss, activation: str, pads_classes: bool, expected: str) -> None:
-    """Raise a ValueError if a Keras loss does not fit the outputs of a task.
+    """Raise a ValueError if a Keras loss does not fit the task outputs.
 
     Args:
         loss: Loss instance, function or metric.

@@ -1,4 +1,4 @@
-"""Objective of a task: its loss, its metrics, and how they interpret the outputs."""
+"""Task objective: its loss, its metrics, and how they interpret the outputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Objective:
             None to pass the outputs to losses and metrics unchanged. Defaults to None.
         num_classes: Integer. Number of classes, if metrics depend on it.
         labels: List of class names, if the classes have names.
-        own_metrics: Mapping from names to functions that return metrics of the task.
+        own_metrics: Mapping from names to functions that return task metrics.
         of_tokens: Boolean. Whether every token has a label. Losses are then averaged over the
             tokens with a weight, see `BatchLoss`.
         of_examples: Boolean. Whether a loss must return a value for each example, see `BatchLoss`.
@@ -103,7 +103,7 @@ class Objective:
         return self.default_metrics()
 
     def metrics(self, loss, given, weighted) -> dict:
-        """Convert the metrics of a task to arguments of `keras.Model.compile`.
+        """Convert the task metrics to arguments of `keras.Model.compile`.
 
         Args:
             loss: Loss that is computed.

@@ -26,7 +26,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     Args:
         peak: Float. Peak learning rate.
         total_steps: Integer. Number of steps. The learning rate is 0 afterwards.
-        warmup: Float between 0 and 1. Fraction of the steps until the peak. Defaults to 0.1.
+        warmup: Float between 0 and 1. Fraction of all steps until the peak. Defaults to 0.1.
         batches_per_step: Integer. Number of batches per step with gradient accumulation. Keras
             passes the number of batches to a schedule. Defaults to 1.
 
@@ -85,7 +85,7 @@ class WeightState(NamedTuple):
     """State of a weight in an optimizer.
 
     Attributes:
-        share: Float. Multiplier of the learning rate.
+        share: Float. Learning rate multiplier.
         decays: Boolean. Whether weight decay is applied.
         first: Variable. Running mean of the gradients.
         second: Variable. Running mean of the squared gradients.
@@ -106,15 +106,15 @@ class ScheduledAdamW(keras.optimizers.AdamW):
     `apply` replaces the method of Keras and calls `update_all`, which clips gradients, decays
     weights and updates them.
 
-    With `gradient_accumulation_steps`, the gradient of a step equals the gradient of one large
-    batch. `weigh_batch` sets the weight of each batch. The last batch of a run completes an
+    With `gradient_accumulation_steps`, the gradient for a step equals the gradient for one large
+    batch. `weigh_batch` sets the weight for each batch. The last batch of a run completes an
     unfinished step. Batches with gradients that are not finite, see `leave_out_unless`, are counted
-    but add nothing. If all batches of a step are excluded, the step is skipped and the schedule
+    but add nothing. If all batches in a step are excluded, the step is skipped and the schedule
     does not advance.
 
     Args:
         learning_rate: Float or learning rate schedule, as in `keras.optimizers.AdamW`.
-        learning_rate_multiplier: Function of a weight that returns a multiplier of the learning
+        learning_rate_multiplier: Function of a weight that returns a multiplier for the learning
             rate, for layer-wise decay. If None, all multipliers are 1. Defaults to None.
         **kwargs: Arguments of `keras.optimizers.AdamW`: `beta_1`, `beta_2`, `epsilon`,
             `weight_decay`, `global_clipnorm` and `gradient_accumulation_steps`.
@@ -149,7 +149,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.weigh_batch()
         self.leave_out_unless(True)
         if isinstance(self.schedule, LinearWarmupDecay):
-            self._numbers = self.schedule.numbers  # adds it to the variables of the optimizer
+            self._numbers = self.schedule.numbers  # adds it to the optimizer variables
 
     @property
     def batches(self) -> keras.Variable:
@@ -269,7 +269,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         return ops.logical_and(self._ends_step(), added > 0)
 
     def _ends_step(self):
-        """Return whether the current batch is the last batch of a step or of the run."""
+        """Return whether the current batch is the last batch in a step or of the run."""
         number = self._done.value + 1
         whole = number % self.gradient_accumulation_steps == 0
         return ops.logical_or(whole, number == self._last_batch.value)
@@ -384,7 +384,7 @@ class FusedAdamW(ScheduledAdamW):
 
     This class is only for the TensorFlow backend. On JAX, the compiler fuses the operations. The
     arguments are the same as for `ScheduledAdamW`. `amsgrad` and `use_ema` are not supported. Under
-    `tf.distribute`, the gradient of the whole batch is clipped.
+    `tf.distribute`, the gradient for the whole batch is clipped.
 
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
 
@@ -396,7 +396,7 @@ class FusedAdamW(ScheduledAdamW):
         0.9
     """
 
-    sums_over_replicas = True  # clips and accumulates the gradient of the whole batch
+    sums_over_replicas = True  # clips and accumulates the gradient for the whole batch
 
     def assign(self, variable, value):
         """Assign a value in this replica. The value is the same in all replicas."""

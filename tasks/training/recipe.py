@@ -37,14 +37,14 @@ DEFAULTS = {"optimizer": "auto", "loss": "auto", "weighted_metrics": "auto", "ji
 
 
 class TaskSettings(NamedTuple):
-    """Properties of a task that the optimizer depends on, in addition to `compile` arguments.
+    """Task properties that the optimizer depends on, in addition to `compile` arguments.
 
     Attributes:
         learning_rate: Float. Peak learning rate.
         weight_decay: Float. Default weight decay.
         layer_decay: Float. Default layer-wise learning rate decay.
         warmup: Float. Default fraction of warmup steps.
-        learning_rate_shares: Dict of weight ids to multipliers of the learning rate.
+        learning_rate_shares: Dict of weight ids to multipliers for the learning rate.
         undecayed_weights: List of weights without weight decay.
         scales_loss: Boolean. Whether the loss is scaled because gradients are computed in float16.
     """
@@ -60,7 +60,7 @@ class TaskSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """The arguments of `compile`, and the optimizer of the default recipe.
+    """The arguments of `compile`, and the optimizer from the default recipe.
 
     Args:
         arguments: Mapping of the arguments that `TextModel.compile` adds to Keras, except the
@@ -84,7 +84,7 @@ class Recipe:
 
     @property
     def loss_weight(self) -> float:
-        """Weight of the loss."""
+        """Loss weight."""
         return _single_weight(self.options.get("loss_weights"))
 
     def updated(self, arguments: Mapping, options: Mapping) -> Recipe:
@@ -95,7 +95,7 @@ class Recipe:
                 optimizer, or if there are several loss weights.
         """
         given = {name: value for name, value in arguments.items() if value is not None}
-        if is_auto(given.get("metrics")):  # use the metrics of the task
+        if is_auto(given.get("metrics")):  # use the task metrics
             given["metrics"] = None
         completed = {**dict.fromkeys(arguments), **DEFAULTS, **self.arguments, **given}
         del completed["learning_rate"]  # an attribute of the task
@@ -146,7 +146,7 @@ class Recipe:
 
         Args:
             backbone: Backbone whose layers `layer_decay` applies to.
-            settings: TaskSettings of the task.
+            settings: The task's TaskSettings.
         """
         weight_decay, layer_decay, warmup, steps = (
             getattr(settings, name, None) if self.arguments[name] is None else self.arguments[name]
@@ -175,7 +175,7 @@ class Recipe:
         return AccumulatingLossScaleOptimizer(optimizer) if accumulates else optimizer
 
     def warn_default_rate(self, optimizer, default_rate: float) -> None:
-        """Log a warning about the learning rate of an optimizer that was passed as a string."""
+        """Log a warning about the learning rate for an optimizer that was passed as a string."""
         name, optimizer = self.arguments["optimizer"], inner_optimizer(optimizer)
         if self.makes_optimizer or not isinstance(name, str):
             return
@@ -195,7 +195,7 @@ class Recipe:
         """Raise a ValueError if the steps of a `fit` would not change any weight.
 
         Args:
-            optimizer: Optimizer of the model.
+            optimizer: The model's optimizer.
             total_batches: Integer. Number of batches in all epochs.
             callbacks: List of callbacks. Nothing is checked if one sets the learning rate.
 
@@ -230,7 +230,7 @@ class Recipe:
         This happens if all gradients were 0, or if all gradients in float16 overflowed.
 
         Args:
-            optimizer: Optimizer of the model.
+            optimizer: The model's optimizer.
             weights: List of trainable weights.
             total_batches: Integer. Number of batches in all epochs.
         """
@@ -267,7 +267,7 @@ class Recipe:
         If the loss is a sum of several losses, the last call for a batch sets the weight.
 
         Args:
-            optimizer: Optimizer of the model.
+            optimizer: The model's optimizer.
             size: Scalar tensor. Size that the loss was divided by, see `BatchLoss`. None if the
                 loss is a sum.
         """
@@ -276,15 +276,15 @@ class Recipe:
             optimizer.weigh_batch(*((1.0, 0.0) if size is None else (size, size)))
 
     def to_config(self, config: dict, loss, learning_rate: float) -> dict:
-        """Return the compile config with the recipe, and without the state of the schedule.
+        """Return the compile config with the recipe, and without the schedule state.
 
         Args:
             config: Dict. Compile config of Keras.
-            loss: Loss of the task.
+            loss: The task's loss.
             learning_rate: Float. Peak learning rate.
         """
         given = self.arguments
-        # The loss of a task is stored as "auto" because it may contain weights of the task.
+        # The task loss is stored as "auto" because it may contain weights of the task.
         kept = "auto" if is_auto(given["loss"]) else keras.saving.serialize_keras_object(loss)
         own = {"loss": kept, "loss_weights": self.options.get("loss_weights")}
         if self.makes_optimizer:
@@ -340,7 +340,7 @@ def check_weights(sample_weight, class_weights: list | None) -> None:
 
 
 def _single_weight(loss_weights) -> float:
-    """Return the weight of the only loss of a task.
+    """Return the weight for the only loss of a task.
 
     Example:
         >>> _single_weight([0.5])
@@ -381,14 +381,14 @@ class CompiledMetrics:
         self._loss, self._all = named.get("loss"), named.get("compile_metrics")
 
     def weigh_next_loss(self, size) -> None:
-        """Weight the loss of the next batch in the mean of the epoch by its size.
+        """Weight the loss for the next batch in the mean of the epoch by its size.
 
         Keras uses the number of rows, including rows that pad the batch. A mean over tokens would
         then depend on the division of the examples into batches.
 
         Args:
-            size: Scalar tensor. Size that the loss of the batch was divided by. If None, the weight
-                of Keras is used.
+            size: Scalar tensor. Size that the batch loss was divided by. If None, the weight of
+                Keras is used.
         """
         mean = self._loss
         if mean is None:
@@ -439,7 +439,7 @@ def learning_rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:
 
 
 def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
-    """Create the variables of the loss and the metrics before the first trace.
+    """Create the loss variables and the metrics before the first trace.
 
     Args:
         task: Compiled task.
@@ -452,7 +452,7 @@ def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
     x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     y_pred = task.compute_output_spec(keras.tree.map_structure(_symbol, x))
     if isinstance(y, tf.TensorSpec) and len(y.shape) == len(getattr(y_pred, "shape", ())):
-        # The sizes of streams are unknown. Labels with the rank of the outputs get their sizes.
+        # The sizes of streams are unknown. Labels with the output rank get their sizes.
         sizes = [own or size for own, size in zip(y.shape, y_pred.shape, strict=True)]
         y = tf.TensorSpec(sizes, y.dtype)
     x, y, y_pred, weight = array_ops.nest.map_structure(_smallest, (x, y, y_pred, weight))

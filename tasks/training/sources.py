@@ -50,7 +50,7 @@ class Examples(Source):
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
-        maker: `BatchMaker` of the task.
+        maker: The task's `BatchMaker`.
         examples: Dict of encoded examples, or of preprocessed inputs with their labels.
     """
 
@@ -105,7 +105,7 @@ class DatasetBatches(Source):
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
-        maker: `BatchMaker` of the task.
+        maker: The task's `BatchMaker`.
         dataset: Dataset of `x`, `(x, y)` or `(x, y, sample_weight)`.
     """
 
@@ -195,7 +195,7 @@ class StreamBatches(Source):
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
-        maker: `BatchMaker` of the task.
+        maker: The task's `BatchMaker`.
         stream: Stream of `x`, `(x, y)` or `(x, y, sample_weight)`.
     """
 
@@ -254,7 +254,7 @@ class StreamBatches(Source):
         return (batch if isinstance(batch, tuple) else (batch,) for batch in batches())
 
     def _from(self, first: int, seed: int) -> Iterator:
-        """Yield the batches of all epochs from an index on. Earlier batches are not encoded."""
+        """Yield the batches for all epochs from an index on. Earlier batches are not encoded."""
         plan, make, number = self.plan, self._collated(), 0
         for _ in itertools.count():
             before = number
@@ -287,7 +287,7 @@ class StreamBatches(Source):
         return settings_of(self.maker, self._stream.checksum)
 
     def _chunks(self, rows: int) -> Iterator[tuple[int, Callable[[], object]]]:
-        """Yield a row count and a function that encodes the examples, for every chunk of a pass.
+        """Yield a row count and a function that encodes the examples, for every chunk in a pass.
 
         A chunk is a batch or the given number of single rows.
         """
@@ -331,7 +331,7 @@ class StreamBatches(Source):
             raise error
 
     def _encoded(self, chunk: tuple):
-        """Encode the examples of a chunk. Preprocessed batches are returned unchanged."""
+        """Encode the examples in a chunk. Preprocessed batches are returned unchanged."""
         if self._is_prepared:
             x, *labels = chunk
             return keras.utils.pack_x_y_sample_weight(self.maker.check(x), *labels)
@@ -341,7 +341,7 @@ class StreamBatches(Source):
             return self.maker.encode(x, y, weight)
 
     def _cut(self, examples: Callable, make: Callable, seed, number: int, shuffles: bool):
-        """Yield the batches of a chunk. `number` is the index of the first batch."""
+        """Yield the batches in a chunk. `number` is the index of the first batch."""
         try:
             examples = examples()
         except ValueError as error:
@@ -448,9 +448,9 @@ def as_source(x, y=None, sample_weight=None, *, plan: Plan, maker: BatchMaker) -
         x: Raw inputs, dataset, `Stream`, preprocessed inputs, or object with a method
             `training_data`.
         y: Labels, or None if `x` contains them. Defaults to None.
-        sample_weight: Weights of the examples, or None. Defaults to None.
+        sample_weight: Example weights, or None. Defaults to None.
         plan: `Plan` with the batch size, epochs and steps.
-        maker: `BatchMaker` of the task.
+        maker: The task's `BatchMaker`.
     """
     own = getattr(x, "training_data", None)
     if callable(own):  # a table can have a column with this name
@@ -492,7 +492,7 @@ def read(task, x, y) -> tuple:
     x, y = as_stream(materialize(x), maker), materialize(y)
     check_inputs(task, x, y)
     maker.check_given(y, x)
-    if not isinstance(x, Stream):  # streams separate the labels of each batch
+    if not isinstance(x, Stream):  # streams separate the labels in each batch
         x, y = maker.separate(x, y)
     check_labels(task, x, y)
     return x, y

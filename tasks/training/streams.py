@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.training.data import BatchMaker
 
 LIBRARIES = ("torch.utils.data", "grain", "datasets.iterable_dataset")
-LABELS, WEIGHTS = ("labels", "label"), "sample_weight"  # columns of a stream of dicts
+LABELS, WEIGHTS = ("labels", "label"), "sample_weight"  # columns from a stream of dicts
 
 
 class Stream:
@@ -40,7 +40,7 @@ class Stream:
 
     Args:
         source: Stream, see `is_stream`.
-        maker: `BatchMaker` of the task that reads the stream.
+        maker: The task's `BatchMaker` that reads the stream.
 
     Attributes:
         first: First element, as a tuple `(x, y, sample_weight)`.
@@ -109,11 +109,11 @@ class Stream:
             return *self._separate(x, y), weight
 
     def _read(self) -> Iterator[tuple]:
-        """Yield `(x, y, sample_weight)` for each element of a pass.
+        """Yield `(x, y, sample_weight)` for each element in a pass.
 
         Raises:
             ValueError: If an element has no inputs, or if its inputs have another structure than
-                the inputs of the first element.
+                the inputs in the first element.
         """
         for number, element in enumerate(self._parts()):
             form = _form(element[0])
@@ -139,7 +139,7 @@ class Stream:
         return map(functools.partial(_parts, labels_tokens=self._labels_tokens), source)
 
     def one_pass(self) -> Iterator[tuple]:
-        """Yield the elements of a pass, or the remaining elements of a generator."""
+        """Yield the elements in a pass, or the remaining elements from a generator."""
         return self._elements if self.is_read_once else self._read()
 
     def end_pass(self) -> None:
@@ -148,7 +148,7 @@ class Stream:
             self.source.on_epoch_end()
 
     def chunks(self, rows: int) -> Iterator[tuple]:
-        """Yield the batches of a pass, or combine this number of single rows."""
+        """Yield the batches in a pass, or combine this number of single rows."""
         elements = self.one_pass()
         if not self.is_single:
             yield from elements
@@ -175,7 +175,7 @@ class Stream:
         return -(-elements // batch_size) if self.is_single else elements
 
     def batch(self, batch_size: int) -> Iterator:
-        """Yield the batches of a pass as `x`, `(x, y)` or `(x, y, sample_weight)`."""
+        """Yield the batches in a pass as `x`, `(x, y)` or `(x, y, sample_weight)`."""
         return itertools.starmap(keras.utils.pack_x_y_sample_weight, self.chunks(batch_size))
 
     def __iter__(self) -> Iterator:
@@ -207,7 +207,7 @@ def check_no_stream(x) -> None:
 
 
 def _batches_of(source: keras.utils.PyDataset) -> Iterator:
-    """Yield the batches of a pass in order, with the workers of the dataset if it uses workers."""
+    """Yield the batches in a pass in order, with the dataset workers if it uses workers."""
     numbers = itertools.count() if source.num_batches is None else range(source.num_batches)
     if source.workers <= 1:
         yield from map(source.__getitem__, numbers)
@@ -271,7 +271,7 @@ def _as_tuples(row, labels_tokens: bool):
 
 
 def _collated_parts(element, labels_tokens: bool) -> tuple:
-    """Return the parts of an element that PyTorch's default collation combined by columns."""
+    """Return the parts in an element that PyTorch's default collation combined by columns."""
     x, y, weight = _parts(element, labels_tokens)
     if labels_tokens and isinstance(x, list) and not isinstance(x[0], str | bytes):
         raise ValueError(
@@ -281,7 +281,7 @@ def _collated_parts(element, labels_tokens: bool) -> tuple:
     if isinstance(x, tuple) and isinstance(x[0], str | bytes):
         x = list(x)  # rows were `(text,)`
     if isinstance(x, list) and not isinstance(x[0], str | bytes):
-        # The list contains tuples of texts: the first text of all rows, the second text, and so on.
+        # The list contains tuples of texts: the first text in all rows, the second text, and so on.
         x = tuple(
             list(column) if isinstance(column, tuple) else [*map(list, zip(*column, strict=True))]
             for column in x

@@ -100,11 +100,11 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     model again for other data, epochs or learning rates.
 
     Attributes:
-        record: TaskRecord with the properties of the task that other code needs.
+        record: TaskRecord with the task properties that other code needs.
         distribution: Distribution. `tf.distribute` strategy that the model was built under, if any.
         graphs: GraphCache with the traced graphs.
         recipe: Recipe with the arguments of `compile`.
-        objective: Objective with the loss, the metrics and the interpretation of the outputs.
+        objective: Objective with the loss, the metrics and the interpretation for the outputs.
         compile_settings: Names of additional arguments of `compile` that the task stores as
             attributes.
         form: Format of the training data, for tasks that support several formats.
@@ -117,7 +117,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     _counted = types.SimpleNamespace(steps=None, done=0)
     compiled_with = CompiledMetrics()
     _held_out: object = None  # validation data of the running `fit`
-    _evaluation: tuple[Mapping[str, float], int] | None = None  # results, checksum of the weights
+    _evaluation: tuple[Mapping[str, float], int] | None = None  # results, weight checksum
 
     @property
     def default_learning_rate(self) -> float:
@@ -139,7 +139,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @property
     def batch_maker(self) -> BatchMaker:
-        """Return a BatchMaker with the current settings of this task."""
+        """Return a BatchMaker with the task's current settings."""
         jit_compile = self.compiled and self.jit_compile
         compiles = bool(jit_compile) or keras.config.backend() == "jax"
         fills = compiles and self.compiled and self.objective.fills_batches
@@ -164,7 +164,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @property
     def has_one_graph(self) -> bool:
-        """Whether one graph is used for batches of all shapes, instead of a program per shape."""
+        """Whether one graph is used for batches with any shape, instead of a program per shape."""
         if keras.config.backend() != "tensorflow" or self.distribution.strategy:
             return False
         several = self.compiled and (self.run_eagerly or self.steps_per_execution > 1)
@@ -186,7 +186,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         """Update the inference settings, and reset the calibration and the thresholds.
 
         `fit` calls this method after it has checked the data, so that invalid data does not change
-        the predictions of the task.
+        the task's predictions.
 
         Returns:
             Whether the examples must be encoded again because a setting has changed.
@@ -197,7 +197,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         """Raise a ValueError if the task is not ready to evaluate or to predict these inputs."""
 
     def learning_rate_shares(self) -> dict[int, float]:
-        """Return a dict of weight ids to multipliers of the learning rate."""
+        """Return a dict of weight ids to multipliers for the learning rate."""
         return {}
 
     def _warn_new_head(self) -> None:
@@ -233,45 +233,45 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 LayerNorm, with gradients clipped to norm 1. Its learning rate increases linearly
                 for the first tenth of the steps and then decreases linearly to 0. Every `fit`
                 restarts this schedule for its number of steps. Defaults to "auto".
-            loss: String, function or Keras loss. "auto" is the loss of the task. Keras losses
-                receive labels and outputs in the form that they expect, such as one-hot labels and
+            loss: String, function or Keras loss. "auto" is the task loss. Keras losses receive
+                labels and outputs in the form that they expect, such as one-hot labels and
                 probabilities. Hinge losses and losses with `from_logits=True` receive logits.
                 Losses that do not fit the task raise an error. Custom functions and losses receive
                 labels and outputs unchanged and return a value for each example or token. The loss
-                is averaged over the examples or labelled tokens of the whole batch, also on several
+                is averaged over the examples or labelled tokens in the whole batch, also on several
                 replicas. Defaults to "auto".
-            metrics: List of metrics that replace the metrics of the task. In addition to the names
-                of Keras, the following names are supported. For classes: "f1", "precision" and
+            metrics: List of metrics that replace the task metrics. In addition to the names of
+                Keras, the following names are supported. For classes: "f1", "precision" and
                 "recall", also with the suffixes "_macro", "_macro_all", "_micro" and "_weighted",
                 "auc", "average_precision" and "matthews". For regression: "pearson" and "spearman".
                 For tokens: "perplexity". For answers: "exact_match" and "f1". Keras metrics receive
                 probabilities. With two classes, metrics such as Precision, Recall and AUC treat the
                 second class as positive. Other functions receive the outputs. Sample weights are
                 not used, except in tasks whose sample weights mask tokens.
-            weighted_metrics: List of metrics that use sample weights. "auto" are the metrics of the
-                task if `metrics` is not passed. Defaults to "auto".
+            weighted_metrics: List of metrics that use sample weights. "auto" are the task metrics
+                if `metrics` is not passed. Defaults to "auto".
             jit_compile: Boolean or "auto". With "auto", TensorFlow uses XLA on a GPU or TPU if a
                 `sequence_length` is set, and other backends behave as in Keras. Defaults to "auto".
             learning_rate: Positive float. Peak learning rate of the "auto" optimizer. Defaults to
-                the value of the preset or else of the family.
+                the preset value or else the family value.
             gradient_accumulation_steps: Positive integer. Number of batches per step of the "auto"
-                optimizer. The gradient of a step equals the gradient of one large batch, also with
-                sample weights or labelled tokens. Remaining batches at the end of `fit` form the
-                last step. Losses that compare the texts of a batch only use the texts of each small
-                batch. If a loss is the sum of several means, as in `Pretraining`,
+                optimizer. The gradient for a step equals the gradient for one large batch, also
+                with sample weights or labelled tokens. Remaining batches at the end of `fit` form
+                the last step. Losses that compare the texts in a batch only use the texts in each
+                small batch. If a loss is the sum of several means, as in `Pretraining`,
                 `ReplacedTokenDetection` and `Distillation`, batches are weighted by their numbers
                 of masked tokens or labels.
             weight_decay: Non-negative float. Weight decay of the "auto" optimizer. Defaults to the
-                value of the family, usually 0.01.
-            warmup: Float between 0 and 1. Fraction of the steps in which the learning rate
+                family value, usually 0.01.
+            warmup: Float between 0 and 1. Fraction of all steps in which the learning rate
                 increases. Defaults to 0.1, or 0.01 for `Pretraining`.
             layer_decay: Float between 0 and 1. Ratio between the learning rates of a layer and of
-                the layer above it, as in ULMFiT and ELECTRA. Defaults to the value of the family,
-                usually 1.
+                the layer above it, as in ULMFiT and ELECTRA. Defaults to the family value, usually
+                1.
             frozen_layers: Non-negative integer. Number of blocks to freeze, counted from the
                 embeddings, which are frozen as well. 0 unfreezes these layers. Layers that were
                 frozen in another way stay frozen.
-            loss_weights: Float. Weight of the loss, as in Keras.
+            loss_weights: Float. Loss weight, as in Keras.
             run_eagerly: Boolean, as in Keras.
             steps_per_execution: Positive integer, as in Keras.
             auto_scale_loss: Boolean, as in Keras.
@@ -448,16 +448,16 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             callbacks: List of Keras callbacks. With `encoder_zoo.BackupAndRestore`, an interrupted
                 run can be continued. A dataset must then return the same examples in the same
                 order. Defaults to None.
-            validation_split: Float between 0 and 1. Fraction of the examples, taken from the end,
-                that is used for validation. Defaults to 0.0.
+            validation_split: Float between 0 and 1. Fraction of examples, taken from the end, that
+                is used for validation. Defaults to 0.0.
             validation_data: Tuple `(x, y)` or `(x, y, sample_weight)`, or dataset. Defaults to
                 None.
-            shuffle: Boolean. Whether to shuffle texts in memory and the single examples of a
+            shuffle: Boolean. Whether to shuffle texts in memory and the single examples in a
                 dataset. Defaults to True.
             sample_weight: Array with one weight per example. Defaults to None.
             class_weight: Dict of class names or indices to weights, for tasks with classes or tags.
                 Missing classes have weight 1. "balanced" gives rare classes larger weights. In
-                multi-label tasks, the weight of a label applies to examples with this label.
+                multi-label tasks, the weight for a label applies to examples with this label.
                 Defaults to None.
             initial_epoch: Integer. Index of the first epoch. Defaults to 0.
             steps_per_epoch: Positive integer. Number of batches per epoch. If None, an epoch is one
@@ -525,7 +525,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return x, y
 
     def _log_columns(self, x, y) -> None:
-        """Log the columns of a table that are used."""
+        """Log the columns in a table that are used."""
         columns = list(x) if isinstance(x, Mapping) else table_columns(x)
         if columns is not None and self.preprocessor is not None:
             names = self.preprocessor.text_columns
@@ -690,7 +690,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         """Return the results of the last `evaluate`, or {} if the weights have changed since then.
 
         Weights can change in many ways: by `fit`, distillation or adapters, or because another task
-        trains the same backbone. The results are therefore stored with a checksum of the weights.
+        trains the same backbone. The results are therefore stored with a weight checksum.
         """
         if self._evaluation is None:
             return MappingProxyType({})
@@ -724,14 +724,14 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         steps: PositiveInt | None = None,
         callbacks: Callbacks | None = None,
     ) -> Any:
-        """Compute the outputs of the model for raw inputs, such as logits.
+        """Compute the model outputs for raw inputs, such as logits.
 
         For probabilities or labels, use `predict_proba` of a classifier or a method such as
         `classify` or `extract_entities`.
 
         Args:
             x: Inputs, see `fit`. In a dataset without tags for `TokenClassifier`, a vector of
-                strings is a batch of texts. Pass the words of one sentence as a ragged tensor or
+                strings is a batch of texts. Pass the words for one sentence as a ragged tensor or
                 with shape (1, words).
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
@@ -743,7 +743,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             NumPy arrays with one row per input: logits, regression values or embeddings. For texts,
             `TokenClassifier` returns a list with an array of shape (tokens, C) for each text,
             without special tokens and with the windows of long texts combined. `SpanQA` returns a
-            list for each question, with an array of shape (2, tokens) for every window of the
+            list for each question, with an array of shape (2, tokens) for every window over the
             context, or of shape (1 + start_n_top * end_n_top, 4) with a beam search.
         """
         self._check_answers(x)
@@ -789,7 +789,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         training=True,
         batch_loss: BatchLoss | None = None,
     ):
-        """Compute the loss of the whole batch with `BatchLoss`, and add the losses of layers.
+        """Compute the loss for the whole batch with `BatchLoss`, and add the losses of layers.
 
         Rows that pad the batch are ignored.
 
@@ -838,7 +838,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict:
-        """Return the results of the metrics. In a replica, they refer to the whole batch."""
+        """Return the metric results. In a replica, they refer to the whole batch."""
         result = super().get_metrics_result
         return self.distribution.metrics_of_batch(self.metrics_variables, result)
 
@@ -857,9 +857,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         Keras would read the batches ahead, so steps are executed one by one.
 
         Args:
-            steps: Integer or None. Number of batches per epoch. None if the data ends with the
+            steps: Optional integer. Number of batches per epoch. None if the data ends with the
                 epoch.
-            done: Integer. Number of completed batches of the first epoch. Defaults to 0.
+            done: Integer. Number of completed batches in the first epoch. Defaults to 0.
         """
         outer, self._counted = self._counted, types.SimpleNamespace(steps=steps, done=done)
         executed = self.steps_per_execution
@@ -897,7 +897,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             self.predict_function = lambda batches: self.outputs_of_batch(inputs_of(batches[0]))
 
     def outputs_of_batch(self, inputs):
-        """Compute the outputs of a batch of any size with one graph of `predict_step`."""
+        """Compute the outputs for a batch of any size with one graph of `predict_step`."""
         long, step = is_long(inputs), self.predict_step
         graph = self.batch_maker.cached(
             ("forward", self._traced_weights, long),

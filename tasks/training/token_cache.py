@@ -37,12 +37,11 @@ class TokenCache:
     Pass the cache to `fit` or `evaluate` instead of the stream. The batches are the same. The first
     pass writes a file for each batch, or for every 50 batches of single rows, with about four bytes
     per token. If it is interrupted, the next run only writes the missing files. Later passes and
-    later processes only read the first element of the stream. Another `batch_size` uses other
-    files.
+    later processes only read the first stream element. Another `batch_size` uses other files.
 
     Args:
         source: Stream that `fit` supports and that returns the same elements in every pass.
-        folder: Path of the folder for the files. It is created if it does not exist.
+        folder: Path to the folder for the files. It is created if it does not exist.
 
     Raises:
         ValueError: In `fit`, if the source can only be read once, if the folder contains tokens of
@@ -70,10 +69,10 @@ class TokenCache:
 
 
 class TokenFiles:
-    """Files with the encoded examples of a stream, one file per chunk.
+    """Files with the encoded examples from a stream, one file per chunk.
 
     Args:
-        folder: Path of the folder for the files.
+        folder: Path to the folder for the files.
         settings: Dict of plain values that determine the encoded examples.
 
     Attributes:
@@ -101,10 +100,10 @@ class TokenFiles:
         self._checksums: list[int] | None = found["checksums"]
 
     def examples(self, number: int, encode: Callable[[], dict] | None = None) -> dict:
-        """Read the examples of a chunk, or encode and write them if the file does not exist.
+        """Read the examples in a chunk, or encode and write them if the file does not exist.
 
         Args:
-            number: Integer. Index of the chunk.
+            number: Integer. Chunk index.
             encode: Function without arguments that returns the encoded examples. Defaults to None.
         """
         path = self._path(number)
@@ -136,7 +135,7 @@ class TokenFiles:
             self.sizes, self._checksums = sizes, checksums
 
     def _checksum(self, number: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the checksum of a chunk, which depends on its position and on the settings."""
+        """Return the chunk's checksum, which depends on its position and on the settings."""
         return _checksum(arrays, f"{self._manifest['made_of']} {number}")
 
     def _path(self, number: int) -> pathlib.Path:
@@ -151,11 +150,11 @@ def _damaged(path: pathlib.Path) -> ValueError:
 
 
 def settings_of(maker: BatchMaker, first: str) -> dict:
-    """Return plain values that determine how a task encodes the examples of a stream.
+    """Return plain values that determine how a task encodes the examples in a stream.
 
     Args:
-        maker: `BatchMaker` of the task.
-        first: String. Checksum of the first element of the stream.
+        maker: The task's `BatchMaker`.
+        first: String. Checksum of the first stream element.
     """
     read = maker.preprocessor
     learner = getattr(read, "student", read)  # a Distillation has two preprocessors
