@@ -1,4 +1,4 @@
-"""The base class of the tasks that embed texts: training, search, evaluation, hard negatives.
+"""Base class for embedding tasks, with training, search, evaluation and hard negatives.
 
 Comment letters: B batch, K further texts of a row, L sequence, D width, N and M texts, P pairs.
 """
@@ -79,15 +79,15 @@ class EmbedderCompileOptions(CompileOptions, total=False):
 
 
 class Embedder(Task, Searchable[IndexKind]):
-    """Base class of `TextEmbedder`, `LateInteraction` and `SparseEncoder`.
+    """Base class for `TextEmbedder`, `LateInteraction` and `SparseEncoder`.
 
-    A subclass implements `embed`. It returns one vector per text, one sparse vector per text, or
-    one vector per token. The methods of this class accept all three kinds.
+    Subclasses should implement `embed` to return a dense vector per text, a sparse vector per text,
+    or a vector per token. All methods in this class can be used with all three kinds.
 
     Attributes:
-        default_losses: Dict that maps each supported form of the data to a function that creates
-            its loss. Other forms raise an error.
-        vector_mask: String. Name of the input that marks the tokens to pool.
+        default_losses: Dict mapping each supported data format to a function to create the default
+            loss. An error is raised for all other formats.
+        vector_mask: String. Name of the input mask for the tokens to pool.
     """
 
     default_losses: Mapping[str, Callable[[], keras.losses.Loss]]
@@ -105,7 +105,7 @@ class Embedder(Task, Searchable[IndexKind]):
         similarity_fn_name = ForeignName("from_preset(source, similarity_function=...)")
 
     def embed(self, texts: object, prompt: str | None = None, **options: Any) -> Any:
-        """Embed texts. The vectors are in the order of the texts."""
+        """Embed texts and return the vectors in the same order."""
         raise NotImplementedError
 
     # -- the model -----------------------------------------------------------------------------
@@ -125,12 +125,12 @@ class Embedder(Task, Searchable[IndexKind]):
         return self._stacked(first, self._vectors(others, training), batch, count)
 
     def _stacked(self, first, others, batch, count):
-        """Join the vectors of the first and the other texts of each row to (B, 1 + K, D)."""
+        """Stack the vectors for the first and the other texts per row into (B, 1 + K, D)."""
         others = ops.reshape(others, (batch, count, *ops.shape(others)[1:-1], self.embedding_dim))
         return ops.concatenate([first[:, None], others], axis=1)
 
     def _vectors(self, inputs, training):
-        """Embed inputs (B, L). Training with `chunk_size` embeds them in chunks."""
+        """Embed inputs (B, L). This is done in chunks when training with `chunk_size`."""
         call = super().call
         if not (training and self.chunk_size):
             return call(inputs, training)
@@ -142,11 +142,11 @@ class Embedder(Task, Searchable[IndexKind]):
         return recomputed_in_chunks(self, of_part, inputs, self.chunk_size)
 
     def _padded(self, vectors, length):
-        """Pad the vectors of a chunk to the length of the whole batch."""
+        """Pad the vectors in a chunk to the length used for the whole batch."""
         return vectors
 
     def _query_vectors(self, inputs, training):
-        """Embed the first text of each row, (B, D)."""
+        """Embed the first text in each row. Returns (B, D)."""
         return self._vectors(inputs, training)
 
     def compute_output_spec(self, inputs, training=None):
@@ -157,7 +157,7 @@ class Embedder(Task, Searchable[IndexKind]):
         return keras.KerasTensor((inputs["token_ids"].shape[0], *shape), "float32")
 
     def _shape_of_text(self, inputs) -> tuple[int | None, ...]:
-        """Return the shape of the output for one text."""
+        """Return the output shape for a single text."""
         return (self.embedding_dim,)
 
     def prepared_inputs(self) -> list[str]:
@@ -180,18 +180,19 @@ class Embedder(Task, Searchable[IndexKind]):
         chunk_size: NonNegativeInt | None = None,
         **options: Unpack[CompileOptions],
     ) -> None:
-        """Configure the training. See also `TextModel.compile`.
+        """Configure the model for training. See also `TextModel.compile`.
 
         Args:
             optimizer, metrics: See `TextModel.compile`.
-            loss: Loss from `ez.losses`, another Keras loss, or "auto" for the default loss of the
-                data.
-            chunk_size: Integer. Number of texts to embed at a time (GradCache). The embeddings are
-                computed again for the gradients. The loss and the gradients are the same as for
-                the whole batch, but a large batch with many negatives only needs the memory of a
-                small batch. Use 0 to embed the whole batch at once, which is the initial setting.
-                Defaults to None, which keeps the current setting.
-            **options: Other arguments of `TextModel.compile`.
+            loss: The loss to use for training. This can be a loss from `ez.losses`, any Keras loss,
+                or "auto" to use the default loss for the data.
+            chunk_size: Integer. The chunk size, in texts, for gradient caching (GradCache). This
+                allows training on large batches with many negatives while using only as much memory
+                as for a small batch. The loss and the gradients do not change, but the embeddings
+                have to be computed a second time during training. Use 0 to embed the whole batch at
+                once, as is done initially. If None, the current setting will be kept. Defaults to
+                None.
+            **options: Additional arguments to pass to `TextModel.compile`.
 
         Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
         Setup, section 3.
@@ -207,7 +208,7 @@ class Embedder(Task, Searchable[IndexKind]):
         return Objective(self.default_losses[self.form or PAIRS])
 
     def _adapt(self, x, y, training=True) -> None:
-        """Choose the default loss for the form of the data."""
+        """Choose the default loss based on the data format."""
         if is_prepared(x) or (self.compiled and not training):
             return
         if is_dataset(x):
@@ -237,25 +238,25 @@ class Embedder(Task, Searchable[IndexKind]):
             index.add(embedder.chunks(more, 256, overlap=32))
 
         Args:
-            documents: Documents, in any form that `index` accepts.
+            documents: Documents to split, in any format supported by `index`.
             length: Integer. Maximum number of tokens per chunk. Chunks end at the end of a word.
                 Defaults to 256.
-            overlap: Integer. Maximum number of tokens that neighbouring chunks share. Defaults to
-                0.
-            late: Boolean. Whether to embed each document once and average the token vectors of
-                each chunk (late chunking). A chunk with "its capital" is then similar to a query
-                about Rome. Only for a `TextEmbedder` with mean pooling. Defaults to False.
+            overlap: Integer. Maximum overlap between neighbouring chunks, in tokens. Defaults to 0.
+            late: Boolean. Whether to use late chunking. If True, the model is applied to each whole
+                document, and the token vectors are averaged per chunk. For example, a chunk with
+                "its capital" can then be similar to a query about Rome. This is only supported for
+                a `TextEmbedder` with mean pooling. Defaults to False.
             **columns: `ids`, `metadata` and `text_column`, as in `build` of the index.
 
         Returns:
-            `Documents` with one document per chunk, for `index` and `Index.add`. A chunk has the
-            fields of its document and three more: "document" is the id or index of the document,
-            and "start" and "end" are character offsets in its text. If the documents have ids, the
-            chunks have ids such as "a17#0" and "a17#1".
+            `Documents` with one entry per chunk, to be passed to `index` or `Index.add`. In
+            addition to the fields from the original document, three fields are added to each chunk:
+            "document" is the document's id or index, and "start" and "end" are character offsets in
+            the text. For documents with ids, the chunk ids will be e.g. "a17#0" and "a17#1".
 
         Raises:
-            ValueError: If `length` is more than the model reads, if `overlap` is not less than
-                `length`, or if `late` is True for a model whose pooling is not "mean".
+            ValueError: If `length` is too long for the model, if `overlap` is not smaller than
+                `length`, or if `late` is True and the pooling is not "mean".
 
         Source: Günther et al. 2024, Late Chunking: Contextual Chunk Embeddings Using Long-Context
         Embedding Models, section 3, for `late`.
@@ -294,12 +295,13 @@ class Embedder(Task, Searchable[IndexKind]):
         document_prompt: str | None = "document",
         **options: Unpack[EmbedOptions],
     ) -> dict[str, float]:
-        """Evaluate how high each query ranks its relevant documents among all documents.
+        """Evaluate the embeddings on a retrieval task.
 
-        Documents with the same text count as one document. For documents with equal scores, each
-        metric is averaged over all orders of these documents. The scores are computed in blocks,
-        so only the memory for the vectors grows with the number of documents. A sparse encoder
-        only finds documents that share a term with the query.
+        For each query, all documents are ranked by similarity to the query and compared to the
+        relevant documents. Duplicate documents are merged. In case of ties, each metric is averaged
+        over all possible orders. Scores are computed in blocks to reduce memory usage, so only the
+        vectors need more memory for larger corpora. With sparse encoders, only documents that share
+        a term with the query will be found.
 
         Args:
             queries: List, array or column of texts. In the format of BEIR, `queries` is {id:
@@ -307,24 +309,24 @@ class Embedder(Task, Searchable[IndexKind]):
                 {query id: {document id: grade}}.
             documents: List, array or column of texts.
             relevant: For each query, the index of its document, a list of indices, or {index:
-                grade}. Defaults to None, which means that query `i` belongs to document `i`.
-            cutoffs: Sequence of integers. Numbers of top documents to evaluate. Defaults to (1, 5,
-                10).
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
-            query_prompt: Prompt for the queries, see `embed`. Defaults to "query".
-            document_prompt: Prompt for the documents, see `embed`. Defaults to "document".
-            **options: `dim` or `max_terms`, see `embed`.
+                grade}. If None, document `i` is used as the relevant document for query `i`.
+                Defaults to None.
+            cutoffs: Sequence of integers. Values for k, the number of top documents to evaluate on.
+                Defaults to (1, 5, 10).
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
+            query_prompt: Prompt to use for the queries, as in `embed`. Defaults to "query".
+            document_prompt: Prompt to use for the documents, as in `embed`. Defaults to "document".
+            **options: Additional options to pass to `embed`: `dim` or `max_terms`.
 
         Returns:
             Dict with "ndcg@k", "mrr@k", "recall@k" and "accuracy@k" for each cutoff k, and
-            "map@100". See `ranking_metrics`. For sparse vectors, the dict also contains
-            "query_terms" and "document_terms", the mean number of terms per query and per
-            document, and "flops", the mean number of multiplications per pair of a query and a
-            document.
+            "map@100". See `ranking_metrics` for details. For sparse vectors, the dict also contains
+            "query_terms" and "document_terms", the average number of terms per query and per
+            document, and "flops", the average number of multiplications per query-document pair.
 
         Raises:
             ValueError: If `queries` or `documents` is empty, if `relevant` does not match them, or
-                if a value in `cutoffs` is not a positive integer.
+                if any of the `cutoffs` is not a positive integer.
 
         Source: Paria et al. 2020, Minimizing FLOPs to Learn Efficient Sparse Representations,
         section 3, for "flops".
@@ -362,21 +364,24 @@ class Embedder(Task, Searchable[IndexKind]):
         prompt: str | None = None,
         **options: Unpack[EmbedOptions],
     ) -> dict[str, float]:
-        """Evaluate the correlation between the similarities of text pairs and reference scores.
+        """Evaluate the embeddings on a semantic textual similarity task.
 
         Args:
-            pairs: `(first, second)`, a list of pairs, or a table with two columns, as in `fit`.
-            scores: Sequence of numbers, one per pair. Higher scores mean more similar texts.
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
-            prompt: Prompt for all texts, see `embed`. Defaults to None.
-            **options: `dim` or `max_terms`, see `embed`.
+            pairs: Text pairs to compare: `(first, second)`, a list of pairs, or a table with two
+                columns, as in `fit`.
+            scores: Sequence of reference scores for the pairs. Higher scores should be used for
+                more similar texts.
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
+            prompt: Prompt to use for all texts, as in `embed`. Defaults to None.
+            **options: Additional options to pass to `embed`: `dim` or `max_terms`.
 
         Returns:
-            Dict with "spearman", the rank correlation, and "pearson", the linear correlation.
+            Dict with the correlation between the computed similarities and the reference scores:
+            "spearman" is the rank correlation, and "pearson" is the linear correlation.
 
         Raises:
-            ValueError: If `pairs` does not have two columns, if `scores` does not contain one
-                finite number per pair, or if all scores are equal.
+            ValueError: If `pairs` does not have two columns, if `scores` does not contain a finite
+                value per pair, or if all scores are equal.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -421,44 +426,46 @@ class Embedder(Task, Searchable[IndexKind]):
         query_prompt: str | None = "query",
         document_prompt: str | None = "document",
     ) -> tuple[list[str], list[str], list[list[str]]]:
-        """Find hard negatives for pairs of queries and documents. `fit` accepts the result.
+        """Mine hard negatives for query-document pairs. The result can be passed to `fit`.
 
             embedder.fit(embedder.mine_negatives(queries, documents, relative_margin=0.05))
 
-        The negatives are the documents that are most similar to the query. The method skips
-        documents that are relevant to the same query text, and documents whose text equals the
-        query or a relevant document. Rows with too few negatives are dropped, and a log message
-        reports their number.
+        This method uses the documents that are most similar to the query as negatives. Documents
+        that are relevant to the same query text are skipped, and so are documents with the same
+        text as the query or as any relevant document. Rows with too few negatives are dropped from
+        the result, and a log message reports how many.
 
         Args:
             queries: List, array or column of texts.
             documents: List, array or column of texts.
-            relevant: For each query, the index of its document, or a list of indices, which gives
-                one row per index. Defaults to None, which means that query `i` belongs to document
-                `i`.
-            num_negatives: Integer. Number of negatives per row. Defaults to 3.
-            skip_top: Integer. Number of most similar documents to skip, because they may be
-                relevant, too. Defaults to 0.
-            top_k: Integer. Number of most similar documents to consider. Defaults to 100.
-            max_score: Float. Maximum similarity between the query and a negative. Defaults to
-                None, which disables this filter.
-            absolute_margin: Float. A negative must be less similar to the query than the relevant
-                document by at least this margin. Defaults to None, which disables this filter.
-            relative_margin: Float. Like `absolute_margin`, as a fraction of the similarity between
-                the query and the relevant document. Defaults to None, which disables this filter.
-            reranker: `Reranker`, or another object with a method `score`. Its scores replace the
-                similarities of the `top_k` documents. Defaults to None.
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
-            query_prompt: Prompt for the queries, see `embed`. Defaults to "query".
-            document_prompt: Prompt for the documents, see `embed`. Defaults to "document".
+            relevant: For each query, the index of the relevant document, or a list of indices to
+                create several rows for the query. If None, document `i` is used as the relevant
+                document for query `i`. Defaults to None.
+            num_negatives: Integer. The number of negatives to return per row. Defaults to 3.
+            skip_top: Integer. The number of top documents to skip. This can be used to exclude
+                documents that are too similar and might be relevant. Defaults to 0.
+            top_k: Integer. The number of top documents to consider as negatives. Defaults to 100.
+            max_score: Float. Maximum similarity between the query and the negatives. If None, this
+                filter is disabled. Defaults to None.
+            absolute_margin: Float. Minimum difference between the similarity to the relevant
+                document and the similarity to the negatives. If None, this filter is disabled.
+                Defaults to None.
+            relative_margin: Float. Same as `absolute_margin`, but relative to the similarity
+                between the query and the relevant document. If None, this filter is disabled.
+                Defaults to None.
+            reranker: `Reranker`, or any object with a method `score`, to be used for rescoring the
+                `top_k` documents instead of using the similarities. Defaults to None.
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
+            query_prompt: Prompt to use for the queries, as in `embed`. Defaults to "query".
+            document_prompt: Prompt to use for the documents, as in `embed`. Defaults to "document".
 
         Returns:
-            Tuple of P queries, P documents, and P lists of `num_negatives` negatives. The most
-            similar negative comes first.
+            Tuple with P queries, P documents, and P lists with `num_negatives` negatives, sorted
+            from most to least similar.
 
         Raises:
             ValueError: If `queries` or `documents` is empty, if `relevant` does not match them, or
-                if no query has `num_negatives` negatives.
+                if there are not enough negatives for any query.
 
         Source: Karpukhin et al. 2020, Dense Document Retrieval, section 3.2. Margins: Moreira et
         al. 2024, NV-Retriever, section 3.
@@ -496,10 +503,10 @@ class Embedder(Task, Searchable[IndexKind]):
 
 
 def check_pooled_by_mean(embedder: Any) -> None:
-    """Raise an error if the model does not support late chunking.
+    """Check that the model supports late chunking.
 
     Raises:
-        ValueError: If the embedder is not a TextEmbedder whose pooling is "mean".
+        ValueError: If the embedder is not a TextEmbedder with mean pooling.
     """
     pooling = getattr(embedder, "pooling", None)
     if embedder.record.name != "text_embedder" or pooling not in ("mean", ["mean"]):
@@ -509,10 +516,10 @@ def check_pooled_by_mean(embedder: Any) -> None:
 
 
 def compared(embedder: Any, vectors: Any) -> Any:
-    """Check vectors and, for the cosine similarity, scale them to unit length.
+    """Check vectors and normalize them when the cosine similarity is used.
 
     Raises:
-        ValueError: If a vector has a value that is NaN, infinite or too large.
+        ValueError: If any value is NaN, infinite or too large.
     """
     if isinstance(vectors, list):
         return vectors
@@ -523,7 +530,7 @@ def compared(embedder: Any, vectors: Any) -> Any:
 
 
 def store_of(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | Postings:
-    """Build a store for exact search from vectors that `compared` returned."""
+    """Build a store for exact search from the result of `compared`."""
     if isinstance(vectors, list):
         return TokenVectors.of(vectors, "float32")
     if isinstance(vectors, np.ndarray):
@@ -532,12 +539,12 @@ def store_of(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | Pos
 
 
 def take(vectors: Any, indices: Sequence[int]) -> Any:
-    """Select vectors by their indices."""
+    """Select vectors by index."""
     return [vectors[i] for i in indices] if isinstance(vectors, list) else vectors[indices]
 
 
 def scores_of_pairs(a: Any, b: Any, function: str) -> np.ndarray:
-    """Compute the similarity between each row of `a` and the same row of `b`, (P,) float32."""
+    """Compute the row-wise similarity between `a` and `b`, (P,) float32."""
     if isinstance(a, list):
         a = queries_for(a, function)
         return np.array([max_sim([x], [y])[0, 0] for x, y in zip(a, b, strict=True)])
@@ -547,7 +554,7 @@ def scores_of_pairs(a: Any, b: Any, function: str) -> np.ndarray:
 
 
 def _term_counts(queries: csr_array, documents: csr_array) -> dict[str, float]:
-    """Compute the mean number of terms per vector and of multiplications per score."""
+    """Compute the average number of terms per vector and multiplications per score."""
     shares = [(rows > 0).mean(axis=0) for rows in (queries, documents)]
     return {
         "query_terms": queries.nnz / queries.shape[0],

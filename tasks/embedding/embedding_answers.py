@@ -1,4 +1,4 @@
-"""Vectors of texts, of any kind, and the settings that compare them."""
+"""Embeddings from any kind of embedder, with the settings needed to compare them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class OpenedEmbedder(OpenedExport, Searchable):
-    """An embedder that runs in an engine, with the search methods of its task."""
+    """Embedder to be run in an inference engine, with the same search methods as the task."""
 
     @property
     def index_class(self) -> type[Index]:
-        """Class of the indexes that `index` builds."""
+        """The index class used by `index`."""
         from encoder_zoo.tasks.retrieval.hybrid_index import INDEXES
 
         return INDEXES[self._answers.index_kind]
@@ -30,14 +30,14 @@ class OpenedEmbedder(OpenedExport, Searchable):
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingAnswers(Answers):
-    """Base of the answers of embedders.
+    """Base class for the answers from embedders.
 
-    A subclass has `embed` and `similarity_function`.
+    Subclasses must define `embed` and `similarity_function`.
 
     Attributes:
-        index_kind: Name of the indexes of such vectors, see `INDEXES`.
-        similarity_prompts: Prompts of the first and the second texts of `similarity`.
-        embedding_dim: Positive integer. Number of dimensions that the model computes.
+        index_kind: Name of the index to use for these vectors. See `INDEXES` for details.
+        similarity_prompts: Prompts to use for the first and the second argument in `similarity`.
+        embedding_dim: Positive integer. Embedding dimension before truncation.
     """
 
     opened_class = OpenedEmbedder
@@ -46,14 +46,13 @@ class EmbeddingAnswers(Answers):
     embedding_dim: PositiveInt
 
     def given_vectors(self, x: Any, name: str) -> tuple[Any, bool] | None:
-        """Return vectors that are given in place of texts, and whether it is a single vector.
+        """Return vectors passed instead of texts, and whether a single vector was passed.
 
         Args:
-            x: Vectors, as `embed` returns them, or texts.
-            name: String. Name of the argument for error messages.
+            x: Texts, or vectors as returned by `embed`.
+            name: String. Name to use for the argument in error messages.
 
-        Returns:
-            None for texts.
+        Returns: None for texts.
         """
         if hasattr(x, "tocsr"):
             return x, False

@@ -1,4 +1,4 @@
-"""Classification with few examples: train an embedder on pairs, then fit a logistic head.
+"""Few-shot classification by training an embedder on pairs and fitting a logistic head.
 
 Comment letters: N texts, D width of vectors, C classes.
 """
@@ -82,18 +82,18 @@ def fit_logistic(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit a logistic regression and return its kernel (D, C) and bias (C,).
 
-    The objective is the cross-entropy plus half the squared norm of the kernel. It is the same as
-    in scikit-learn's `LogisticRegression` for three or more classes, which does not penalize the
-    bias either. With `sigmoid`, each class is fitted against the rest, as in
-    `OneVsRestClassifier(LogisticRegression())`. Accelerated gradient descent minimizes the convex
-    objective. If it does not converge in `MAX_STEPS` steps, a warning is logged. This happens for
-    vectors with a large norm.
+    The objective to minimize is the cross-entropy plus half the squared norm of the kernel. For
+    three or more classes, this is the same as `LogisticRegression` in scikit-learn, with no penalty
+    on the bias. With `sigmoid`, each class is fitted against the rest, as in
+    `OneVsRestClassifier(LogisticRegression())`. The objective is convex and is minimized with
+    accelerated gradient descent. If this does not converge within `MAX_STEPS` steps (e.g. for
+    vectors with a large norm), a warning will be logged.
 
     Args:
         x: Array of shape (N, D).
-        hot: Array of 0 and 1, shape (N, C). The classes of each example.
-        activation: `softmax` for one class per example, or `sigmoid` for multi-label examples.
-            Defaults to `softmax`.
+        hot: Binary array of shape (N, C) with the classes for each example.
+        activation: The activation to use: `softmax` for a single class per example, or `sigmoid`
+            for multi-label classification. Defaults to `softmax`.
 
     Source: Nesterov 1983; O'Donoghue and Candès 2015, Adaptive Restart for Accelerated Gradient
     Schemes, section 3.2, for the restart.
@@ -114,7 +114,7 @@ def fit_logistic(
         if np.abs(gradient).max() <= TOLERANCE * len(x):
             break
         new = ahead - step * gradient
-        if np.sum(gradient * (new - weights)) > 0:  # uphill: reset the momentum
+        if np.sum(gradient * (new - weights)) > 0:  # reset the momentum when going uphill
             momentum = 1.0
         following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
         ahead = new + (momentum - 1) / following * (new - weights)
@@ -132,11 +132,11 @@ def fit_logistic(
 
 
 class ContrastivePairs(NamedTuple):
-    """Pairs of texts, and whether the texts of each pair share a class.
+    """Pairs of texts to be used for contrastive training.
 
     Attributes:
-        first, second: Integer arrays of shape (P,). Indices of the texts.
-        score: Float32 array of shape (P,). 1 if the texts share a class, else 0.
+        first, second: Integer arrays of shape (P,). Indices of the paired texts.
+        score: Float32 array of shape (P,). 1 if the texts share a class, 0 otherwise.
     """
 
     first: np.ndarray
@@ -147,18 +147,20 @@ class ContrastivePairs(NamedTuple):
 def contrastive_pairs(
     hot: np.ndarray, pairs_per_text: int, rng: np.random.Generator
 ) -> ContrastivePairs:
-    """Sample training pairs for each text.
+    """Sample training pairs for each text in the dataset.
 
-    Half of the pairs are with texts that share a class, and half with texts that share no class. If
-    there are no such texts, the pairs of this kind are missing.
+    For each text, the same number of positive pairs (with a common class) and negative pairs
+    (without a common class) is sampled. If this is not possible because there are no matching
+    texts, only pairs from the other kind will be returned.
 
     Args:
-        hot: Array of 0 and 1, shape (N, C). The classes of each text. At least two rows differ.
-        pairs_per_text: Integer. Number of pairs of each kind per text.
-        rng: NumPy random generator.
+        hot: Binary array of shape (N, C) with the classes for each text. At least two rows must be
+            different.
+        pairs_per_text: Integer. The number of pairs to sample per text and kind.
+        rng: NumPy random generator to use for sampling.
 
     Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.1. Texts
-    with several classes are handled as in the code of SetFit.
+    with several classes are handled in the same way as in the SetFit code.
 
     Example:
         >>> pairs = contrastive_pairs(np.eye(2)[[0, 0, 1, 1]], 2, np.random.default_rng(0))
@@ -238,32 +240,34 @@ class FewShotPresetArguments(EmbedderPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class FewShotClassifier(ScoresClasses, TextEmbedder):
-    """Classify texts after training with 8 to 64 examples per class.
+    """Text classifier for training on few examples (e.g. 8 to 64 per class).
 
         classifier = ez.FewShotClassifier.from_preset("all_minilm_l6_en_uncased")
         classifier.fit(texts, labels)
         classifier.classify("My card has not arrived.")  # {"label", "score"}
 
-    `fit` builds many pairs from the few texts. It trains the embedder to give similar vectors to
-    texts of the same class and different vectors to texts of different classes (SetFit). Then it
-    fits a logistic regression to the vectors. All methods of `TextEmbedder` are available, so the
-    trained model can also embed texts and build indexes. sentence-transformers opens its presets
-    as embedders.
+    Training consists of two steps (SetFit). First, the embedder is trained on text pairs, to
+    produce similar vectors for texts from the same class and different vectors for texts from
+    different classes. Then, a logistic regression is fitted to the vectors. All methods from
+    `TextEmbedder` can still be used, for example to embed texts or to build an index. Saved presets
+    can be loaded as embedders in sentence-transformers.
 
     Args:
         backbone, preprocessor: See `TextEmbedder`.
-        num_classes: Integer. Number of classes. Defaults to the number of `labels`.
-        labels: List of strings. Names of the classes. If both `labels` and `num_classes` are None,
-            the first call of `fit` determines the classes.
-        problem_type: "single_label_classification" for one class per text, or
-            "multi_label_classification" for any number of classes per text. In the multi-label
-            case, pairs of texts share at least one class or no class, and the head is a logistic
-            regression per class. Defaults to "single_label_classification".
-        thresholds: Dict that maps labels to minimum scores, for multi-label classification. See
-            `tune_thresholds`. Defaults to None, which uses 0.5 for all labels.
-        abstain_below: Float. Minimum score of an answer. If the best class has a lower score, the
-            label is None. Defaults to None, which answers every text.
-        **kwargs: Other arguments of `TextEmbedder`.
+        num_classes: Integer. The number of classes. By default, this is inferred from `labels`.
+        labels: List of strings. The class names. If both `labels` and `num_classes` are None, the
+            classes will be inferred from the data in the first call to `fit`.
+        problem_type: Use "single_label_classification" for a single class per text, or
+            "multi_label_classification" for any number of classes per text. For multi-label
+            classification, pairs are sampled based on whether the texts have any common class, and
+            a separate logistic regression is fitted for each class. Defaults to
+            "single_label_classification".
+        thresholds: Dict mapping labels to minimum scores, to be used for multi-label
+            classification. See `tune_thresholds` for details. If None, a threshold of 0.5 will be
+            used for all labels. Defaults to None.
+        abstain_below: Float. Minimum score to return a label. If the score for the best class is
+            lower, the label will be None. By default, a label is returned for every text.
+        **kwargs: Additional arguments to pass to `TextEmbedder`.
 
     Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.
 
@@ -317,7 +321,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[FewShotPresetArguments]
     ) -> Self:
-        """Load a few-shot classifier, or an embedder to train.
+        """Load a few-shot classifier, or an embedder to train as a classifier.
 
         Args:
             source: String or path. See `TextEmbedder.from_preset`.
@@ -327,7 +331,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return super().from_preset(source, **arguments)
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
-        """Set the classes and, if their number is known, create the head."""
+        """Set the classes and create the head if the number of classes is known."""
         self.labels = validated_labels(labels)
         number = resolve_num_classes(num_classes, self.labels)
         object.__setattr__(self, "num_classes", number)  # fixed for others, not for `fit`
@@ -340,7 +344,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
     @property
     def class_names(self) -> Sequence:
-        """Return the labels, or the class indices if they have no names."""
+        """Return the labels. If there are no labels, class indices are returned."""
         return self.labels or range(self.num_classes)
 
     # -- training ------------------------------------------------------------------------------
@@ -357,26 +361,28 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         verbose: Verbosity = "auto",
         callbacks: Callbacks | None = None,
     ) -> History:
-        """Train the embedder on pairs of texts, then fit the head to the vectors.
+        """Train the embedder on text pairs and fit the classification head.
 
         Args:
-            texts: List, array, tensor or column of texts, with examples of each class. Also accepts
-                rows that contain their labels, see `read_annotations`.
-            labels: Class names or class indices, one per text. For multi-label classification, a
-                list of names per text, or an array of 0 and 1 with one row per text.
-            batch_size: Integer. Number of pairs per batch. Defaults to 16.
-            epochs: Integer. Number of passes over the pairs. 0 only fits the head. Defaults to 1.
-            pairs_per_text: Integer. Number of pairs per text with texts that share a class, and
-                number of pairs with texts that share no class. Each call samples new pairs. Use
-                `keras.utils.set_random_seed` to make them reproducible. Defaults to 10.
-            verbose, callbacks: Keras arguments for the training on pairs.
+            texts: List, array, tensor or column of texts to train on, with examples for each class.
+                Rows with labels can also be passed, as returned by `read_annotations`.
+            labels: Class names or class indices for the texts. For multi-label classification, this
+                should be a list of names per text, or a binary array with one row per text.
+            batch_size: Integer. The batch size, in pairs, to use for training. Defaults to 16.
+            epochs: Integer. The number of epochs to train on the pairs. If 0, only the head will be
+                fitted. Defaults to 1.
+            pairs_per_text: Integer. The number of positive pairs and the number of negative pairs
+                to sample for each text. New pairs are sampled on every call. For reproducible
+                pairs, use `keras.utils.set_random_seed`. Defaults to 10.
+            verbose, callbacks: Arguments to pass to Keras for training on the pairs.
 
         Returns:
-            `History` of the training on pairs.
+            The `History` object from training on the pairs.
 
         Raises:
-            ValueError: If the labels do not match the texts, if a label is unknown, if all texts
-                have the same classes, or if `epochs` is above 0 and all pairs share a label.
+            ValueError: If the labels do not match the texts, if any label is unknown, or if all
+                texts have the same classes. This is also raised if there are no negative pairs to
+                train on.
         """
         texts, labels = self._labelled(texts, labels)
         column = only_column(texts)
@@ -413,7 +419,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return history
 
     def _labelled(self, texts, labels) -> tuple:
-        """Check and return the texts and labels. Rows contain their own labels."""
+        """Check and return the texts and labels. Labels can also be part of the rows."""
         texts, labels = texts_and_labels(texts, labels, self.labels, self._takes_several)
         if labels is None:
             raise ValueError(
@@ -430,7 +436,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return sigmoid if self._takes_several else softmax
 
     def _hot(self, texts: int, labels, names: Sequence[str] | None, count: int) -> np.ndarray:
-        """Convert the labels that were passed to `fit` to an array of 0 and 1, (N, C)."""
+        """Convert the labels passed to `fit` to a binary array (N, C)."""
         if self._takes_several:
             hot = multi_label_targets(labels, names, count)
             expected = ". Expected 0 or 1 for each class, or a list of names."
@@ -473,19 +479,20 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return_dict: bool = True,
         verbose: Verbosity = "auto",
     ) -> dict[str, float] | list[float]:
-        """Evaluate the accuracy of the classification.
+        """Evaluate the classifier on a test set.
 
-        For multi-label classification, "accuracy" is the fraction of correct decisions, and the
-        result also contains "f1", the mean F1 score of the classes, as in `SequenceClassifier`.
+        For multi-label classification, "accuracy" is computed per label and example, and the result
+        also contains "f1", the macro-averaged F1 score, as in `SequenceClassifier`.
 
         Args:
             texts, labels: See `fit`.
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
-            return_dict: Boolean. Whether to return a dict instead of a list. Defaults to True.
-            verbose: Not used. It exists for compatibility with other tasks.
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
+            return_dict: Boolean. Whether to return the metrics as a dict instead of a list.
+                Defaults to True.
+            verbose: Not used. This argument exists for compatibility with other tasks.
 
         Returns:
-            Dict of metrics, or a list of their values.
+            Dict mapping metric names to values, or a list of values.
         """
         texts, labels = self._labelled(texts, labels)
         logits = self.predict(texts, batch_size)
@@ -510,15 +517,15 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         *,
         verbose: Verbosity = "auto",
     ) -> np.ndarray:
-        """Compute the logits of the classes, (N, C) float32.
+        """Compute the class logits, (N, C) float32.
 
         Args:
-            texts: Texts, see `fit`.
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
-            verbose: Not used. It exists for compatibility with other tasks.
+            texts: Texts to classify, as in `fit`.
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
+            verbose: Not used. This argument exists for compatibility with other tasks.
 
         Raises:
-            ValueError: If the classifier has no classes yet.
+            ValueError: If the classifier has not been fitted yet and has no classes.
         """
         self._check_classes_known()
         vectors = self.embed(only_column(texts), batch_size=batch_size)
@@ -545,15 +552,16 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> np.ndarray:
-        """Compute the probabilities of the classes, (N, C) float32.
+        """Compute the class probabilities, (N, C) float32.
 
-        Each row sums to 1. In multi-label classification, the probabilities are independent.
+        Each row will sum to 1, except for multi-label classification, where the probabilities are
+        independent.
 
         Args:
             texts, batch_size: See `predict`.
-            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
-                strings. "none" returns a row of NaN. "error" raises an error that names the first
-                missing row. Defaults to "error".
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns a row of NaN. "error" raises an error with the index of the
+                first missing row. Defaults to "error".
         """
         return self._class_answers.predict_proba(texts, batch_size, missing)
 
@@ -561,26 +569,26 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     def tune_thresholds(
         self, texts: object, labels: object = None, batch_size: PositiveInt | None = None
     ) -> dict[str, float]:
-        """Set the threshold of each label to maximize its F1 score on held-out texts.
+        """Tune the decision thresholds on held-out texts to maximize the F1 score per label.
 
-        The thresholds are saved with the preset. The next call of `fit` resets them.
+        The thresholds will be saved together with the preset. They are reset when calling `fit`.
 
         Args:
-            texts, labels: Multi-label examples, see `fit`.
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            texts, labels: Multi-label examples to tune on, as in `fit`.
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
 
         Returns:
-            Dict that maps each label to its threshold. Labels without examples keep the threshold
-            0.5, and their names are logged.
+            Dict mapping labels to thresholds. A threshold of 0.5 is used for labels without
+            examples, and these labels are logged.
 
         Raises:
-            ValueError: If the problem type is not multi-label classification.
+            ValueError: If the model is not used for multi-label classification.
         """
         self.thresholds = tuned_thresholds(self._scored_labels(texts, labels, batch_size))
         return dict(self.thresholds)
 
     def _scored_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
-        """Return the data that `tune_thresholds` and `display.thresholds` use."""
+        """Return the data needed for `tune_thresholds` and `display.thresholds`."""
         if not self._takes_several:
             raise invalid(
                 "problem_type", self.problem_type, f"{SEVERAL!r}, as only it has thresholds"
@@ -619,30 +627,34 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         abstain_below: Probability | None = None,
         missing: Missing = "error",
     ):
-        """Predict the label of each text and its probability.
+        """Predict the labels for texts, together with the probabilities.
 
         Args:
-            texts: A text, or a list, array, tensor or column of texts.
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
-            top_k: Integer. Number of best labels to return. Defaults to None, which returns only
-                the best label.
-            threshold: Float, or dict that maps labels to floats. Minimum score of a label in
-                multi-label classification. Defaults to the result of `tune_thresholds`, or to 0.5.
-            abstain_below: Float, such as 0.9. Minimum score of an answer. If the best class has a
-                lower score, the answer is `{"label": None, "score"}`, for example for a manual
-                review. Defaults to the model's own setting.
-            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
-                strings. "none" returns the answer None. "error" raises an error that names the
-                first missing row. Defaults to "error".
+            texts: Text or texts to classify, as a string or a list, array, tensor or column of
+                strings.
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
+            top_k: Integer. The number of labels to return per text. If None, only the best label is
+                returned. Defaults to None.
+            threshold: Float, or dict mapping labels to floats. Minimum score to predict a label,
+                for multi-label classification. By default, the thresholds from `tune_thresholds`
+                will be used if available, or 0.5 otherwise.
+            abstain_below: Float (e.g. 0.9). Minimum score to return a label. If the score for the
+                best class is lower, `{"label": None, "score"}` will be returned. This can be used
+                to select texts for a manual review. By default, the setting from the model will be
+                used.
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns None for these rows. "error" raises an error with the index
+                of the first missing row. Defaults to "error".
 
         Returns:
-            `{"label", "score"}` for each text. With `top_k`, a list of such dicts for each text,
-            best label first. In multi-label classification without `top_k`, the list contains all
-            labels whose score reaches the threshold. A label is a name, or an index if the classes
-            have no names. For a single text, the result is the answer itself.
+            List with a dict `{"label", "score"}` per text. With `top_k`, a list of dicts is
+            returned per text, sorted by decreasing score. For multi-label classification without
+            `top_k`, the list contains all labels with a score above or equal to the threshold. If
+            the classes have no names, the label is the class index. For a single text, only the
+            entry for this text is returned.
 
         Raises:
-            ValueError: If `threshold` is passed together with `top_k` or for single-label
+            ValueError: If `threshold` is used together with `top_k`, or for single-label
                 classification.
         """
         if threshold is not None and (not self._takes_several or top_k is not None):
@@ -662,9 +674,9 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         """Return the functions that an export contains.
 
         Returns:
-            Dict with "serving_default". It maps "text" (N,) to "label" (N, C), strings with the
-            best label first, and "score" (N, C). If `abstain_below` is set, the output also
-            contains "abstains" (N,), whether the best score is lower.
+            Dict with "serving_default". This function maps "text" (N,) to "label" (N, C), strings
+            sorted by decreasing score, and "score" (N, C). If `abstain_below` is set, the output
+            also contains "abstains" (N,), which is True when the best score is lower.
         """
         embed = super().signatures()["serving_default"]
 
@@ -676,7 +688,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
 
 def _takes_head(checkpoint: Checkpoint, given: dict) -> bool:
-    """Return whether the checkpoint has a head and the arguments do not request another head."""
+    """Return whether to load the head from the checkpoint based on the arguments."""
     there = f"{HEAD.path}/{SAFETENSORS.file}" in checkpoint.files.root
     asked = given.get("problem_type", _problem_type(checkpoint))
     others = {"labels", "num_classes"} & given.keys() or asked != _problem_type(checkpoint)

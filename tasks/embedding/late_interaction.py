@@ -1,4 +1,4 @@
-"""Late interaction: one vector per token, compared token by token.
+"""Late interaction models to embed and compare texts on the token level.
 
 Comment letters: B batch, K further texts of an example, L sequence, D width.
 """
@@ -39,8 +39,8 @@ from encoder_zoo.tasks.training.sources import check_preprocessor
 if TYPE_CHECKING:
     from typing import Self
 
-DIM = 128  # of a new projection
-MEAN_SCALE = 50.0  # of means, as BGE-M3 was trained: a temperature of 0.02
+DIM = 128  # default dimension for a new projection
+MEAN_SCALE = 50.0  # for mean scores, as used to train BGE-M3 (temperature 0.02)
 
 
 class LateInteractionPresetArguments(TaskPresetArguments, total=False):
@@ -64,7 +64,7 @@ class LateInteractionPresetArguments(TaskPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LateInteraction(Embedder[MultiVectorIndex]):
-    """Embed the tokens of texts, and compare queries and documents token by token (ColBERT).
+    """Embed texts on the token level to compare queries and documents (ColBERT).
 
         colbert = ez.LateInteraction.from_preset("hf://lightonai/GTE-ModernColBERT-v1")
         colbert.embed(documents)  # a list of (tokens, 128)
@@ -72,45 +72,44 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         index = colbert.index(documents, pool_factor=2)
         index.search("How do I reset it?")
 
-    `from_preset` loads models from the authors of ColBERT, from PyLate, from MultiVectorEncoder of
-    sentence-transformers 6, and from BGE-M3. Other encoders get a new projection. Presets are saved
-    in the format of PyLate, which sentence-transformers 6 can also read. If the first token has no
-    vector, they are saved in the format of BGE-M3.
+    `from_preset` can be used to load original ColBERT models, models from PyLate, from the
+    MultiVectorEncoder in sentence-transformers 6, and from BGE-M3. For other encoders, a new
+    projection will be added. Presets are saved in the PyLate format, which can also be loaded by
+    sentence-transformers 6. When the first token has no vector, the BGE-M3 format will be used
+    instead.
 
     Args:
         backbone: A `Backbone`.
         preprocessor: `LateInteractionPreprocessor` for raw text. Defaults to None.
-        dim: Integer. Number of dimensions, if there are no `projections`. Defaults to 128.
-        projections: List of dicts, one per linear layer that projects the token vectors. Each dict
-            contains `units` and optionally `activation` ("linear"), `use_bias` (False) and
-            `residual` (False). Defaults to one layer with `dim` units.
-        normalize: Boolean. Whether to scale vectors to unit length. Defaults to True.
-        similarity_function: "maxsim" or "meanmaxsim". For each token of the query, "maxsim" takes
-            the largest dot product with a token of the document, and adds these products.
-            "meanmaxsim" divides the sum by the number of query tokens, as in BGE-M3. Defaults to
-            "maxsim".
+        dim: Integer. Embedding dimension to use when no `projections` are given. Defaults to 128.
+        projections: List of dicts with the options for the linear layers to project the token
+            vectors. Each dict contains `units` and optionally `activation` ("linear"), `use_bias`
+            (False) and `residual` (False). By default, a single layer with `dim` units is used.
+        normalize: Boolean. Whether to normalize vectors to unit length. Defaults to True.
+        similarity_function: "maxsim" or "meanmaxsim". With "maxsim", the maximum dot product with
+            the document tokens is computed for each query token, and these values are summed up.
+            With "meanmaxsim", the sum is divided by the number of query tokens, as in BGE-M3.
+            Defaults to "maxsim".
 
     `fit` accepts these forms of data:
 
-    - Pairs, `fit((queries, documents))`. The loss `MaxSimInfoNCE` moves each query near its
-      document and away from the other documents in the batch. `fit((queries, documents,
-      negatives))` adds hard negatives: one or several columns, or a list of the same length in each
-      row.
-    - Queries with a list of documents each, and the scores of a teacher such as a `Reranker`,
-      `fit((queries, lists), scores)`. The loss `MaxSimDistillation` trains the model to reproduce
-      the scores.
+    - Pairs, `fit((queries, documents))`. With the default loss `MaxSimInfoNCE`, each query is
+      trained to be close to the corresponding document and far from all other documents in the
+      batch. To add hard negatives, call `fit((queries, documents, negatives))` with one or several
+      columns, or with a list in each row. All lists must have the same length.
+    - Queries with a list of documents per query and scores from a teacher (e.g. a `Reranker`),
+      `fit((queries, lists), scores)`. With the default loss `MaxSimDistillation`, the model is
+      trained to reproduce the scores.
 
     Call arguments:
-        inputs: Dict of tensors that the preprocessor returns.
+        inputs: Dict of tensors, as returned by the preprocessor.
 
     Returns:
-        Float32 tensor of shape (B, L, D), or (B, 1 + K, L, D) for inputs with candidates. Tokens
-        without a vector are zeros.
+        Float32 tensor of shape (B, L, D), or (B, 1 + K, L, D) for inputs with candidates. Vectors
+        are set to zero for tokens that are not scored.
 
     Raises:
-        ValueError: If `dim` differs from the units of the last projection.
-
-    Source: Khattab and Zaharia 2020, ColBERT, section 3. Santhanam et al. 2022, ColBERTv2.
+        ValueError: If `dim` is not equal to the units in the last projection.
 
     Source: Khattab and Zaharia 2020, ColBERT, section 3; Santhanam et al. 2022, ColBERTv2.
 
@@ -172,12 +171,12 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
     @property
     def embedding_dim(self) -> int:
-        """Return the number of dimensions of the vectors."""
+        """Return the vector dimension."""
         return self.projection_layers[-1].units
 
     @property
     def default_losses(self) -> dict[str, Callable[[], keras.losses.Loss]]:
-        """Return a dict that maps forms of the data to functions that create their loss."""
+        """Return a dict mapping data formats to functions to create the default loss."""
         prepares, mean = self.preprocessor, self.similarity_function == "meanmaxsim"
         length = prepares and prepares.sequence_length is None and prepares.longest("query")
         scale = MEAN_SCALE if mean else 1.0
@@ -189,7 +188,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     # -- the model -----------------------------------------------------------------------------
 
     def _stacked(self, first, others, batch, count):
-        """Join the vectors of the texts in each row to (B, 1 + K, L, D), padded to one length."""
+        """Stack the vectors for the texts in each row into (B, 1 + K, L, D), with padding."""
         lengths = [ops.shape(x)[1] for x in (first, others)]
         longest = max(lengths) if all(type(n) is int for n in lengths) else ops.maximum(*lengths)
         first, others = pad_to_length(first, longest), pad_to_length(others, longest)
@@ -199,7 +198,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         return pad_to_length(vectors, length)
 
     def logits_of(self, encoded, inputs, training=None):
-        """Compute the vectors (B, L, D) from the outputs of the backbone."""
+        """Compute the token vectors (B, L, D) from the backbone outputs."""
         x = ops.cast(encoded["sequence_output"], "float32")
         for layer in self.projection_layers:
             x = layer(x)
@@ -228,26 +227,26 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> list[np.ndarray] | np.ndarray:
-        """Compute the token embeddings of texts.
+        """Compute the token embeddings for texts.
 
-        Texts that are too long are truncated, and a log message reports their number.
+        Texts that are too long will be truncated, and a log message reports how many.
 
         Args:
             texts: A text, or a list, array, tensor or column of texts.
-            prompt: "query" or "document". Queries are padded with [MASK] tokens, which also have
-                vectors. In documents, the words of the skiplist have no vectors. Defaults to
+            prompt: "query" or "document". Queries will be padded with [MASK] tokens, which also
+                have vectors. For documents, words on the skiplist are ignored. Defaults to
                 "document".
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
-            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
-                strings. "none" returns None. "error" raises an error that names the first missing
-                row. Defaults to "error".
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns None for these rows. "error" raises an error with the index
+                of the first missing row. Defaults to "error".
 
         Returns:
-            List of float32 arrays (tokens, D), in the order of the texts. A single text returns one
-            array.
+            List of float32 arrays (tokens, D), in the same order as the texts. For a single text, a
+            single array is returned.
 
         Raises:
-            ValueError: If a text is empty, or if `prompt` is neither "query" nor "document".
+            ValueError: If any text is empty, or if `prompt` is not "query" or "document".
 
         Example:
             >>> from encoder_zoo import LateInteraction
@@ -272,19 +271,19 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> list[tuple[np.ndarray, np.ndarray]] | tuple[np.ndarray, np.ndarray]:
-        """Compute the token embeddings of texts, and the position of each token in its text.
+        """Compute the token embeddings for texts, together with the token offsets.
 
         Args:
             texts, prompt, batch_size: See `embed`.
-            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
-                strings. "none" returns None. "error" raises an error that names the first missing
-                row. Defaults to "error".
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns None for these rows. "error" raises an error with the index
+                of the first missing row. Defaults to "error".
 
         Returns:
-            List of pairs of arrays, in the order of the texts. The first array contains the vectors
-            (tokens, D), float32. The second array contains the start and end offset of each token,
-            (tokens, 2), int32. It is -1 for special tokens and the padding of queries. A single
-            text returns one pair.
+            List with a pair of arrays per text, in the same order as the texts. The first array
+            contains the token vectors (tokens, D), float32. The second array contains the start and
+            end offset for each token (tokens, 2), int32. Offsets are -1 for special tokens and for
+            query padding. For a single text, a single pair is returned.
 
         Example:
             >>> from encoder_zoo import LateInteraction
@@ -297,13 +296,13 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         return self._answers.embed_with_spans(texts, prompt, batch_size, missing)
 
     def signatures(self) -> dict[str, Callable]:
-        """Return the functions that an export contains: "serving_default", "query" and "document".
+        """Return the functions to export: "serving_default", "query" and "document".
 
-        The default function embeds documents.
+        By default, texts are embedded as documents.
 
         Returns:
             Dict of functions. Each function returns "embedding" (N, tokens, D), padded with zeros,
-            and "length" (N,) int32, the number of tokens per text.
+            and "length" (N,) int32, which is the number of tokens per text.
         """
         preprocessor, width = self.preprocessor, self.embedding_dim
 
@@ -335,18 +334,18 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[LateInteractionPresetArguments]
     ) -> Self:
-        """Load a pretrained model, or an encoder with a new projection and new markers.
+        """Load a pretrained model, or an encoder to train with a new projection and new markers.
 
         Args:
             source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
                 optional `@revision`, or `kaggle://...`.
-            **arguments: Options of the model: `dim`, `projections`, `normalize` and
-                `similarity_function`. Options of the preprocessor: `query_length`,
+            **arguments: Options for the model: `dim`, `projections`, `normalize` and
+                `similarity_function`. Options for the preprocessor: `query_length`,
                 `document_length`, `query_marker`, `document_marker`, `prompts`, `expand_queries`,
                 `expansion_length`, `attend_to_expansion`, `skiplist`, `score_first` and
-                `sequence_length`. Markers are added to the vocabulary if they are missing. Options
-                of the backbone, such as `dropout` and `dtype`. Option of the tokenizer:
-                `added_tokens`. Options of the checks: `verify`, `max_bytes` and `allow_nonfinite`.
+                `sequence_length`. Missing markers will be added to the vocabulary. Options for the
+                backbone, for example `dropout` and `dtype`. Option for the tokenizer:
+                `added_tokens`. Options for the checks: `verify`, `max_bytes` and `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 
@@ -359,7 +358,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
 
 def pad_to_length(x: keras.KerasTensor, length) -> keras.KerasTensor:
-    """Return vectors (B, L, D) padded with zeros at the end, (B, length, D).
+    """Pad vectors (B, L, D) with zeros at the end to shape (B, length, D).
 
     Example:
         >>> pad_to_length(ops.ones((1, 2, 3)), 4).shape

@@ -83,7 +83,7 @@ class LateInteractionPreprocessor(SeparateTexts):
     """
 
     task_name = "late_interaction"
-    # The number of tokens of a query without expansion.
+    # Number of query tokens before expansion.
     values_per_text = ("text_length",)
     truncation_advice = (
         "LateInteraction.from_preset(..., query_length=..., document_length=...) sets other "
@@ -129,7 +129,7 @@ class LateInteractionPreprocessor(SeparateTexts):
 
     @staticmethod
     def folder_format() -> FolderFormat:
-        """Return the files of its presets."""
+        """Return the folder format used to save and load presets."""
         from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolder
 
         return LateInteractionFolder()
@@ -185,7 +185,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         text, longest = self.prompts.get(role, ""), self.longest(role)
         room = longest - 2 - (self._marker_ids[role] is not None)
         texts = array_ops.strings.join([text, texts]) if text else texts
-        # Tokenize one token more than the model reads, to count truncated texts.
+        # Keep an extra token to be able to count truncated texts.
         tokens = self.tokenizer.tokenize(texts, room + 1)
         what = f"{NAMES[role]} are longer than {longest} tokens; {self.unread} is not read."
         count_truncated(tokens.row_lengths() > room, self, what)
@@ -208,7 +208,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         own = self._marker_ids[role], self.tokenizer.start_token_id, self.tokenizer.end_token_id
         marker, start, end = own if filler is None else (filler,) * 3
         if own[0] is not None:
-            # The marker stays if the beginning of a text is truncated.
+            # Keep the marker when truncating on the left.
             room = self.longest(role) - 3
             tokens = truncated(tokens, room, self.tokenizer.truncation_side)
             column = array_ops.fill(array_ops.stack([tokens.nrows(), 1]), marker)

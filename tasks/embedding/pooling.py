@@ -27,8 +27,8 @@ def _last(x, mask):
 
 def _max(x, mask):
     """Return the largest numbers, (B, D), each with its gradient to the first token that has it."""
-    # TensorFlow divides the gradient of `max` by the count of equal numbers. XLA computes these
-    # anew, and rounds them differently: then it divides by 0.
+    # The gradient for `max` in TensorFlow is divided by the number of equal values. XLA recomputes
+    # these values with different rounding, so this can lead to a division by 0.
     tokens = ops.argmax(ops.where(ops.expand_dims(mask, 2) > 0, x, -1e9), axis=1)
     return ops.take_along_axis(x, ops.expand_dims(tokens, 1), axis=1)[:, 0]
 
@@ -46,7 +46,7 @@ def _weighted_mean(x, mask):
     return _mean(x, mask * ops.arange(1, ops.shape(mask)[1] + 1, dtype="float32"))
 
 
-# The names of sentence-transformers: functions of x (B, L, D) float32 and a mask (B, L) float32.
+# Functions from x (B, L, D) float32 and a mask (B, L) float32, named as in sentence-transformers.
 POOLINGS: dict[str, Callable] = {
     "cls": _first,
     "max": _max,
@@ -58,7 +58,8 @@ POOLINGS: dict[str, Callable] = {
 
 
 def _first_one(mask):
-    # As integers: Keras's argmax of floats compares their bits, which ONNX and OpenVINO cannot.
+    # Cast to integers. For floats, `argmax` in Keras compares bits, which is not supported by ONNX
+    # and OpenVINO.
     return ops.argmax(ops.cast(mask, "int32"), axis=1)
 
 
@@ -140,7 +141,7 @@ def principal_components(x: np.ndarray, count: int) -> np.ndarray:
         [[-4.0], [0.0], [4.0]]
     """
     x = x - x.mean(axis=0)
-    _, directions = np.linalg.eigh(x.T @ x)  # the largest last
+    _, directions = np.linalg.eigh(x.T @ x)  # sorted in ascending order
     directions = directions[:, ::-1][:, :count]
     largest = np.abs(directions).argmax(axis=0)
     return x @ (directions * np.sign(directions[largest, np.arange(count)]))
@@ -188,7 +189,7 @@ class Projection(ConfigFromSignature, keras.layers.Layer):
             use_bias=use_bias,
             kernel_initializer=initializer(),
             name="dense",
-            dtype="float32",  # else Keras's global policy, whatever the outer layer's is
+            dtype="float32",  # by default, the global Keras policy would be used here
         )
         self.residual_dense = None
 

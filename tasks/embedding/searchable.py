@@ -84,8 +84,9 @@ class Searchable(Generic[IndexKind]):
         Args:
             query: String.
             texts: List, array or column of one or more texts.
-            top_k: Integer. Number of texts to return. Defaults to None, which returns all texts.
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            top_k: Integer. The maximum number of results to return. If None, all texts are
+                returned. Defaults to None.
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
 
         Returns:
             List of `{"index", "score", "text"}`, where "index" is the position in `texts`. Texts

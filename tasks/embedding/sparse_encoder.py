@@ -61,18 +61,18 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
-NO_PROMPT = ""  # an empty prompt, even if the preprocessor has a default prompt
+NO_PROMPT = ""  # do not use the preprocessor's default prompt
 RISING = 3  # the weights of `SPLADE` rise in a third of the steps, as in SPLADE v2, section 4
 
-SCALE = 50.0  # for token weights, as in the training of BGE-M3: a temperature of 0.02
+SCALE = 50.0  # for token weights, as used to train BGE-M3 (temperature 0.02)
 
 DEFAULT_LOSSES = {PAIRS: losses.SPLADE, SCORES: lambda: losses.SPLADE(losses.MarginMSE())}
-# A table does not expand queries, so their terms need no regularization.
+# No regularization is needed for queries from a table, because there is no expansion.
 TABLE_LOSSES = {
     PAIRS: lambda: losses.SPLADE(query_weight=0.0),
     SCORES: lambda: losses.SPLADE(losses.MarginMSE(), query_weight=0.0),
 }
-# Token weights do not expand texts, so they need no regularization.
+# No regularization is needed for token weights, because there is no expansion.
 TOKEN_WEIGHTS_LOSSES = {PAIRS: lambda: losses.InfoNCE(SCALE, "dot"), SCORES: losses.MarginMSE}
 
 
@@ -139,7 +139,7 @@ class SparseEncoder(Embedder[SparseIndex]):
     "document".
 
     Call arguments:
-        inputs: Dict of tensors that the preprocessor returns.
+        inputs: Dict of tensors, as returned by the preprocessor.
 
     Returns:
         Float32 tensor of shape (B, V), or (B, 1 + K, V) for inputs with candidates.
@@ -191,7 +191,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         self.head_activation = head_activation
         self.head_layer_norm_epsilon = head_layer_norm_epsilon
         self._make_head()
-        # The number of the current step in `fit`, and the number of steps in which weights rise.
+        # Current step during `fit`, and number of warmup steps for the regularization.
         self.schedule = self.add_weight(
             shape=(2,),
             initializer="zeros",
@@ -426,14 +426,14 @@ class SparseEncoder(Embedder[SparseIndex]):
             texts: A text, or a list, array, tensor or column of texts.
             prompt: String. Name of a prompt of the model, such as "query" or "document", or the
                 text of a prompt. The prompt is prepended to each text. If the model has no prompts,
-                these names have no effect. Defaults to None, which uses the model's default prompt.
-                See also `TextEmbedder.embed`.
+                these names have no effect. If None, the model's default prompt will be used.
+                Defaults to None. See also `TextEmbedder.embed`.
             max_terms: Integer. Maximum number of terms per text. The largest weights are kept.
                 Defaults to None, which uses the model's `max_terms`.
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
-            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
-                strings. "none" returns a row without terms. "error" raises an error that names the
-                first missing row. Defaults to "error".
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns a row without terms. "error" raises an error with the index
+                of the first missing row. Defaults to "error".
 
         Returns:
             Float32 `scipy.sparse.csr_array` of shape (N, V), in the order of the texts. A single
@@ -494,8 +494,8 @@ class SparseEncoder(Embedder[SparseIndex]):
     def signatures(self, max_terms: PositiveInt | None = None) -> dict[str, Callable]:
         """Return the functions that an export contains.
 
-        The names of the functions are "serving_default", "query" and "document". They embed the
-        input "text" with the default prompt or with the prompt of the same name.
+        The functions are called "serving_default", "query" and "document". The input "text" is
+        embedded with the default prompt, or with the prompt for queries or documents.
 
         Args:
             max_terms: Integer. Maximum number of terms per text, see `embed`. Defaults to None.
@@ -559,12 +559,12 @@ class SparseEncoder(Embedder[SparseIndex]):
         Args:
             source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
                 optional `@revision`, or `kaggle://...`.
-            **arguments: Options of the model: `pooling`, `activation`, `max_terms`,
+            **arguments: Options for the model: `pooling`, `activation`, `max_terms`,
                 `similarity_function` and `query_encoder`. `query_encoder=None` does not load the
-                separate query encoder. Options of the preprocessor: `sequence_length`,
-                `max_length`, `prompts`, `default_prompt` and `include_prompt`. Options of the
-                backbone, such as `dropout` and `dtype`. Option of the tokenizer: `added_tokens`.
-                Options of the checks: `verify`, `max_bytes` and `allow_nonfinite`.
+                separate query encoder. Options for the preprocessor: `sequence_length`,
+                `max_length`, `prompts`, `default_prompt` and `include_prompt`. Options for the
+                backbone, for example `dropout` and `dtype`. Option for the tokenizer:
+                `added_tokens`. Options for the checks: `verify`, `max_bytes` and `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 

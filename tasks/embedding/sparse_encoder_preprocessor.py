@@ -50,7 +50,7 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
 
     @staticmethod
     def folder_format() -> FolderFormat:
-        """Return the files of its presets."""
+        """Return the folder format used to save and load presets."""
         from encoder_zoo.presets.formats.sparse_folder import SparseFolder
 
         return SparseFolder(_load_table_class, _read_tokenizer)

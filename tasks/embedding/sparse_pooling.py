@@ -31,7 +31,7 @@ def _log1p_relu(x):
     return ops.log1p(ops.relu(x))
 
 
-# {name in sentence-transformers: function of logits}; neither makes larger logits smaller.
+# Activations for logits, named as in sentence-transformers. All of them must be monotonic.
 ACTIVATIONS: dict[str, Callable] = {
     "relu": _log1p_relu,
     "log1p_relu": lambda x: ops.log1p(_log1p_relu(x)),
@@ -73,8 +73,8 @@ def term_weights(
 
         return _over_positions(weights, ops.add, x, mask, training)
 
-    # The largest logit does not change if padding repeats a token, the bias is added after it, and
-    # the activation is of it alone.
+    # Repeating a token as padding does not change the maximum. The bias and the activation can be
+    # applied after taking the maximum.
     first = POOLINGS["cls"](x, mask)[:, None]
 
     def repeated(x, mask):
@@ -122,10 +122,10 @@ def _over_positions(function: Callable, join: Callable, x, mask, training) -> ke
     length = ops.shape(x)[1]
     if training or _is_traced_by_torch() or (isinstance(length, int) and length <= POSITIONS):
         return function(x, mask)
-    # Rounded up by sums: ONNX and LiteRT round a negative quotient towards 0.
+    # Round up with additions, because ONNX and LiteRT round negative quotients towards 0.
     number = (length + POSITIONS - 1) // POSITIONS
     size = (length + number - 1) // number
-    # Of equal size: XLA fills a slice that reaches beyond the end of a loop's tensor with zeros.
+    # Use equal sizes, because XLA fills slices with zeros when these exceed the loop tensor.
     x, mask = (_divided(values, number, size) for values in (x, mask))
     found = function(x[0], mask[0])
     if isinstance(number, int):
@@ -140,8 +140,10 @@ def _over_positions(function: Callable, join: Callable, x, mask, training) -> ke
 
 
 def _is_traced_by_torch() -> bool:
-    """Return whether PyTorch exports the model: its traces have no loops of a number of steps that
-    is not known yet."""
+    """Return whether PyTorch is tracing the model for an export.
+
+    Loops with an unknown number of steps cannot be traced.
+    """
     if keras.config.backend() != "torch":
         return False
     import torch

@@ -143,7 +143,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         """
         require(sparse)
         texts = [texts] if isinstance(texts, str | bytes) else texts
-        # A graph of tokens takes longer than the tokens of a few texts.
+        # For a few texts, tracing a graph would take longer than the tokenization.
         quick = self.tokenizer.library_is_equal
         with in_numpy() if quick else contextlib.nullcontext():
             column = only_column(texts)

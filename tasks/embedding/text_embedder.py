@@ -63,7 +63,7 @@ DEFAULT_LOSSES = {
 
 
 class EmbedderPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments of `TextEmbedder.from_preset`. The base class contains `pooling`."""
+    """Keyword arguments of `TextEmbedder.from_preset`. `pooling` is in the base class."""
 
     dense: Sequence[Mapping[str, object]]
     normalize: bool
@@ -77,7 +77,7 @@ class EmbedderPresetArguments(TaskPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TextEmbedder(Embedder[VectorIndex]):
-    """Embed texts: pool the vectors of the tokens to one vector per text.
+    """Embed texts by pooling the token vectors into a single vector per text.
 
         embedder = ez.TextEmbedder.from_preset("all_minilm_l6_en_uncased")
         embedder.embed(["a text", "another"])  # (2, 384)
@@ -85,44 +85,46 @@ class TextEmbedder(Embedder[VectorIndex]):
         index = embedder.index(documents)
         index.search("How do I reset it?")
 
-    `from_preset` loads models from sentence-transformers of any version, with their pooling, dense
-    layers and prompts. It also loads static embeddings, including models from model2vec. For other
-    encoders, set the pooling with the argument `pooling`.
+    `from_preset` can be used to load models saved by any version of sentence-transformers,
+    including the pooling, dense layers and prompts. This also works for static embeddings, for
+    example models from model2vec. For other encoders, use the argument `pooling` to set the
+    pooling.
 
     Args:
         backbone: A `Backbone`.
         preprocessor: `TextEmbedderPreprocessor` for raw text. Defaults to None.
         pooling: String or list of strings. "mean", "cls", "max", "mean_sqrt_len_tokens",
-            "weightedmean" or "lasttoken", as in sentence-transformers. The results of a list are
-            concatenated. Defaults to "mean".
-        dense: List of dicts, one per dense layer after the pooling. Each dict contains `units` and
-            optionally `activation`, `use_bias` and `residual`, see `Projection`. Defaults to no
-            layers.
-        normalize: Boolean. Whether to scale vectors to unit length. Defaults to True.
-        dim: Integer. Number of dimensions that `embed` keeps. Defaults to None, which keeps all
-            dimensions.
+            "weightedmean" or "lasttoken", as in sentence-transformers. If a list is given, the
+            results will be concatenated. Defaults to "mean".
+        dense: List of dicts with the options for the dense layers after the pooling. Each dict
+            contains `units` and optionally `activation`, `use_bias` and `residual`. See
+            `Projection` for details. By default, there are no dense layers.
+        normalize: Boolean. Whether to normalize vectors to unit length. Defaults to True.
+        dim: Integer. The number of dimensions to truncate the embeddings to in `embed`. If None, no
+            truncation will be applied. Defaults to None.
         similarity_function: String. "cosine", "dot", "euclidean" or "manhattan". Defaults to
             "cosine".
 
     `fit` accepts these forms of data:
 
-    - Pairs, `fit((queries, documents))`. The loss `InfoNCE` moves each query near its document and
-      away from the other documents in the batch. `fit((queries, documents, negatives))` adds hard
-      negatives: one or several columns, or a list of the same length in each row.
-    - Pairs with scores, `fit((first, second), scores)`. The loss `CoSENT` orders the pairs by
-      their scores.
-    - Texts, `fit(texts)`. Each text is embedded twice with different dropout (SimCSE, Gao et al.
-      2021).
-    - Texts with vectors, `fit(texts, teacher.embed(texts))`. The loss `VectorDistillation` trains
-      the model to reproduce the vectors.
+    - Pairs, `fit((queries, documents))`. With the default loss `InfoNCE`, each query is trained to
+      be close to the corresponding document and far from all other documents in the batch. To add
+      hard negatives, call `fit((queries, documents, negatives))` with one or several columns, or
+      with a list in each row. All lists must have the same length.
+    - Pairs with scores, `fit((first, second), scores)`. The default loss is `CoSENT`, which is
+      based on the order of the scores.
+    - Texts, `fit(texts)`. Each text is passed to the model twice with different dropout (SimCSE,
+      Gao et al. 2021).
+    - Texts with vectors, `fit(texts, teacher.embed(texts))`. With the default loss
+      `VectorDistillation`, the model is trained to reproduce the vectors.
 
-    In pairs without scores, the first text of each row gets the prompt "query", and the other texts
-    get the prompt "document". Data with scores or vectors get the default prompt. To mix datasets
-    so that each batch comes from one dataset, use
+    For pairs without scores, the prompt "query" is used for the first text in each row, and the
+    prompt "document" for the other texts. The default prompt is used for data with scores or
+    vectors. To train on several datasets with every batch from a single dataset, use
     `tf.data.Dataset.sample_from_datasets([first.batch(64), second.batch(64)])`.
 
     Call arguments:
-        inputs: Dict of tensors that the preprocessor returns.
+        inputs: Dict of tensors, as returned by the preprocessor.
 
     Returns:
         Float32 tensor of shape (B, D), or (B, 1 + K, D) for inputs with candidates.
@@ -187,7 +189,7 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     @property
     def embedding_dim(self) -> int:
-        """Return the number of dimensions before the vectors are truncated to `dim`."""
+        """Return the embedding dimension before truncation to `dim`."""
         if self.dense_layers:
             return self.dense_layers[-1].units
         return self.backbone.hidden_dim * len(modes_of(self.pooling))
@@ -204,17 +206,17 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     @property
     def _adds_rows(self) -> bool:
-        """Return whether the vector of a text is the mean of rows of a table."""
+        """Return whether texts are embedded by averaging table rows."""
         return isinstance(self.backbone, TokenTable) and modes_of(self.pooling) == ["mean"]
 
     def _project(self, vectors: np.ndarray) -> np.ndarray:
-        """Apply the dense layers."""
+        """Apply the dense layers to the pooled vectors."""
         for layer in self.dense_layers:
             vectors = layer(vectors)
         return ops.convert_to_numpy(vectors)
 
     def logits_of(self, encoded, inputs, training=None):
-        """Compute the vectors (B, D) from the outputs of the backbone."""
+        """Compute the text vectors (B, D) from the backbone outputs."""
         mask = inputs.get("pooling_mask", inputs.get("padding_mask"))
         if mask is None:
             mask = ops.ones_like(inputs["token_ids"])
@@ -236,28 +238,31 @@ class TextEmbedder(Embedder[VectorIndex]):
         """Compute the embeddings of texts.
 
         Args:
-            texts: A text, a list, array, tensor or column of texts, or chunks from `chunks`.
-            prompt: String. Name of a prompt of the model, such as "query" or "document", or the
-                text of a prompt, such as "query: ". The prompt is prepended to each text. The names
-                "passage" and "corpus" are aliases of "document". If the model has no prompts, these
-                names have no effect. Defaults to None, which uses the model's default prompt.
-            dim: Integer. Number of dimensions to keep, for models that were trained for truncation
-                (Matryoshka). A model with `normalize=True` normalizes the truncated vectors.
-                Defaults to None, which uses the model's `dim`.
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
-            windows: "mean" or None. "mean" splits long texts into windows of the model's maximum
-                length and averages their vectors, weighted by the number of tokens. Defaults to
-                None, which truncates long texts and logs their number.
-            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
-                strings. "none" returns a row of NaN. "error" raises an error that names the first
-                missing row. Defaults to "error".
+            texts: The text or texts to embed: a string, a list, array, tensor or column of strings,
+                or chunks from `chunks`.
+            prompt: String. The prompt to use for encoding: either a prompt name (e.g. "query" or
+                "document") or a prompt text (e.g. "query: "). The prompt will be prepended to each
+                text. The names "passage" and "corpus" are aliases for "document". These names have
+                no effect on models without prompts. If None, the model's default prompt will be
+                used. Defaults to None.
+            dim: Integer. The number of dimensions to truncate the embeddings to. Use this for
+                models trained with Matryoshka losses. Truncated embeddings will be normalized again
+                if `normalize=True`. If None, the model's `dim` will be used. Defaults to None.
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
+            windows: "mean" or None. If "mean", long texts are split into windows based on the
+                model's maximum length, and the window vectors are averaged, weighted by token
+                counts. If None, long texts are truncated, and a log message reports how many.
+                Defaults to None.
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns a row of NaN. "error" raises an error with the index of the
+                first missing row. Defaults to "error".
 
         Returns:
-            Float32 array of shape (N, D), in the order of the texts, or (D,) for a single text.
+            Float32 array of shape (N, D) in the same order as the inputs, or of shape (D,) for a
+            single text.
 
         Raises:
-            ValueError: If a text is empty, if `prompt` is unknown, or if `dim` is greater than
-                `embedding_dim`.
+            ValueError: If any text is empty, `prompt` is unknown, or `dim` is larger than
                 `embedding_dim`.
 
         Example:
@@ -277,14 +282,12 @@ class TextEmbedder(Embedder[VectorIndex]):
         return self._answers.embed(texts, prompt, dim, batch_size, windows, missing)
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        """Embed documents for LangChain: return `embed(texts, prompt="document")` as lists.
+        """Embed documents for LangChain. Same as `embed(texts, prompt="document")`, as lists.
 
             store = langchain_core.vectorstores.InMemoryVectorStore(embedder)
 
         Args:
-            texts: List of strings.
-
-            texts: of documents.
+            texts: List of strings to embed.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -295,7 +298,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         return self.embed(texts, prompt="document").tolist()
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed a query for LangChain: return `embed(text, prompt="query")` as a list.
+        """Embed a query for use with LangChain. Same as `embed(text, prompt="query")`, as a list.
 
         Args:
             text: String.
@@ -309,32 +312,34 @@ class TextEmbedder(Embedder[VectorIndex]):
         sif: PositiveFloat | None = 1e-4,
         batch_size: PositiveInt | None = None,
     ) -> TextEmbedder:
-        """Distill the model into a static embedder, which averages one vector per token.
+        """Distill the model into a static embedder that averages token vectors.
 
             static = embedder.distil_static()  # 30,522 tokens of BERT: 31 MB
             static.embed(texts)  # hundreds of times as fast, without the encoder
             static.fit((queries, documents))  # trains like any other embedder
             static.save_to_preset("static")  # opens in sentence-transformers and model2vec
 
-        The model embeds each token of the vocabulary separately. The vectors are reduced to their
-        principal components, and frequent tokens get smaller weights. No training data is needed.
+        Each token in the vocabulary is passed to the model on its own. Principal component analysis
+        is then applied to reduce the dimension, and frequent tokens are weighted less. This does
+        not require any training data.
 
         Args:
-            dim: Integer. Number of principal components to keep, at most the width of the model.
+            dim: Integer. The number of principal components to keep, up to the model's width.
                 Defaults to 256.
-            sif: Float. The constant `a` of the token weights `a / (a + p)`. The probability `p` of
-                a token is estimated from its rank in the vocabulary with Zipf's law. None gives all
-                tokens the same weight. Defaults to 1e-4.
-            batch_size: Integer. Number of tokens per batch. Defaults to 32.
+            sif: Float. The constant `a` in the token weights `a / (a + p)`. The token probability
+                `p` is estimated from the vocabulary rank with Zipf's law. If None, all tokens are
+                weighted equally. Defaults to 1e-4.
+            batch_size: Integer. The batch size, in tokens, used for the computation. Defaults to
+                32.
 
         Returns:
-            A `TextEmbedder` with cosine similarity and without prompts.
+            A new `TextEmbedder` with cosine similarity and without prompts.
 
         Raises:
             ValueError: If the embedder is already static.
 
         Source: Arora et al. 2017, A Simple but Tough-to-Beat Baseline for Sentence Embeddings,
-        section 3, for the weights; the steps are those of model2vec.
+        section 3, for the weights. This follows the same steps as model2vec.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -377,7 +382,7 @@ class TextEmbedder(Embedder[VectorIndex]):
     def _vectors_in_contexts(
         self, chunks: Documents, prompt: str | None, batch_size: int
     ) -> np.ndarray:
-        """Compute the vectors of chunks (N, D): the mean of their tokens in the whole texts."""
+        """Compute chunk vectors (N, D) by averaging token vectors from the whole texts."""
         check_pooled_by_mean(self)
         examples, parts = self.preprocessor.encode_contexts(chunks.contexts, prompt)
         by_window: dict[int, list[Part]] = {}
@@ -400,7 +405,7 @@ class TextEmbedder(Embedder[VectorIndex]):
     def _token_states(
         self, examples: dict, batch_size: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield indices of examples (B,), longest first, and their token vectors (B, L, D)."""
+        """Yield example indices (B,), longest first, together with the token vectors (B, L, D)."""
         collate = self.batch_maker.collate()
         with weights_lock(self).shared():
             for indices in batches_by_length(examples, batch_size):
@@ -411,16 +416,17 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     @validate_arguments
     def signatures(self, dim: PositiveInt | None = None) -> dict[str, Callable]:
-        """Return the functions that an export contains.
+        """Return the functions to include in an export.
 
-        The names of the functions are "serving_default", "query" and "document". They embed the
-        input "text" with the default prompt or with the prompt of the same name.
+        The functions are called "serving_default", "query" and "document". The input "text" is
+        embedded with the default prompt, or with the prompt for queries or documents.
 
         Args:
-            dim: Integer. Number of dimensions to keep, see `embed`. Defaults to None.
+            dim: Integer. The number of dimensions to truncate the embeddings to, as in `embed`.
+                Defaults to None.
 
         Returns:
-            Dict of functions. Each function returns {"embedding": tensor of shape (N, D)}.
+            Dict of functions. Each function returns a dict {"embedding": tensor of shape (N, D)}.
         """
         check_dim(dim, self.embedding_dim)
         dim, preprocessor = dim or self.dim or self.embedding_dim, self.preprocessor
@@ -448,16 +454,16 @@ class TextEmbedder(Embedder[VectorIndex]):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[EmbedderPresetArguments]
     ) -> Self:
-        """Load a pretrained embedder, or an encoder without a head. See also `Task.from_preset`.
+        """Load a pretrained embedder, or an encoder to train. See also `Task.from_preset`.
 
         Args:
             source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
                 optional `@revision`, or `kaggle://...`.
-            **arguments: Options of the model: `pooling`, `dense`, `normalize`, `dim` and
-                `similarity_function`. Options of the preprocessor: `sequence_length`,
-                `max_length`, `prompts`, `default_prompt` and `include_prompt`. Options of the
-                backbone, such as `dropout` and `dtype`. Option of the tokenizer: `added_tokens`.
-                Options of the checks: `verify`, `max_bytes` and `allow_nonfinite`.
+            **arguments: Options for the model: `pooling`, `dense`, `normalize`, `dim` and
+                `similarity_function`. Options for the preprocessor: `sequence_length`,
+                `max_length`, `prompts`, `default_prompt` and `include_prompt`. Options for the
+                backbone, for example `dropout` and `dtype`. Option for the tokenizer:
+                `added_tokens`. Options for the checks: `verify`, `max_bytes` and `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 

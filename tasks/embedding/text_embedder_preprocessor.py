@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from encoder_zoo.presets.formats.preset_task import FolderFormat
     from encoder_zoo.tasks.retrieval.documents import Contexts
 
-# Equivalent names of the prompt for documents. The first name is the default.
+# Equivalent names for the document prompt. By default, the first name is used.
 DOCUMENT_NAMES = ("document", "passage", "corpus")
-# Like the names above, these names mean no prompt if the model has no prompt with this name.
+# These names can also be used without a matching prompt. No prompt is added in this case.
 ROLES = ("query", "document")
 
 
 def checked_prompts(prompts: Mapping[str, str] | None, default_prompt: str | None) -> dict:
-    """Check the prompts and return a copy.
+    """Check the prompts and copy them to a new dict.
 
     Raises:
-        ValueError: If a prompt is not a text, or if `default_prompt` is not among `prompts`.
+        ValueError: If any prompt is not a string, or if `default_prompt` is not in `prompts`.
     """
     if not isinstance(prompts, Mapping | None):
         raise invalid("prompts", prompts, "a dict of names and texts")
@@ -56,17 +56,18 @@ def checked_prompts(prompts: Mapping[str, str] | None, default_prompt: str | Non
 
 
 def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | None) -> str:
-    """Return the text of a prompt, which is prepended to each text.
+    """Return the prompt text to prepend to the inputs.
 
     Args:
-        prompts: Dict that maps names to the prompts of the model.
-        prompt: String. Name of a prompt, or its text, such as "query: ". A name is a single word.
-            "document", "passage" and "corpus" are equivalent. "query" and these three names mean no
-            prompt if the model has none. None means the default prompt.
-        default: Name of the model's default prompt, or None for no prompt.
+        prompts: Dict mapping prompt names to prompt texts.
+        prompt: String. Prompt name or prompt text (e.g. "query: "). Single words are treated as
+            names. The names "document", "passage" and "corpus" are equivalent. If the model has no
+            prompt with this name, these names and "query" mean that no prompt will be used. If
+            None, the default prompt will be used.
+        default: Name for the model's default prompt. If None, no prompt will be used by default.
 
     Raises:
-        ValueError: If `prompt` is not a string, or if it is a single word and unknown.
+        ValueError: If `prompt` is not a string, or is a single word that is unknown.
 
     Example:
         >>> prompts = {"query": "query: ", "passage": "passage: "}
@@ -91,13 +92,13 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
 
 
 class Part(NamedTuple):
-    """The tokens of a chunk in a window of its text.
+    """Position where a chunk's tokens appear in a text window.
 
     Attributes:
-        window: Index of the window.
-        chunk: Index of the chunk.
-        first: Position of the first token of the chunk in the window.
-        last: Position after the last token of the chunk.
+        window: Window index.
+        chunk: Chunk index.
+        first: Position in the window where the chunk starts, in tokens.
+        last: Position in the window where the chunk ends (exclusive).
     """
 
     window: int
@@ -108,22 +109,24 @@ class Part(NamedTuple):
 
 @serializable
 class TextEmbedderPreprocessor(SeparateTexts):
-    """Convert texts to `[CLS] text [SEP]`. Each text of a pair or triplet is a separate input.
+    """Convert texts to `[CLS] text [SEP]`. Pairs and triplets are split into separate inputs.
 
     Args:
         tokenizer: A tokenizer of this package.
         sequence_length: See `Preprocessor`.
-        max_length: Integer. Maximum number of tokens, including special tokens. Longer texts are
-            truncated. Unlike `sequence_length`, it does not pad. Defaults to None, which uses the
-            maximum length of the model.
-        prompts: Dict that maps names to prompts. Defaults to None.
-        default_prompt: Name of the default prompt. Defaults to None, which means no prompt.
-        include_prompt: Boolean. Whether to pool the tokens of the prompt. Defaults to True.
+        max_length: Integer. Maximum number of tokens, including special tokens. Longer texts will
+            be truncated to this length. Unlike `sequence_length`, this argument does not add
+            padding. If None, the model's maximum length will be used. Defaults to None.
+        prompts: Dict mapping prompt names to prompt texts. Defaults to None.
+        default_prompt: Name for the prompt to use by default. If None, no prompt will be used.
+            Defaults to None.
+        include_prompt: Boolean. Whether to include the prompt tokens in the pooling. Defaults to
+            True.
 
     Returns:
-        See `Preprocessor`. If the input has several texts per row, "token_ids" (B, L) contains the
-        first texts, and "candidate_token_ids" (B, K, L) the other texts. Without scores, the labels
-        are integers (B, 1 + K), which are equal for equal texts.
+        See `Preprocessor`. For inputs with several texts per row, "token_ids" (B, L) contains the
+        first texts, and "candidate_token_ids" (B, K, L) contains the other texts. If scores are not
+        provided, the labels will be integers (B, 1 + K), with equal values for equal texts.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -159,19 +162,19 @@ class TextEmbedderPreprocessor(SeparateTexts):
 
     @staticmethod
     def folder_format() -> FolderFormat:
-        """Return the files of its presets."""
+        """Return the folder format used to save and load presets."""
         from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
 
         return EmbeddingFolder()
 
     @property
     def document_room(self) -> int:
-        """Return the maximum number of tokens of a document, after its prompt."""
+        """Return the maximum number of tokens per document, excluding the prompt."""
         [prompt] = self.tokenizer.tokenize([self.prompt_text("document")]).row_lengths()
         return self.max_sequence_length - 2 - int(prompt)
 
     def prompt_text(self, prompt: str | None) -> str:
-        """Return the text of a prompt by its name. See also `TextEmbedder.embed`."""
+        """Look up the prompt text for a name. See also `TextEmbedder.embed`."""
         return prompt_text(self.prompts, prompt, self.default_prompt)
 
     def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
@@ -187,7 +190,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
             ids = np.insert(ids, starts[empty], self.tokenizer.vocabulary_size)
             ids, lengths = array_ops.constant(ids, "int32"), np.maximum(lengths, 1)
             return {"token_ids": array_ops.RaggedTensor.from_row_lengths(ids, lengths)}
-        # Tokenize one token more than the model reads, to count truncated texts.
+        # Keep an extra token to be able to count truncated texts.
         tokens = self._tokens(texts, prompt, self.max_sequence_length - 1)
         examples = {"token_ids": self.pack([tokens])["token_ids"]}
         if not self.include_prompt:
@@ -202,13 +205,14 @@ class TextEmbedderPreprocessor(SeparateTexts):
         """Tokenize texts with a `FileTokenizer`, without special tokens.
 
         Args:
-            texts: Texts in memory, shape (N,).
-            prompt: Prompt of the texts, see `encode`.
-            whole: Boolean. Whether to return all tokens of texts that are too long. Defaults to
+            texts: Texts in memory, with shape (N,).
+            prompt: Prompt to use for the texts. See `encode` for details.
+            whole: Boolean. Whether to skip truncation for texts that are too long. Defaults to
                 False.
 
         Returns:
-            The ids of all texts in one array, and the number of ids per text (N,).
+            Tuple with the token ids for all texts in a single array, and the number of token ids
+            per text (N,).
         """
         before, given = self.prompt_text(prompt), texts_in_memory(texts)
         given, most = [before + text for text in given], self.max_sequence_length
@@ -225,20 +229,21 @@ class TextEmbedderPreprocessor(SeparateTexts):
         )
 
     def _prompt_length(self, prompt: str | None) -> int:
-        """Return the number of tokens that are not pooled: the prompt and [CLS]."""
+        """Return the number of tokens to exclude from pooling (the prompt and [CLS])."""
         text = self.prompt_text(prompt)
         return len(self.tokenizer.tokenize(text)) + self.tokenizer.first_column if text else 0
 
     def encode_windows(self, texts, prompt: str | None = None) -> dict:
-        """Convert texts to examples. Long texts are split into windows.
+        """Convert texts to examples, with several windows for long texts.
 
         Args:
-            texts: Texts of shape (N,), see `encode`.
-            prompt: Prompt of the texts, see `encode`. Only the first window contains it.
+            texts: Texts with shape (N,), as in `encode`.
+            prompt: Prompt to use for the texts. See `encode` for details. This will only be added
+                to the first window.
 
         Returns:
-            Examples as from `encode`, one per window, and "text_index" (W,) int64, the index of the
-            text of each window.
+            Examples in the same format as `encode`, with one example per window. The additional
+            "text_index" (W,) int64 maps each window to the index of the corresponding text.
         """
         [texts] = COLUMNS.read(texts)
         tokens = self._tokens(texts, prompt, None)
@@ -250,15 +255,15 @@ class TextEmbedderPreprocessor(SeparateTexts):
         return {**examples, "text_index": windows.example}
 
     def encode_contexts(self, contexts: Contexts, prompt: str | None) -> tuple[dict, list[Part]]:
-        """Convert whole texts to examples, and find the tokens of their chunks in the examples.
+        """Convert whole texts to examples, and locate the chunk tokens in the examples.
 
-        If a text is too long, it is split into windows, and neighbouring windows share a quarter of
-        their tokens. Of the shared tokens, each window keeps the half that is farther from its
-        edge. The prompt is prepended to each window. Prompts and special tokens belong to no chunk.
+        Texts that are too long are split into windows that overlap by a quarter. In the overlap,
+        each window only keeps the half that is further from the edge. The prompt is prepended to
+        each window. Prompts and special tokens are not assigned to any chunk.
 
         Args:
-            contexts: The contexts of N chunks.
-            prompt: Prompt of the texts, see `encode`.
+            contexts: Contexts for N chunks.
+            prompt: Prompt to use for the texts. See `encode` for details.
         """
         before = self.prompt_text(prompt)
         given = [before + text for text in contexts.texts]
@@ -294,7 +299,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
-        """Return the model's inputs (B, L) for the first texts."""
+        """Pad the first texts and convert them to model inputs (B, L)."""
         # All tokens belong to segment 0.
         first_length = {
             "first_length": array_ops.fill([array_ops.shape(examples["token_ids"])[0]], 2**30)

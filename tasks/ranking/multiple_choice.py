@@ -65,8 +65,8 @@ class MultipleChoice(ListScores):
         backbone: A `Backbone`. It needs a pooler if the head of its family reads the output of a
             pooler.
         preprocessor: `MultipleChoicePreprocessor` for raw text. Defaults to None.
-        dropout: Float between 0 and 1. Dropout rate before the output layer. Defaults to None,
-            which uses the dropout rate of the backbone.
+        dropout: Float between 0 and 1. Dropout rate before the output layer. If None, the
+            backbone's dropout rate will be used. Defaults to None.
         window_pooling: "mean" or "max". How to combine the logits of the windows of a choice, in
             training and prediction. It is used if the preprocessor has a `window_length`. Defaults
             to "mean".
@@ -76,8 +76,8 @@ class MultipleChoice(ListScores):
     right choice of each question.
 
     Call arguments:
-        inputs: Dict of tensors that the preprocessor returns. Without "choice_index", each text is
-            a choice.
+        inputs: Dict of tensors, as returned by the preprocessor. Without "choice_index", each text
+            is a choice.
 
     Returns:
         Float32 logits of shape (B, M), or (B, 1) for inputs without candidates. Padding has the
@@ -139,10 +139,10 @@ class MultipleChoice(ListScores):
         Args:
             source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
                 optional `@revision`, or `kaggle://...`.
-            **arguments: Option of the model: `window_pooling`. Options of the preprocessor:
-                `sequence_length`, `window_length`, `doc_stride` and `text_columns`. Options of the
-                backbone, such as `dropout` and `dtype`. Option of the tokenizer: `added_tokens`.
-                Options of the checks: `verify`, `max_bytes` and `allow_nonfinite`.
+            **arguments: Option for the model: `window_pooling`. Options for the preprocessor:
+                `sequence_length`, `window_length`, `doc_stride` and `text_columns`. Options for the
+                backbone, for example `dropout` and `dtype`. Option for the tokenizer:
+                `added_tokens`. Options for the checks: `verify`, `max_bytes` and `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 
@@ -236,9 +236,9 @@ class MultipleChoice(ListScores):
             batch_size: Integer. Number of choices per batch. Defaults to 32.
             top_k: Integer. Number of best choices to return. Defaults to None, which returns only
                 the best choice.
-            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
-                strings. "none" returns the answer None. "error" raises an error that names the
-                first missing row. Defaults to "error".
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns the answer None. "error" raises an error with the index of
+                the first missing row. Defaults to "error".
 
         Returns:
             `{"index", "text", "score"}` of the best choice for each question: its index in the

@@ -153,8 +153,8 @@ class Reranker(ListScores):
         backbone: A `Backbone`. A BERT backbone needs its pooler.
         preprocessor: `RerankerPreprocessor` for raw text. Defaults to None.
         activation: "sigmoid" or "linear". Activation of the scores. Defaults to "sigmoid".
-        dropout: Float between 0 and 1. Dropout rate before the output layer. Defaults to None,
-            which uses the dropout rate of the backbone.
+        dropout: Float between 0 and 1. Dropout rate before the output layer. If None, the
+            backbone's dropout rate will be used. Defaults to None.
 
     `fit` accepts these forms of data:
 
@@ -168,7 +168,7 @@ class Reranker(ListScores):
       `ListMarginMSE`.
 
     Call arguments:
-        inputs: Dict of tensors that the preprocessor returns.
+        inputs: Dict of tensors, as returned by the preprocessor.
 
     Returns:
         Float32 logits of shape (B, 1), or (B, K) for inputs with candidates.
@@ -225,10 +225,10 @@ class Reranker(ListScores):
         Args:
             source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
                 optional `@revision`, or `kaggle://...`.
-            **arguments: Option of the model: `activation`, "sigmoid" or "linear". Options of the
-                preprocessor: `sequence_length` and `max_length`. Options of the backbone, such as
-                `dropout` and `dtype`. Option of the tokenizer: `added_tokens`. Options of the
-                checks: `verify`, `max_bytes` and `allow_nonfinite`.
+            **arguments: Option for the model: `activation`, "sigmoid" or "linear". Options for the
+                preprocessor: `sequence_length` and `max_length`. Options for the backbone, for
+                example `dropout` and `dtype`. Option for the tokenizer: `added_tokens`. Options for
+                the checks: `verify`, `max_bytes` and `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 
@@ -358,10 +358,10 @@ class Reranker(ListScores):
             queries: N queries, or one query for all texts. Without `texts`, pairs of a query and a
                 text: a list of pairs, `(queries, texts)`, or a table with two columns.
             texts: N texts. Defaults to None.
-            batch_size: Integer. Number of pairs per batch. Defaults to 32.
-            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
-                strings. "none" returns NaN. "error" raises an error that names the first missing
-                row. Defaults to "error".
+            batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns NaN. "error" raises an error with the index of the first
+                missing row. Defaults to "error".
 
         Returns:
             Float32 array of shape (N,), after the model's activation. A single pair returns a
@@ -395,8 +395,9 @@ class Reranker(ListScores):
         Args:
             query: String.
             texts: List, array or column of one or more texts.
-            top_k: Integer. Number of texts to return. Defaults to None, which returns all texts.
-            batch_size: Integer. Number of pairs per batch. Defaults to 32.
+            top_k: Integer. The maximum number of results to return. If None, all texts are
+                returned. Defaults to None.
+            batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
 
         Returns:
             List of `{"index", "score", "text"}`, where "index" is the position in `texts`. Texts
@@ -431,7 +432,7 @@ class Reranker(ListScores):
             texts: A list of texts for each query.
             relevance: A list of numbers for each query. A text that does not answer the query has
                 the relevance 0, and a relevant text has a positive number.
-            batch_size: Integer. Number of pairs per batch. Defaults to 32.
+            batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
 
         Returns:
             Dict with "ndcg@10", "mrr@10" and "map@100", averaged over the queries with a relevant

@@ -181,7 +181,7 @@ class RerankerPreprocessor(Preprocessor):
 
     @staticmethod
     def folder_format() -> FolderFormat:
-        """Return the files of its presets."""
+        """Return the folder format used to save and load presets."""
         from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
 
         return CrossEncoderFolder()

@@ -130,7 +130,6 @@ class Documents:
 
     Attributes:
         texts, ids, metadata, contexts: See the arguments.
-        texts, ids, metadata, contexts: as given.
 
     Example:
         >>> years = [{"year": 1990}, {"year": 2024}, {}]
@@ -212,7 +211,7 @@ class Documents:
         Args:
             texts, ids, metadata: See `of`. Each of them can be None.
             count: Integer. Number of vectors.
-            name: String. Name of the vectors in error messages.
+            name: String. Name to use for the vectors in error messages.
 
         Raises:
             ValueError: If vectors, texts, ids and metadata have different lengths.
@@ -574,7 +573,7 @@ class Documents:
         Args:
             lines: Lines that `lines` returned, or None.
             texts: List of N strings, or None.
-            path: Path to the file, for error messages.
+            path: Path to the file. This is only used in error messages.
 
         Raises:
             ValueError: If the file is empty, or if a line is not a document.

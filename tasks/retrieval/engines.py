@@ -183,7 +183,7 @@ class GraphVectors(Float32Vectors):
         """Create a store from the vectors and the graph of a file, and check the graph.
 
         Args:
-            path: Path to the file, for error messages.
+            path: Path to the file. This is only used in error messages.
             base: Store with the vectors.
             arrays: Dict with "links" and "levels".
 

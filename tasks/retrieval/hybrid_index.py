@@ -314,9 +314,9 @@ class HybridIndex(Index):
         """Load an index that `save` wrote.
 
         Args:
-            folder: Path to a folder that `save` wrote.
+            folder: Path to the folder to load from, as written by `save`.
             models: List with the model of each index, or None for a `BM25Index`.
-            verify: Boolean. Whether to verify the checksums of the files. Defaults to True.
+            verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:
             FileNotFoundError: If the folder does not exist.
@@ -391,8 +391,8 @@ def load_index(
     """Load an index of any kind that `save` wrote.
 
     Args:
-        folder: Path to a folder that `save` wrote.
-        embedder: The embedder that built the index, or an equal embedder. Use None for a
+        folder: Path to the folder to load from, as written by `save`.
+        embedder: The embedder used to build the index, or an equal embedder. Use None for a
             `BM25Index`. A `HybridIndex` needs the `HybridEmbedder`, or a list with the embedder of
             each index. Defaults to None.
         **options: Options of `load` of the index: `verify`, whether to verify the checksums of the

@@ -294,7 +294,7 @@ class Index:
                 dict of fields. Documents without the field do not match. Dates are compared as
                 strings in ISO 8601 format. Defaults to None.
             min_score: Float. Minimum score of a hit. If a reranker is passed, this is the
-                reranker's score. Defaults to None, which disables this filter.
+                reranker's score. If None, this filter is disabled. Defaults to None.
             group_by: String. Name of a field. Only the best document for each value of the field
                 is returned, for example the best chunk of each book. Defaults to None.
             offset: Integer. Number of first hits to skip, for pagination. Defaults to 0.
@@ -424,8 +424,8 @@ class Index:
         Args:
             queries: List of one or more texts.
             top_k: Integer. Number of documents to find, at most N.
-            among: Integer array. Indices of the documents to search. Defaults to None, which
-                searches all documents.
+            among: Integer array. Indices of the documents to search in. If None, all documents are
+                searched. Defaults to None.
             vectors: Vectors of the queries. Defaults to None, which embeds the queries.
             **options: Options of `embed`.
         """
@@ -534,7 +534,7 @@ class Index:
         Args:
             embedder: The embedder, or None if the store contains texts.
             texts: List of queries or documents, or `Documents` if these are chunks with contexts.
-            name: String. Name of the vectors in error messages.
+            name: String. Name to use for the vectors in error messages.
             **options: Options of `embed`.
         """
         raise NotImplementedError
@@ -592,7 +592,7 @@ class Index:
 
         Args:
             documents: List, array or column of texts, a table, or a list of dicts.
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
             **columns: `ids`, a string or an integer per document, of the same type as the ids in
                 the index. `metadata`, a dict of fields per document, or a table. `text_column`, the
                 name of the column that contains the texts of a table. It defaults to "text".
@@ -760,14 +760,14 @@ class Index:
         """Load an index that `save` wrote. Its vectors are memory-mapped.
 
         Args:
-            folder: Path to a folder that `save` wrote.
-            embedder: The embedder that built the index, or an equal embedder.
-            verify: Boolean. Whether to verify the checksums of the files. Defaults to True.
+            folder: Path to the folder to load from, as written by `save`.
+            embedder: The embedder used to build the index, or an equal embedder.
+            verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:
             FileNotFoundError: If the folder does not exist.
-            ValueError: If the folder does not contain an index of this kind, if it is damaged, or
-                if the index was built with a different embedder.
+            ValueError: If the index in the folder is damaged or has a different kind. This is also
+                raised when a different embedder was used to build the index.
         """
         found = read_index(folder, cls.kind, cls.types, cls.optional_types, cls.rules, verify)
         path, arrays, documents, manifest = found
@@ -806,7 +806,7 @@ class Index:
         """Create the store from the arrays of a file and check their values.
 
         Args:
-            path: Path to the file, for error messages.
+            path: Path to the file. This is only used in error messages.
             arrays: Dict of the arrays of the store, with the right types, and "fingerprint".
             precision: Precision of the store.
             function: Name of the similarity function.

@@ -123,7 +123,7 @@ def read_index(
     """Read the files of an index. The vectors are memory-mapped.
 
     Args:
-        folder: Path to a folder that `write_index` wrote.
+        folder: Path to the folder to read from, as written by `write_index`.
         kind: String. Expected kind of the index.
         types: Dict that maps each precision to the types of the arrays, without the fingerprint.
         optional_types: Types of optional arrays. A file contains all or none of them.

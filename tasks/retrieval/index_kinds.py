@@ -117,7 +117,7 @@ class EmbeddedIndex(Index):
                 `VectorIndex` or a `MultiVectorIndex`, see there. The centroids of a
                 `MultiVectorIndex` are computed from these documents and also used for documents
                 that are added later. Defaults to "float32".
-            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
             keep_texts: Boolean. Whether to store the texts. If False, "text" is None in the
                 results. Defaults to True.
             ids: List of different strings or integers, one per document. For a table, the name of
@@ -250,8 +250,8 @@ class VectorIndex(EmbeddedIndex):
             `embedding_dim`, `dim` and `similarity_function`.
         store: The vectors, see `tasks.retrieval.vectors`.
         documents: The N documents.
-        prompt: Prompt for documents that are added later.
-        fingerprint: The embedder's vectors of `index.FINGERPRINT_TEXTS`.
+        prompt: Prompt to use for documents added later.
+        fingerprint: Vectors for `index.FINGERPRINT_TEXTS`, as computed by the embedder.
 
     Attributes:
         embedder, documents, prompt: See the arguments.
@@ -298,12 +298,12 @@ class VectorIndex(EmbeddedIndex):
 
     @property
     def dim(self) -> int:
-        """Return the number of dimensions of the vectors."""
+        """Return the vector dimension."""
         return self._store.width
 
     @property
     def precision(self) -> str:
-        """Return the precision of the vectors."""
+        """Return the vector precision."""
         return self._store.precision
 
     @property
@@ -365,16 +365,16 @@ class VectorIndex(EmbeddedIndex):
         """Load an index that `save` wrote. Its vectors are memory-mapped.
 
         Args:
-            folder: Path to a folder that `save` wrote.
-            embedder: The embedder that built the index, or an equal embedder.
+            folder: Path to the folder to load from, as written by `save`.
+            embedder: The embedder used to build the index, or an equal embedder.
             engine: Engine of the search, see `build`. Defaults to None, which reads a saved graph
                 into memory if one exists.
-            verify: Boolean. Whether to verify the checksums of the files. Defaults to True.
+            verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:
             FileNotFoundError: If the folder does not exist.
-            ValueError: If the folder does not contain an index of this kind, if it is damaged, or
-                if the index was built with a different embedder.
+            ValueError: If the index in the folder is damaged or has a different kind. This is also
+                raised when a different embedder was used to build the index.
         """
         index = super().load(folder, embedder, verify)
         check_engine(engine, index.precision, embedder.similarity_function)
@@ -412,9 +412,9 @@ class MultiVectorIndex(EmbeddedIndex):
             `embedding_dim` and `similarity_function`.
         store: The vectors, see `tasks.retrieval.token_vectors`.
         documents: The N documents.
-        prompt: Prompt for documents that are added later.
+        prompt: Prompt to use for documents added later.
         pool_factor: Pool factor for documents that are added later.
-        fingerprint: The embedder's vectors of `index.FINGERPRINT_TEXTS`.
+        fingerprint: Vectors for `index.FINGERPRINT_TEXTS`, as computed by the embedder.
 
     Attributes:
         embedder, documents, prompt, pool_factor: See the arguments.
@@ -460,12 +460,12 @@ class MultiVectorIndex(EmbeddedIndex):
 
     @property
     def dim(self) -> int:
-        """Return the number of dimensions of the vectors."""
+        """Return the vector dimension."""
         return self._store.width
 
     @property
     def precision(self) -> str:
-        """Return the precision of the vectors."""
+        """Return the vector precision."""
         return self._store.precision
 
     @property
@@ -525,7 +525,7 @@ class SparseIndex(EmbeddedIndex):
         embedder: Embedder for the queries, a `SparseEncoder`.
         store: The documents of each term.
         documents: The N documents.
-        prompt: Prompt for documents that are added later.
+        prompt: Prompt to use for documents added later.
         max_terms: Maximum number of terms for documents that are added later.
         fingerprint: The encoder's vectors of `index.FINGERPRINT_TEXTS`.
 
@@ -657,8 +657,8 @@ class BM25Index(Index):
         """Load an index that `save` wrote. The words are counted again.
 
         Args:
-            folder: Path to a folder that `save` wrote.
-            verify: Boolean. Whether to verify the checksums of the files. Defaults to True.
+            folder: Path to the folder to load from, as written by `save`.
+            verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:
             FileNotFoundError: If the folder does not exist.

@@ -127,7 +127,7 @@ class Postings:
         All values are checked, because scipy would use wrong values as memory offsets.
 
         Args:
-            path: Path to the file, for error messages.
+            path: Path to the file. This is only used in error messages.
             arrays: Dict of the arrays in `types`. They contain one document after the other.
             width: Integer. Size of the vocabulary.
 
@@ -171,7 +171,7 @@ class Postings:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays to save."""
+        """Return the arrays to be saved to a file."""
         vectors = self.vectors
         parts = vectors.data, vectors.indices, vectors.indptr
         named = zip(self.types.items(), parts, strict=True)
@@ -179,7 +179,7 @@ class Postings:
 
     @property
     def nbytes(self) -> int:
-        """Return the size of all arrays in bytes."""
+        """Return the total array size in bytes."""
         parts = self.weights.data, self.weights.indices, self.weights.indptr
         return sum(part.nbytes for part in parts)
 
@@ -199,8 +199,8 @@ class Postings:
             vectors: Sparse matrix of shape (Q, V). The vectors of the queries.
             k: Integer. Maximum number of results per query. Only documents that share a term with
                 the query are returned.
-            among: Integer array. Indices of the documents to search. Defaults to None, which
-                searches all documents.
+            among: Integer array. Indices of the documents to search in. If None, all documents are
+                searched. Defaults to None.
         """
         allowed = _mask(among, len(self))
         indices, scores = [], []

@@ -271,22 +271,22 @@ class TokenVectors:
 
     @property
     def width(self) -> int:
-        """Return the number of dimensions of the vectors."""
+        """Return the vector dimension."""
         return self.store.width
 
     @property
     def precision(self) -> str:
-        """Return the precision of the vectors."""
+        """Return the vector precision."""
         return self.store.precision
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays to save."""
+        """Return the arrays to be saved to a file."""
         return {**self.store.arrays, "ends": self.ends}
 
     @property
     def nbytes(self) -> int:
-        """Return the size of all arrays in bytes."""
+        """Return the total array size in bytes."""
         return self.store.nbytes + self.ends.nbytes
 
     @classmethod
@@ -296,7 +296,7 @@ class TokenVectors:
         """Create a store from the arrays of a file and check their values.
 
         Args:
-            path: Path to the file, for error messages.
+            path: Path to the file. This is only used in error messages.
             arrays: Dict of the arrays of the store, with the right types, and "ends".
             precision: Precision of the store.
 

@@ -231,7 +231,7 @@ class Float32Vectors:
         """Create a store from the arrays of a file and check their values.
 
         Args:
-            path: Path to the file, for error messages.
+            path: Path to the file. This is only used in error messages.
             arrays: Dict of arrays. It contains all arrays in `types`, with the right types.
             **settings: Other arguments of the constructor.
 
@@ -267,7 +267,7 @@ class Float32Vectors:
 
     @property
     def width(self) -> int:
-        """Return the number of dimensions of the vectors."""
+        """Return the vector dimension."""
         return self.vectors.shape[1]
 
     @property
@@ -277,7 +277,7 @@ class Float32Vectors:
 
     @property
     def nbytes(self) -> int:
-        """Return the size of all arrays in bytes."""
+        """Return the total array size in bytes."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def joined(self, vectors: np.ndarray) -> Self:
