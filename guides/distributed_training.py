@@ -4,48 +4,49 @@ Title: Distributed training
 Author: the authors of encoder_zoo
 Date created: 2026/11/21
 Last modified: 2026/11/22
-Description: Train in two processes at once, and see that they learn what one would learn.
+Description: Train in two processes, and compare the losses with training in one process.
 Accelerator: None
 
     python guides/distributed_training.py
 
-Starts two workers on this machine, which share every batch, and one process that trains alone;
-compares their losses step by step; measures what the second worker brings here, and reckons what
-many would have to send each other. Everything is on your disk: the preset is in the package, the
-review sentences (UCI "Sentiment Labelled Sentences", CC BY 4.0) are beside this file. Afterwards
-`guides/output/distributed_training.png` shows both loss curves.
+This guide starts two workers on this machine, which share every batch, and one process that trains
+by itself. It compares the losses after each step, measures how much faster two workers are on this
+machine, and estimates how much data would be sent between many devices. All required data is
+included: the preset is in the package, and the review sentences (UCI "Sentiment Labelled
+Sentences", CC BY 4.0) are in this folder. Both loss curves are saved to
+`guides/output/distributed_training.png`.
 
-The program of a worker is the one that you know from `text_classification.py`, with two lines more:
+The program for a worker is the same as in `text_classification.py`, with two additional lines:
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
         classifier = ez.Classifier.from_preset(...)
 
-For your own machines:
+To run this on your machines:
 
-- Several GPUs in one machine: `tf.distribute.MirroredStrategy()` in that line, one process, no
-  TF_CONFIG.
-- Several hosts: start the same program on each, with `TF_CONFIG` in its environment, which differs
-  in "index" alone:
+- Several GPUs in one machine: use `tf.distribute.MirroredStrategy()` in this line. Only one process
+  is needed, without TF_CONFIG.
+- Several hosts: start the same program on each host and set `TF_CONFIG` in its environment. Only
+  "index" must be different:
 
     TF_CONFIG='{"cluster": {"worker": ["host0:12345", "host1:12345"]},
                 "task": {"type": "worker", "index": 0}}' python train.py
 
-  `batch_size` stays that of the whole: each worker reads the same texts and takes its part of every
-  batch. Only worker 0 should save: `if strategy.cluster_resolver.task_id == 0`. If a worker dies,
-  the others end with an error within seconds; start all of them again. With
-  `fit(..., callbacks=[ez.BackupAndRestore(folder)])`, in a folder that all hosts share, they go on
-  where they were.
-- TPUs: programs of fixed shape, so give `from_preset` a `sequence_length`, and
+  `batch_size` is the total size for all workers. Each worker reads the same texts and uses a part
+  of every batch. Only worker 0 should save the model: `if strategy.cluster_resolver.task_id == 0`.
+  If a worker fails, all other workers raise an error within seconds. To continue, start all workers
+  again with `fit(..., callbacks=[ez.BackupAndRestore(folder)])`, where the folder must be shared by
+  all hosts.
+- TPUs: programs need a fixed shape, so pass `sequence_length` to `from_preset`, and use
 
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="")
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
     strategy = tf.distribute.TPUStrategy(resolver)
 
-- JAX: `keras.distribution.set_distribution(keras.distribution.DataParallel())` before
-  `from_preset`; in several processes or hosts `keras.distribution.initialize("host0:1234",
-  num_processes=2, process_id=0)` before it.
+- JAX: call `keras.distribution.set_distribution(keras.distribution.DataParallel())` before
+  `from_preset`. For several processes or hosts, first call
+  `keras.distribution.initialize("host0:1234", num_processes=2, process_id=0)`.
 """
 
 # %%
@@ -65,12 +66,12 @@ HERE = pathlib.Path(__file__).parent
 OUTPUT = HERE / "output"
 LABELS = ["negative", "positive"]
 BATCH_SIZE = 32
-# For the reckoning: millions of weights.
+# Model sizes for the estimate, in millions of weights.
 MODELS = {"nano": 1.5, "base": 110, "large": 335}
 
 
 def read_sentences() -> tuple[list[str], list[str]]:
-    """Sentences and the names of their labels, shuffled."""
+    """Return shuffled sentences and the names of their labels."""
     with open(HERE / "data" / "sentiment_sentences.tsv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     random.Random(0).shuffle(rows)
@@ -78,13 +79,13 @@ def read_sentences() -> tuple[list[str], list[str]]:
 
 
 def train(role: str, options: argparse.Namespace) -> None:
-    """Train in one process; `role` is "alone", or the number of a worker."""
+    """Train in one process. `role` is "alone" or a worker index."""
     import keras
     import tensorflow as tf
 
     import encoder_zoo as ez
 
-    # A core for each process, as if it were a machine: else one process would take both.
+    # Use one core per process to simulate a machine. Otherwise, one process would use both cores.
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     scope = contextlib.nullcontext()
@@ -93,7 +94,7 @@ def train(role: str, options: argparse.Namespace) -> None:
         scope = strategy.scope()
 
     class Clock(keras.callbacks.Callback):
-        """The loss of every step, and when it was done."""
+        """Record the loss and the time after every step."""
 
         losses, times = [], []
 
@@ -104,8 +105,8 @@ def train(role: str, options: argparse.Namespace) -> None:
     keras.utils.set_random_seed(0)
     texts, labels = read_sentences()
     with scope:
-        # Without dropout, whose random numbers differ from process to process, so that the
-        # losses can be compared.
+        # Dropout is disabled to compare the losses, because its random numbers are different in
+        # each process.
         classifier = ez.Classifier.from_preset(
             options.preset, labels=LABELS, dropout=0.0, attention_dropout=0.0
         )
@@ -122,7 +123,7 @@ def train(role: str, options: argparse.Namespace) -> None:
     )
     held_out = classifier.evaluate(texts[-300:], labels[-300:], verbose=0, return_dict=True)
     if role in ("alone", "0"):
-        # The steps of the first epoch after the first ten, in which programs are made.
+        # Skip the first ten steps of the first epoch, because programs are compiled in these steps.
         steps = -(-options.limit // BATCH_SIZE)
         seconds = clock.times[steps - 1] - clock.times[9]
         result = {"losses": clock.losses, "held_out": held_out, "step": seconds / (steps - 10)}
@@ -130,7 +131,7 @@ def train(role: str, options: argparse.Namespace) -> None:
 
 
 def start(role: str, arguments: list[str], **environment: str) -> subprocess.Popen:
-    """This file again, in a process of its own."""
+    """Run this file in a separate process."""
     return subprocess.Popen(
         [sys.executable, __file__, *arguments, "--role", role],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
@@ -138,7 +139,7 @@ def start(role: str, arguments: list[str], **environment: str) -> subprocess.Pop
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return free ports of this machine."""
+    """Return free ports on this machine."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for s in sockets:
@@ -147,7 +148,7 @@ def free_addresses(count: int) -> list[str]:
 
 
 def wait_for(processes: list[subprocess.Popen]) -> None:
-    """Ends the program if one of the processes failed, and the others with it."""
+    """Wait for all processes. If one of them fails, stop the others and exit."""
     try:
         if any(process.wait(timeout=600) for process in processes):
             sys.exit("A process failed: see above.")
@@ -157,7 +158,7 @@ def wait_for(processes: list[subprocess.Popen]) -> None:
 
 
 def draw(alone: list[float], together: list[float], path: pathlib.Path) -> None:
-    """Both loss curves, one over the other."""
+    """Plot both loss curves in one figure."""
     import matplotlib
 
     matplotlib.use("Agg")  # draws into a file, no screen needed
@@ -173,7 +174,7 @@ def draw(alone: list[float], together: list[float], path: pathlib.Path) -> None:
 
 
 def reckon() -> None:
-    """Print the data that each accelerator sends in every step, as computed on paper."""
+    """Print an estimate of the data that each device sends in every step."""
     print("\nOn paper: megabytes that each of n accelerators sends in a step, float32 gradients,")
     print("ring all-reduce: 2 (n - 1) / n times 4 bytes for each weight")
     counts = (2, 8, 64, 256)
@@ -182,7 +183,7 @@ def reckon() -> None:
         sent = [2 * (n - 1) / n * 4 * millions for n in counts]
         row = "".join(f"{megabytes:>10,.0f}" for megabytes in sent)
         print(f"{name:>6}{row} {sent[-1] / 25:>18.1f} ms")
-    # Token ids and segments are int32, the mask is a byte: 9 bytes for each token.
+    # Token ids and segments are int32, and the mask is one byte, so each token takes 9 bytes.
     for n in (2, 256):
         print(
             f"input, 32 rows of 128 tokens for each of {n}: {n * 32 * 128 * 9 / 1e6:.1f} MB a step"
@@ -204,7 +205,7 @@ def main() -> None:
     if options.role:
         return train(options.role, options)
 
-    # One process; then two, which find each other through TF_CONFIG.
+    # Start one process, and then two workers, which find each other through TF_CONFIG.
     arguments = sys.argv[1:]
     print("one process ...", flush=True)
     wait_for([start("alone", arguments)])
@@ -225,7 +226,7 @@ def main() -> None:
     print(f"largest difference of the losses: {max(abs(a - b) for a, b in pairs):.1e}")
     print(f"held out: {alone['held_out']} and {together['held_out']}")
 
-    # Two cores of one machine: the workers share its memory, and talk through TCP.
+    # Both workers run on two cores of the same machine and communicate through TCP.
     print("\nMeasured here, one thread for each process:")
     for name, result in {"one process": alone, "two workers": together}.items():
         rate = BATCH_SIZE / result["step"]

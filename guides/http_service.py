@@ -7,9 +7,9 @@ Last modified: 2026/11/28
 Description: From a trained model to a container that answers curl, httpx and the OpenAI client.
 Accelerator: None
 
-The service joins the requests of many clients into batches. It needs three small packages:
-`pip install "encoder-zoo[serve]"`. The review sentences (UCI "Sentiment Labelled Sentences",
-CC BY 4.0) are in the folder of this guide, and the models are in the package.
+The HTTP service combines requests from many clients into batches. It requires three small packages:
+`pip install "encoder-zoo[serve]"`. The review sentences (UCI "Sentiment Labelled Sentences", CC BY
+4.0) are in this folder, and the models are included in the package.
 """
 
 # %%
@@ -36,8 +36,8 @@ keras.utils.set_random_seed(0)
 """
 ## Train and save
 
-A classifier of reviews, an embedder, and an index of 500 reviews. Each gets a folder of its own.
-The names of the folders become the names of the models.
+We save a review classifier, an embedder, and an index with 500 reviews to separate folders. The
+folder names will be used as model names.
 """
 
 # %%
@@ -56,13 +56,13 @@ embedder.index(texts[:500]).save(MODELS / "notes")
 """
 ## Start
 
-One command starts the service:
+Use a single command to start the service:
 
 ```bash
 python -m encoder_zoo.serving models/reviews models/vectors models/notes --port 8000
 ```
 
-`/health` answers 200 when the models have warmed up.
+After the warm-up, `/health` returns 200.
 """
 
 # %%
@@ -90,7 +90,7 @@ while not is_ready():
 """
 ## Ask with curl
 
-Every program that speaks HTTP can ask.
+Requests can be sent by any HTTP client.
 """
 
 # %%
@@ -103,7 +103,7 @@ if shutil.which("curl"):
 """
 ## Ask with httpx
 
-The answers are those of the methods in Python.
+The predictions are the same as in Python.
 """
 
 # %%
@@ -125,8 +125,8 @@ with httpx.Client(base_url=URL) as client:
 """
 ## Ask with the OpenAI client
 
-`/v1/embeddings` has the form of OpenAI's API. A program that uses the client needs another
-`base_url`, and the name of the folder as the model. The service does not read the key.
+`/v1/embeddings` is compatible with the OpenAI API. To use the OpenAI client, change `base_url` and
+pass the folder name as the model. The key is not used by the service.
 
 ```python
 import openai
@@ -144,8 +144,8 @@ print(httpx.post(f"{URL}/v1/embeddings", json={"input": "A cat.", "dimensions": 
 """
 ## Watch
 
-Prometheus reads `/metrics`: requests by route and status, seconds, texts and tokens in a batch, and
-the length of the queue.
+`/metrics` returns metrics for Prometheus: requests per route and status, seconds, texts and tokens
+per batch, and the queue length.
 """
 
 # %%
@@ -156,7 +156,8 @@ print(*[line for line in lines if line.startswith("encoder_zoo_requests_total")]
 """
 ## Stop
 
-At SIGTERM the service takes no more requests, answers those that it has accepted, and ends.
+After SIGTERM, the service does not accept any new requests. It finishes all accepted requests and
+then exits.
 """
 
 # %%
@@ -167,8 +168,9 @@ service.wait()
 """
 ## Into a container
 
-The image holds the package, the folders and one command. Build the wheel with `pip wheel --no-deps
--w dist .` in the repository. The file `Dockerfile` stands next to `dist` and `models`:
+The image contains the package, the model folders and one command. To build the wheel, run `pip
+wheel --no-deps -w dist .` in the repository. Save the following `Dockerfile` next to `dist` and
+`models`:
 
 ```dockerfile
 FROM python:3.12-slim
@@ -189,6 +191,7 @@ CMD ["python", "-m", "encoder_zoo.serving", \\
 docker build -t my-models . && docker run -p 8000:8000 my-models
 ```
 
-The service has no passwords and no encryption. Outside of a private network, a proxy such as nginx
-or Caddy goes in front of it. Clients cannot name files: all folders are in the command.
+The service does not support passwords or encryption. To make it available outside a private
+network, use a proxy such as nginx or Caddy. Clients cannot access files by name, because all
+folders are set in the command.
 """

@@ -4,31 +4,32 @@ Title: Many languages
 Author: the authors of encoder_zoo
 Date created: 2026/11/22
 Last modified: 2026/11/22
-Description: A small model for three languages: taught in English, asked in German and Spanish.
+Description: Train a small model in English, and evaluate it in German and Spanish.
 Accelerator: None
 
     python guides/many_languages.py
 
-Everything is on your disk: beside this file are an excerpt of XQuAD, the same texts and questions
-in three languages, and an English excerpt of SQuAD (both CC BY-SA 4.0). In the order of the code:
+All required data is included: an excerpt of XQuAD with the same texts and questions in three
+languages, and an English excerpt of SQuAD (both CC BY-SA 4.0). The guide has three steps:
 
-1. A Unigram vocabulary is learned from all three languages, as XLM-RoBERTa has it.
-2. A small XLM-RoBERTa learns to fill in masked words, in two ways: from each language by itself,
-   as XLM-RoBERTa did; and from questions beside their translations, so that a masked word may be
-   found in the other language (translation language modelling; Lample & Conneau, "Cross-lingual
-   Language Model Pretraining", 2019, section 3.3).
-3. Both are fine-tuned on English alone, to tell what a question asks for, and to answer questions
-   from a text; and are then asked in all three languages, about articles not seen before.
+1. Train a Unigram vocabulary on all three languages, as in XLM-RoBERTa.
+2. Pretrain a small XLM-RoBERTa to predict masked words. This is done in two ways: with separate
+   texts for each language, as in XLM-RoBERTa, or with questions and their translations, so that a
+   masked word can be found in the other language (translation language modelling; Lample & Conneau,
+   "Cross-lingual Language Model Pretraining", 2019, section 3.3).
+3. Fine-tune both models only on English data, to classify what a question asks for and to answer
+   questions from a text. Then evaluate them in all three languages on new articles.
 
-Afterwards `guides/output/many_languages.png` shows the scores in each language.
+The scores for each language are saved to `guides/output/many_languages.png`.
 
-Expect little. All that the languages share for a model that knows no
-translations are names, digits and some subwords; none of them tells a "who" from a "when". A
-bag of words finds 94 % of the kinds of question in English, and 17 and 20 % in German and Spanish,
-where chance is 20 %. Such a model, after ten passes over translated questions, finds 95 % in
-English, 20 % in German and 21 % in Spanish: chance. XLM-RoBERTa's transfer across languages comes
-from 270 million parameters and two terabytes of text (Conneau et al. 2020);
-`from_preset("xlm_roberta_base_multi")` loads it.
+Do not expect high scores. Without translations, a model can only use names, digits and some
+subwords that the languages share. This is not enough to distinguish "who" from "when" in another
+language. In English, a bag of words predicts what a question asks for with a balanced accuracy of
+94 %. In German and Spanish, it reaches 17 and 20 %, compared with 20 % for random predictions.
+After ten epochs on translated questions, the small model reaches 95 % in English, 20 % in German
+and 21 % in Spanish, which is also random. For XLM-RoBERTa, cross-lingual transfer is the result of
+270 million parameters and two terabytes of text (Conneau et al. 2020). Use
+`from_preset("xlm_roberta_base_multi")` to load this model.
 """
 
 # %%
@@ -44,7 +45,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's log mes
 
 import keras
 import matplotlib
-from pretraining import initialize  # the guide beside this one
+from pretraining import initialize  # another guide in this folder
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
@@ -66,7 +67,7 @@ COLORS = {
     "each language alone": "#74a9f7",
     "with translations": "#1f6feb",
 }
-# What an English question asks for; its translations ask for the same.
+# What an English question asks for. This is the same for its translations.
 KINDS = {
     "person": r"who(m|se)?",
     "time": r"when|(what|which) (year|date|day|month|century|decade|time)",
@@ -88,7 +89,7 @@ CHUNK_WORDS = 12
 
 
 def read_paragraphs() -> tuple[list[dict], list[dict]]:
-    """XQuAD's paragraphs, in three languages each: to learn from, and of held-out articles."""
+    """Read the XQuAD paragraphs in three languages, for training and from held-out articles."""
     rows = json.loads((HERE / "data" / "xquad_excerpt.json").read_text(encoding="utf-8"))
     return [r for r in rows if not r["held_out"]], [r for r in rows if r["held_out"]]
 
@@ -98,7 +99,7 @@ def questions(paragraphs: list[dict], language: str) -> list[str]:
 
 
 def kinds(paragraphs: list[dict]) -> list[str]:
-    """Return the kind of answer to each question, by the words of the English one."""
+    """Return what each question asks for, based on the words in English."""
     return [
         next(kind for kind, words in KINDS.items() if re.search(rf"\b({words})\b", text.lower()))
         for text in questions(paragraphs, "en")
@@ -106,7 +107,7 @@ def kinds(paragraphs: list[dict]) -> list[str]:
 
 
 def examples(paragraphs: list[dict], language: str) -> list[dict]:
-    """Questions with context and answer, where the excerpt has them."""
+    """Return the questions with a context and an answer in the excerpt."""
     rows = [row[language] for row in paragraphs if "answers" in row[language]]
     return [
         {
@@ -120,7 +121,7 @@ def examples(paragraphs: list[dict], language: str) -> list[dict]:
 
 
 def consecutive(texts: list[str]) -> list[tuple[str, str]]:
-    """TokenizedTexts of running text, each with the one that follows."""
+    """Split texts into chunks, and pair each chunk with the next one."""
     pairs = []
     for words in map(str.split, texts):
         chunks = [" ".join(words[i : i + CHUNK_WORDS]) for i in range(0, len(words), CHUNK_WORDS)]
@@ -129,7 +130,7 @@ def consecutive(texts: list[str]) -> list[tuple[str, str]]:
 
 
 def neighbours(paragraphs: list[dict]) -> list[tuple[str, str]]:
-    """Every question with another one about its paragraph, in the same language."""
+    """Pair every question with another question about the same paragraph, in one language."""
     return [
         pair
         for row in paragraphs
@@ -139,7 +140,7 @@ def neighbours(paragraphs: list[dict]) -> list[tuple[str, str]]:
 
 
 def translations(paragraphs: list[dict]) -> list[tuple[str, str]]:
-    """Every question with its translation: as many pairs, and the same texts as often."""
+    """Pair every question with its translation. The number of pairs and texts is the same."""
     return [
         pair if random.random() < 0.5 else pair[::-1]
         for a, b in (("en", "de"), ("de", "es"), ("es", "en"))
@@ -148,7 +149,7 @@ def translations(paragraphs: list[dict]) -> list[tuple[str, str]]:
 
 
 def pretrain(tokenizer, pairs: list[tuple[str, str]], epochs: int, folder: pathlib.Path) -> None:
-    """Learns to fill in masked words; a pair is one row. Leaves a preset."""
+    """Train a model to predict masked words in pairs of texts, and save a preset."""
     backbone = ez.XLMRobertaBackbone(
         tokenizer.vocabulary_size, **SIZE, dropout=0.0, attention_dropout=0.0, pooler=False
     )
@@ -164,7 +165,7 @@ def pretrain(tokenizer, pairs: list[tuple[str, str]], epochs: int, folder: pathl
 
 
 def bag_of_words(train: list[dict], test: list[dict]) -> dict[str, float]:
-    """Return the scores of English words, names and digits alone in each language: the baseline."""
+    """Return the scores of a bag of words from English questions, as a baseline."""
     model = make_pipeline(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
         LogisticRegression(C=10, max_iter=1000, class_weight="balanced"),
@@ -173,7 +174,7 @@ def bag_of_words(train: list[dict], test: list[dict]) -> dict[str, float]:
 
 
 def score_kinds(test: list[dict], predict) -> dict[str, float]:
-    """For each language the share of each kind that is found, averaged: chance is 1 in 5."""
+    """Return the balanced accuracy for each language. Random predictions reach 1 in 5."""
     return {
         language: 100 * balanced_accuracy_score(kinds(test), predict(questions(test, language)))
         for language in LANGUAGES
@@ -181,21 +182,21 @@ def score_kinds(test: list[dict], predict) -> dict[str, float]:
 
 
 def classify(folder: pathlib.Path, train: list[dict], test: list[dict], epochs: int) -> dict:
-    """Learns from English questions what they ask for; scores in each language."""
+    """Train a classifier on English questions, and return the scores for each language."""
     model = ez.SequenceClassifier.from_preset(folder, labels=list(KINDS))
     model.fit(questions(train, "en"), kinds(train), epochs=epochs, batch_size=32, verbose=2)
     return score_kinds(test, lambda texts: [a["label"] for a in model.classify(texts)])
 
 
 def score_answers(model: ez.SpanQA, test: list[dict]) -> dict[str, float]:
-    """SQuAD's F1 in each language."""
+    """Return the SQuAD F1 score for each language."""
     return {
         language: model.evaluate_answers(examples(test, language))["f1"] for language in LANGUAGES
     }
 
 
 def answer(folder: pathlib.Path, train: list[dict], test: list[dict], epochs: int) -> dict:
-    """Learns from English examples to answer; scores in each language, not trained and trained."""
+    """Train on English answers, and return the scores per language before and after training."""
     model = ez.SpanQA.from_preset(folder)
     before = score_answers(model, test)
     model.fit(train, epochs=epochs, batch_size=16, verbose=2)
@@ -203,7 +204,7 @@ def answer(folder: pathlib.Path, train: list[dict], test: list[dict], epochs: in
 
 
 def draw(panels: dict[str, dict[str, dict[str, float]]], path: pathlib.Path) -> None:
-    """Plot for each task the scores in each language and the baselines."""
+    """Plot the scores for each task and language, including baselines."""
     figure, axes = plt.subplots(1, len(panels), figsize=(11, 4.2), layout="constrained")
     for axis, (title, scores) in zip(axes, panels.items(), strict=True):
         width = 0.8 / len(scores)
@@ -235,7 +236,7 @@ def main() -> None:
     keras.utils.set_random_seed(0)
     OUTPUT.mkdir(exist_ok=True)
 
-    # Whole articles are held back, in all languages, from the vocabulary on.
+    # Whole articles are held out in all languages, and are not used for the vocabulary either.
     train, test = read_paragraphs()
     squad = ez.read_squad(HERE / "data" / "squad_excerpt.json")
     prose = [row[lang]["context"] for row in train for lang in LANGUAGES if "context" in row[lang]]

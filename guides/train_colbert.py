@@ -4,25 +4,25 @@ Title: Train a ColBERT
 Author: the authors of encoder_zoo
 Date created: 2026/11/24
 Last modified: 2026/11/24
-Description: Late interaction learned from a teacher's scores, by the recipe of ModernBERT's paper.
+Description: Train late interaction on teacher scores, with the settings from the ModernBERT paper.
 Accelerator: GPU
 
     python guides/train_colbert.py
     python guides/train_colbert.py --squad DATA/qa/squad --preset hf://answerdotai/ModernBERT-base
     python guides/train_colbert.py --ms-marco FOLDER --preset hf://answerdotai/ModernBERT-base
 
-Each query comes with a list of passages, and a teacher has scored these. The model's own scores of
-the list, scaled to 0 to 1 as the teacher's are, learn the same distribution (KL divergence; Clavié
-2024, JaColBERTv2.5). The recipe is that of Warner et al. 2024, ModernBERT, section 3.1.2 and
-appendix E: learning rate 8e-5, batches of 16 queries, 5 % of warmup, one epoch, documents of 510
-tokens.
+For each query, the data contains a list of passages that were scored by a teacher. The model learns
+to predict the same distribution over each list (KL divergence; Clavié 2024, JaColBERTv2.5). Its
+scores and the teacher scores are both scaled to a range from 0 to 1. The training settings are
+taken from Warner et al. 2024, ModernBERT, section 3.1.2 and appendix E: learning rate 8e-5, batches
+of 16 queries, 5 % of warmup, one epoch, and at most 510 tokens per document.
 
-Without arguments it learns from the excerpt of SQuAD 1.1 (CC BY-SA 4.0) beside this file, with the
-bundled model, in a minute: there the teacher is an embedder, which compares whole texts. `--squad`
-names a folder with SQuAD's `train.json` and `dev.json`. `--ms-marco` names one with the files of
-`lightonai/ms-marco-en-bge` as JSON lines: `train.jsonl`, {"query_id", "document_ids", "scores"},
-32 documents each, scored by a reranker; `queries.jsonl`, {"query_id", "text"}; `documents.jsonl`,
-{"document_id", "text"}.
+Without arguments, the bundled model is trained for a minute on an excerpt of SQuAD 1.1 (CC BY-SA
+4.0) from this folder. In this case, the teacher is an embedder, which compares whole texts.
+`--squad` should be a folder with `train.json` and `dev.json` from SQuAD. `--ms-marco` should be a
+folder with the files of `lightonai/ms-marco-en-bge` as JSON lines: `train.jsonl` with {"query_id",
+"document_ids", "scores"} and 32 documents per query, scored by a reranker; `queries.jsonl` with
+{"query_id", "text"}; `documents.jsonl` with {"document_id", "text"}.
 """
 
 # %%
@@ -45,14 +45,14 @@ OUTPUT = HERE / "output"
 """
 ## The data
 
-Of SQuAD there are no lists: the teacher finds the passages that it takes for near ones, and scores
-them.
+SQuAD does not contain lists of passages. To create them, the teacher searches for similar passages
+and scores them.
 """
 
 
 # %%
 def from_squad(options: argparse.Namespace) -> tuple:
-    """Return queries, their lists of passages and scores; and what is held out."""
+    """Return queries, passages and scores for training, and held-out data."""
     if options.squad:
         train, test = (ez.read_squad(options.squad / f"{n}.json") for n in ("train", "dev"))
         train, test = train[: options.limit], test[: options.limit]
@@ -68,7 +68,7 @@ def from_squad(options: argparse.Namespace) -> tuple:
     hits = teacher.index(passages).search(questions, top_k=ways)
     lists, scores = [], []
     for context, found in zip(contexts, hits, strict=True):
-        if context not in [hit["text"] for hit in found]:  # in place of the worst
+        if context not in [hit["text"] for hit in found]:  # replaces the worst passage
             found[-1] = {"text": context, "score": found[0]["score"]}
         lists.append([hit["text"] for hit in found])
         scores.append([hit["score"] for hit in found])
@@ -78,7 +78,7 @@ def from_squad(options: argparse.Namespace) -> tuple:
 
 
 def from_ms_marco(options: argparse.Namespace) -> tuple:
-    """Return queries, their lists of passages and scores; nothing is held out."""
+    """Return queries, passages and scores. There is no held-out data."""
 
     def rows(name: str):
         with open(options.ms_marco / name, encoding="utf-8") as lines:
@@ -105,8 +105,8 @@ def from_ms_marco(options: argparse.Namespace) -> tuple:
 """
 ## The training
 
-`chunk_size` computes the texts of a batch, 16 queries and 16 lists, so many at a time: the same
-gradients in the memory of a part.
+A batch consists of 16 queries and 16 lists of passages. With `chunk_size`, a batch is computed in
+parts of this number of texts. The gradients are the same, but only one part has to fit into memory.
 """
 
 
