@@ -46,12 +46,12 @@ KIND = Kind("a backup", lambda manifest: _is_of_training(manifest["training"]))
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """Epoch and step of a training.
+    """Epoch and step to start or resume training from.
 
     Attributes:
         epoch: Integer. Epoch index, starting at 0.
-        step: Integer. Number of completed steps in the epoch.
-        seed: Integer. Random seed for the example order and for masking.
+        step: Integer. Number of steps that are already completed in this epoch.
+        seed: Integer. Random seed used for the example order and for masking.
     """
 
     epoch: int
@@ -60,10 +60,10 @@ class Position:
 
 
 class Backup:
-    """Complete backup.
+    """A complete backup on disk.
 
     Args:
-        path: Path to the folder of the backup.
+        path: Path to the backup folder.
         manifest: Dict. Manifest contents, after its checksums were verified.
     """
 
@@ -87,13 +87,13 @@ class Backup:
             yield SafetensorsFile(files.file(STATE))
 
     def shapes(self, group: str) -> dict[str, tuple[int, ...]]:
-        """Return a dict of the names and shapes of a group of variables."""
+        """Return a dict with the names and shapes for a group of variables."""
         with self.arrays() as file:
             shapes = file.shapes
         return {name: shape for name, shape in shapes.items() if name.startswith(f"{group}.")}
 
     def read(self, group: str) -> list[np.ndarray]:
-        """Read the values of a group of variables."""
+        """Read the values to restore for a group of variables."""
         names = self.shapes(group)
         with self.arrays() as file:
             return [file.read(f"{group}.{i}") for i in range(len(names))]
@@ -102,7 +102,7 @@ class Backup:
         """Assign the stored values to a group of variables.
 
         Raises:
-            ValueError: If the backup contains other variables, shapes or dtypes.
+            ValueError: If the stored variables, shapes or dtypes do not match.
         """
         now = {f"{group}.{i}": variable for i, variable in enumerate(variables)}
         shapes = {name: tuple(variable.shape) for name, variable in now.items()}
@@ -139,7 +139,7 @@ class Backup:
 
 
 def _dtype_in_backups(variable) -> str:
-    """Return the dtype of the array that a backup stores for a variable."""
+    """Return the dtype used to store a variable in a backup."""
     if keras.config.backend() == "torch" and "uint" in variable.dtype:
         # torch only supports some unsigned dtypes.
         return np.asarray(keras.ops.convert_to_numpy(variable)).dtype.name
@@ -147,10 +147,10 @@ def _dtype_in_backups(variable) -> str:
 
 
 class BackupFolder:
-    """Folder with the run's backups.
+    """Folder to write the run's backups to.
 
     Args:
-        path: Path to the folder. The folder does not have to exist.
+        path: Path to the folder. The folder will be created when the first backup is written.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -170,10 +170,10 @@ class BackupFolder:
                 )
 
     def newest(self) -> Backup | None:
-        """Return the newest complete backup, or None if the folder contains no backups.
+        """Return the newest complete backup, or None for an empty or missing folder.
 
         Raises:
-            ValueError: If the folder contains backups, but all of them are incomplete.
+            ValueError: If there are backups in the folder, but all of them are incomplete.
         """
         folders = self._folders()
         for folder in reversed(folders):
@@ -194,11 +194,11 @@ class BackupFolder:
         """Write a backup atomically and return its folder.
 
         Args:
-            position: Training position.
-            arrays: Dict of names, which consist of a group and an index, to arrays.
+            position: Training position to store.
+            arrays: Dict of arrays to store. Each name consists of a group and an index.
             task: String. Task name.
-            run: Dict. Settings that identify the run.
-            sizes: List. The `window_sizes` of the data.
+            run: Dict. Settings used to identify the run.
+            sizes: List. The data's `window_sizes`.
         """
         target = self.path / f"epoch-{position.epoch:06d}-step-{position.step:09d}"
         training = {"position": dataclasses.asdict(position), "run": run, "window_sizes": sizes}
@@ -208,14 +208,14 @@ class BackupFolder:
         return target
 
     def remove_all_but(self, *kept: pathlib.Path | None) -> None:
-        """Delete all other backups and incomplete files. Files of the user are not deleted."""
+        """Delete all other backups and incomplete files. User files will not be deleted."""
         for path in self._folders():
             if path not in kept:
                 remove_written(path, KIND)
         remove_temporary(self.path, BACKUPS)
 
     def remove(self) -> None:
-        """Delete all backups, and the folder if it is empty afterwards."""
+        """Delete all backups, and also the folder when it is empty afterwards."""
         self.remove_all_but()
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -236,7 +236,7 @@ def _checked_manifest(folder: pathlib.Path) -> dict:
 
 
 def _is_of_training(training: object) -> bool:
-    """Return whether an entry of a manifest contains the position and the run's settings."""
+    """Return whether a manifest entry contains the position and the run's settings."""
     if not isinstance(training, dict) or not isinstance(training.get("run"), dict):
         return False
     position, sizes = training.get("position"), training.get("window_sizes", [])
@@ -266,28 +266,30 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     """Back up the training, and resume it when the same program runs again after a crash.
 
     This callback extends `keras.callbacks.BackupAndRestore`. It can resume in the middle of an
-    epoch, at exactly the next step. The resumed run is equal to an uninterrupted run: the weights,
-    the optimizer and its schedule, the example order, masking, dropout and the running metrics are
-    restored. A backup is written at the end of every epoch and optionally after a number of steps.
-    Each backup is a folder with checksums that is written atomically and contains no code. The last
-    two backups are kept. Damaged backups are skipped with a warning.
+    epoch, at exactly the next step. The resumed run will be equal to an uninterrupted run, because
+    the weights, the optimizer and its schedule, the example order, masking, dropout and the running
+    metrics are all restored. A backup is written at the end of every epoch and, optionally, after a
+    given number of steps. Each backup is a folder with checksums. It is written atomically and
+    contains no code. The last two backups will be kept. Damaged backups are skipped with a warning.
 
-    Backups do not contain the state of other callbacks, such as the patience of `EarlyStopping`.
-    The history that `fit` returns starts at the epoch that was resumed. Pass this callback last, so
-    that backups include changes that other callbacks make at the end of an epoch. With several
-    workers, only the chief writes backups, and all workers read them.
+    The state of other callbacks, such as the patience of `EarlyStopping`, will not be stored. After
+    resuming, the history returned by `fit` starts at the resumed epoch. This callback should be
+    passed last, so that backups also include changes made by other callbacks at the end of an
+    epoch. With several workers, only the chief writes backups, and all workers read them.
 
     Args:
-        backup_dir: Path to a local folder that is only used by this `fit`. With several workers,
-            all of them need access to the same folder.
-        save_freq: "epoch" or positive integer. With an integer, a backup is also written after this
-            number of steps. Defaults to "epoch".
+        backup_dir: Path to a local folder to be used only by this `fit`. With several workers, all
+            of them need access to the same folder.
+        save_freq: "epoch" or positive integer. With an integer, a backup will also be written each
+            time this number of steps is completed. Defaults to "epoch".
         delete_checkpoint: Boolean. Whether to delete the backups when the training is finished.
             Defaults to True.
 
     Raises:
-        ValueError: If the backup belongs to another run, or if `backup_dir` contains other files.
-        FloatingPointError: If the weights or the loss are not finite when a backup is written.
+        ValueError: If the backup belongs to another run, or if `backup_dir` contains unrelated
+            files.
+        FloatingPointError: If the weights or the loss are not finite when a backup is about to be
+            written.
 
     Example:
         >>> import tempfile
@@ -319,13 +321,13 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     def resume_position(
         self, task: keras.Model, run: dict, start: Position, window_sizes: list
     ) -> Position:
-        """Return the position of the newest complete backup, or `start` if there is no backup.
+        """Return the position to resume from, or `start` when there is no complete backup.
 
         Args:
             task: Task to train.
-            run: Dict. Settings that identify this run.
-            start: Position of a run without a backup.
-            window_sizes: List. The `window_sizes` of the data, which are filled from the backup.
+            run: Dict. Settings used to identify this run.
+            start: Position to start from when there is no backup.
+            window_sizes: List. The data's `window_sizes`, which will be filled from the backup.
         """
         self._folder.check()
         self._run, self._model, self._window_sizes = flat_settings(run), task, window_sizes
@@ -343,7 +345,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         return position
 
     def _check_within(self, position: Position, run: dict, start: Position) -> None:
-        """Raise a ValueError if this run does not contain the position."""
+        """Raise a ValueError if the position is not part of this run."""
         epochs, steps = run["epochs"], run["steps_per_epoch"]
         begun = start.epoch <= position.epoch < epochs and position.step < steps
         if not begun and (position.epoch, position.step) != (epochs, 0):
@@ -366,10 +368,10 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             )
 
     def restore_metrics(self, batches: tf.data.Dataset) -> None:
-        """Restore the running metrics in the middle of an epoch.
+        """Restore the running metrics when training resumes in the middle of an epoch.
 
         Args:
-            batches: Dataset of training batches. The first batch is used to build the metrics.
+            batches: Dataset of training batches. The first batch will be used to build the metrics.
         """
         model = self.model
         if len(model.metrics_variables) < len(self._continued.shapes("metrics")):
@@ -385,7 +387,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             self._continued.restore("metrics", model.metrics_variables)
 
     def _restore_metrics_of_replica(self) -> None:
-        # The metrics from all replicas are summed, so the first replica gets the whole state.
+        # The metrics are summed over all replicas, so the first replica gets the whole state.
         if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
             self._continued.restore("metrics", self.model.metrics_variables)
 
@@ -408,7 +410,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._at_first_step:
-            # Restored only now, because Keras uses torch's generator when it starts to read data.
+            # Restore the state only now, because Keras uses torch's generator when it starts to
+            # read data.
             self._at_first_step = False
             _set_random_state(self._continued.read("random"))
         if self.save_freq != "epoch" and batch - self._saved_step >= self.save_freq:
@@ -416,7 +419,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             self._saved_step = batch
 
     def on_train_batch_end(self, batch, logs=None):
-        """Override the method of Keras, which would write its own backups."""
+        """Override the Keras method, which would write its own backups."""
 
     def on_epoch_end(self, epoch, logs=None):
         self._save(epoch + 1, 0)
@@ -430,8 +433,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def _save(self, epoch: int, step: int) -> None:
         model = self.model
-        # Every worker takes part because metrics are summed over all workers when they are read,
-        # and weights can be distributed over several processes.
+        # Every worker has to take part, because metrics are summed over all workers when they are
+        # read, and weights can be distributed over several processes.
         arrays = {
             f"{group}.{i}": np.asarray(whole_array(variable), order="C")
             for group, variables in (
@@ -451,7 +454,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         self._kept = new
 
     def _check_finite(self, arrays: dict[str, np.ndarray], epoch: int, step: int) -> None:
-        """Raise an error if the weights are not finite, or the loss in the middle of an epoch."""
+        """Raise an error for weights that are not finite, or for such a loss within an epoch."""
         weights = (array for name, array in arrays.items() if name.startswith("model."))
         finite = all(np.isfinite(array).all() for array in weights)
         if step and finite:
@@ -465,7 +468,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
 
 def _random_state() -> list:
-    """Return the states of torch's generators. On other backends, models have their own state."""
+    """Return the torch generator states. On other backends, models have their own state."""
     if keras.config.backend() != "torch":
         return []
     import torch
@@ -475,7 +478,7 @@ def _random_state() -> list:
 
 
 def _set_random_state(states: list[np.ndarray]) -> None:
-    """Restore the states that `_random_state` returned."""
+    """Restore the states returned by `_random_state`."""
     if states:
         import torch
 
@@ -485,7 +488,7 @@ def _set_random_state(states: list[np.ndarray]) -> None:
 
 
 def _is_chief(model: keras.Model) -> bool:
-    """Return whether this process writes the backups."""
+    """Return whether this process is used to write the backups."""
     if keras.config.backend() == "tensorflow":
         return model.distribute_strategy.extended.should_checkpoint
     if keras.config.backend() == "jax":
@@ -496,17 +499,17 @@ def _is_chief(model: keras.Model) -> bool:
 
 
 class RestOfEpoch(keras.callbacks.CallbackList):
-    """List of callbacks for a `fit` that resumes in the middle of an epoch.
+    """List of callbacks for a `fit` to be resumed in the middle of an epoch.
 
     Keras counts the steps in the resumed epoch from 0 and runs a full epoch. This list passes the
     original step indices to the callbacks and ends the epoch at its last step.
 
     Args:
-        callbacks: List of callbacks of the user.
-        backup: `BackupAndRestore` callback that the training is resumed from.
+        callbacks: List of callbacks passed by the user.
+        backup: `BackupAndRestore` callback to resume the training from.
         batches: Dataset of training batches.
-        done: Integer. Number of completed steps in the first epoch.
-        **params: Arguments of `keras.callbacks.CallbackList`.
+        done: Integer. Number of steps already completed in the first epoch.
+        **params: Keyword arguments for `keras.callbacks.CallbackList`.
     """
 
     def __init__(
@@ -545,16 +548,17 @@ class RestOfEpoch(keras.callbacks.CallbackList):
 
 
 def resume(task: keras.Model, data: Source, callbacks: list, verbose: int | str) -> tuple:
-    """Return the arguments for `fit` of Keras to start or resume a training.
+    """Return the arguments for Keras's `fit` to start or resume a training.
 
     Args:
         task: `TextModel` to train.
-        data: `Source` of the training data.
-        callbacks: List of callbacks. A `BackupAndRestore` in the list resumes the training.
+        data: `Source` with the training data.
+        callbacks: List of callbacks. A `BackupAndRestore` in this list will be used to resume the
+            training.
         verbose: Verbosity, as in Keras.
 
     Returns:
-        Dict of the arguments, and the number of completed steps in the first epoch.
+        Dict of the arguments, and the number of steps already completed in the first epoch.
     """
     epochs, steps = data.plan.epochs, data.steps_per_epoch
     callbacks = stopping_at_divergence(callbacks)
@@ -577,8 +581,8 @@ def resume(task: keras.Model, data: Source, callbacks: list, verbose: int | str)
 
 
 def _common_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup: bool) -> int:
-    """Return the random seed of the first worker, and check that all workers train alike."""
-    # `keras.utils.set_random_seed` makes the seed reproducible.
+    """Return the first worker's random seed, and check that all workers train alike."""
+    # `keras.utils.set_random_seed` can be used to make the seed reproducible.
     drawn = int(np.random.randint(2**31))
     workers = of_all_workers(strategy, [drawn, steps, has_backup])
     found = sorted({f"{n} steps{' and backups' if backs else ''}" for _, n, backs in workers})

@@ -1,9 +1,9 @@
-"""Weight and average the losses of the examples in a batch.
+"""Weight and average the losses for the examples in a batch.
 
-In Keras, losses are averaged by their `reduction`. They do not know which tokens are padding, which
-rows pad the batch, or which part of the batch other replicas compute. Here, losses return the
-values of examples or tokens, and `BatchLoss` computes the loss for the whole batch, on one device
-or in a replica.
+By default, Keras averages losses according to their `reduction`. These losses do not know which
+tokens are padding, which rows are used to pad the batch, or which part of the batch is computed on
+other replicas. In this package, losses return the values for examples or tokens. `BatchLoss` is
+used to compute the loss for the whole batch, on one device or in a replica.
 
 Dimensions in comments: B is the batch size, L the sequence length and C the number of classes.
 """
@@ -29,30 +29,30 @@ from encoder_zoo.tasks.training.loss_inputs import (
 
 
 class BatchLoss:
-    """Compute the loss for a batch with a Keras loss, a loss of this package or a custom loss.
+    """Compute the loss for a batch with a Keras loss, a loss from this package or a custom loss.
 
     Args:
         loss: `keras.losses.Loss` instance, or function of labels and outputs that returns a value
             for each example or token.
         activation: "softmax" or "sigmoid" to convert the outputs to probabilities for Keras losses
-            that expect them. If None, outputs are passed unchanged. Defaults to None.
+            that expect them. With None, outputs will be passed unchanged. Defaults to None.
         of_tokens: Boolean. Whether to average over the tokens with a sample weight, as with
-            `reduction="mean_with_sample_weight"`, independently of the reduction of the loss.
+            `reduction="mean_with_sample_weight"`. This does not depend on the loss reduction.
             Defaults to False.
-        of_examples: Boolean. Whether the loss must return a value for each example, because values
-            of parts in an example would include padding. Defaults to False.
+        of_examples: Boolean. Whether to require a loss value for each example, because values for
+            parts of an example would include padding. Defaults to False.
 
     Call arguments:
         y_true: Labels.
-        y_pred: Outputs of shape (B, ...).
-        sample_weight: Weights of shape (B,) or (B, L), or None.
-        rows: Boolean tensor of shape (B,). False for rows that pad the batch. If None, all rows are
-            used. Defaults to None.
+        y_pred: Outputs with shape (B, ...).
+        sample_weight: Optional weights with shape (B,) or (B, L).
+        rows: Boolean tensor of shape (B,). False for rows used to pad the batch. With None, all
+            rows will be used. Defaults to None.
 
     Returns:
-        Tuple of the loss and the size that the sum of values was divided by. The size is None if
-        the loss is a sum. In a replica, the loss is the loss for the whole batch divided by the
-        number of replicas. The gradients from all replicas add up to the gradient for the whole
+        Tuple with the loss and the size used to divide the summed values. The size will be None
+        when the loss is a sum. In a replica, the loss for the whole batch is divided by the number
+        of replicas, so that the gradients from all replicas add up to the gradient for the whole
         batch. The size refers to the whole batch.
 
     Raises:
@@ -83,7 +83,7 @@ class BatchLoss:
 
     @property
     def reduces_itself(self) -> bool:
-        """Return whether the loss overrides `__call__`, which weights and averages its values."""
+        """Return whether the loss overrides `__call__` to weight and average its own values."""
         is_loss = isinstance(self.loss, keras.losses.Loss)
         return is_loss and type(self.loss).__call__ not in REDUCTIONS
 
@@ -123,13 +123,13 @@ class BatchLoss:
         return _of_whole_batch(total, size)
 
     def values(self, y_true, y_pred, rows=None, tokens=None):
-        """Return the loss values for examples, tokens or labels, of shape (B, ...).
+        """Return the loss values for examples, tokens or labels, with shape (B, ...).
 
         Args:
             y_true: Labels.
-            y_pred: Outputs of shape (B, ...).
-            rows: Boolean tensor or None, see `loss_values`.
-            tokens: Tensor or None, see `loss_values`.
+            y_pred: Outputs with shape (B, ...).
+            rows: Optional boolean tensor, see `loss_values`.
+            tokens: Optional tensor, see `loss_values`.
         """
         dtype = getattr(self.loss, "dtype", None) or keras.config.floatx()
         y_true, y_pred = (ops.convert_to_tensor(y, dtype=dtype) for y in (y_true, y_pred))
@@ -145,7 +145,7 @@ class BatchLoss:
         return ops.convert_to_tensor(values, dtype=dtype)
 
     def weights_like(self, values, weights):
-        """Return weights of examples or tokens that can be broadcast to the loss values.
+        """Return example or token weights that can be broadcast to the loss values.
 
         Raises:
             ValueError: If the weights have more axes than the values.
@@ -165,7 +165,7 @@ class BatchLoss:
         return ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
 
     def _count(self, values, weights):
-        """Return the number of values or the sum of their weights."""
+        """Return the number of values, or the sum over the weights when there are weights."""
         if not weights:
             shape = ops.convert_to_tensor(ops.shape(values), dtype="int32")
             return ops.cast(ops.prod(shape), "float32")
@@ -189,7 +189,7 @@ class BatchLoss:
             )
 
     def _reduced_by_loss(self, y_true, y_pred, sample_weight) -> tuple:
-        """Return the loss that `__call__` of a custom loss computes, and the size it implies."""
+        """Return the loss computed by a custom loss in `__call__`, and the size to go with it."""
         y_true = with_axis_of_outputs(ops.convert_to_tensor(y_true), y_pred)
         loss = ops.mean(self.loss(y_true, y_pred, sample_weight))
         if self.is_sum:
@@ -204,7 +204,7 @@ def _rows_of(y_pred):
 
 
 def _of_whole_batch(total, size) -> tuple:
-    """Return the loss and the size of the full batch from the sum and the replica size."""
+    """Return the loss and the size for the full batch from the sum and the replica size."""
     context = replica_context()
     if size is not None:
         size = ops.cast(size, total.dtype)
@@ -214,12 +214,12 @@ def _of_whole_batch(total, size) -> tuple:
 
 
 def shared_by_replicas(part):
-    """Return a sum over the replicas, divided by their number, with the gradient of one part.
+    """Return a sum over the replicas, divided by their number, with the gradient for one part.
 
-    Keras multiplies a loss by the number of replicas before it reports the loss.
+    Keras multiplies a loss by the number of replicas before the loss is reported.
 
     Args:
-        part: Tensor. Summand of this replica.
+        part: Tensor. This replica's part.
     """
     context = replica_context()
     if context is None:
@@ -229,12 +229,12 @@ def shared_by_replicas(part):
 
 
 def mean_over_replicas(penalty, rows):
-    """Return the mean of a penalty over the replicas, weighted by their numbers of rows.
+    """Return the mean penalty over the replicas, weighted by the number of rows per replica.
 
-    Penalties on weights are equal in all replicas. Penalties on outputs are means over rows.
+    Penalties on weights are equal on all replicas. Penalties on outputs are averaged over rows.
 
     Args:
-        penalty: Scalar tensor.
+        penalty: Scalar tensor to be averaged.
         rows: Number of rows in this replica's part.
     """
     context = replica_context()
@@ -242,5 +242,5 @@ def mean_over_replicas(penalty, rows):
         return penalty
     rows = array_ops.cast(rows, penalty.dtype)
     share = ops.divide_no_nan(rows, context.all_reduce("SUM", rows))
-    penalty = ops.where(rows > 0, penalty, 0.0)  # the mean of no rows is NaN
+    penalty = ops.where(rows > 0, penalty, 0.0)  # the mean over zero rows is NaN
     return shared_by_replicas(penalty * share)

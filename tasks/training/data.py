@@ -1,7 +1,8 @@
-"""Interface of the data for `fit` and `evaluate`, independent of the task.
+"""Interface to the data for `fit` and `evaluate`, independent of the task.
 
-A `Source` yields batches of texts in memory, datasets, streams or corpora. A `BatchMaker` contains
-the functions and settings of a task to make these batches. `sources.as_source` selects the source.
+A `Source` yields batches from texts in memory, datasets, streams or corpora. A `BatchMaker`
+contains the functions and settings used by a task to make these batches. `sources.as_source` is
+used to select the source.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ logger = logging.getLogger("encoder_zoo")
 
 @dataclasses.dataclass(frozen=True)
 class BatchMaker:
-    """Functions and settings of a task to make batches from its data.
+    """Functions and settings used by a task to make batches from its data.
 
     Attributes:
         task: String. The task's class name.
-        preprocessor: Preprocessor, or None if the task only accepts preprocessed inputs.
-        encode: Function of `(x, y, sample_weight)` in memory that returns encoded examples.
-        separate: Function of `(x, y)` that returns inputs and labels.
-        check_given: Function of `(y, x)` that raises an error if labels are missing.
-        check: Function that checks preprocessed inputs and returns inputs of any kind.
-        graphs: `GraphCache` of the task, with the lengths of previous batches.
-        labels_tokens: Boolean. Whether every word in a text has a label.
-        compiles: Boolean. Whether a program is compiled for every batch shape.
-        fills: Boolean. Whether all batches are padded to the same number of rows.
-        packs: Boolean. Whether short texts may be packed into sequences.
-        worker: Tuple of the index of this worker and the number of workers.
-        dtype: String. Dtype policy name of the task.
+        preprocessor: Preprocessor, or None when the task only accepts preprocessed inputs.
+        encode: Function of `(x, y, sample_weight)` to encode examples in memory.
+        separate: Function of `(x, y)` to separate the inputs from the labels.
+        check_given: Function of `(y, x)` to raise an error for missing labels.
+        check: Function to check preprocessed inputs. It returns inputs of any kind.
+        graphs: The task's `GraphCache`, with the lengths used in previous batches.
+        labels_tokens: Boolean. Whether to expect a label for every word in a text.
+        compiles: Boolean. Whether a program will be compiled for every batch shape.
+        fills: Boolean. Whether to pad all batches to the same number of rows.
+        packs: Boolean. Whether to allow packing short texts into sequences.
+        worker: Tuple with the index for this worker and the number of workers.
+        dtype: String. The task's dtype policy name.
     """
 
     task: str
@@ -68,11 +69,11 @@ class BatchMaker:
     dtype: str
 
     def cached(self, name, make: Callable):
-        """Return a graph from the cache, or make it if the cache has none for these settings.
+        """Return a graph from the cache, or make it when the cache has no graph for these settings.
 
         Args:
             name: Hashable. Graph name.
-            make: Function without arguments that makes the graph.
+            make: Function to be called without arguments to make the graph.
         """
         settings = vars(self.preprocessor) if self.preprocessor is not None else {}
         plain = [(n, v) for n, v in settings.items() if not n.startswith("_") and n != "tokenizer"]
@@ -87,27 +88,27 @@ class BatchMaker:
 
     @property
     def multiple(self) -> int | None:
-        """Multiple that the number of rows in a padded batch is rounded up to, or None."""
+        """Multiple to round the number of rows in a padded batch up to, or None."""
         return data_parallel_devices() if self.fills else None
 
     def collate(self, lengths: tuple[int, ...] | None = None) -> Callable:
-        """Return `collate` of the preprocessor as a function of `(examples, seed=None)`.
+        """Return the preprocessor's `collate` as a function of `(examples, seed=None)`.
 
         Args:
-            lengths: Tuple of the lengths to pad to if every shape is compiled. Defaults to the
-                lengths of previous batches.
+            lengths: Tuple with the lengths to pad to when every shape is compiled. Defaults to the
+                lengths used in previous batches.
         """
-        # If every shape is compiled, additional padding is cheaper than additional shapes.
+        # When every shape is compiled, additional padding is cheaper than additional shapes.
         bucketed = self.compiles and (lengths or self.graphs.lengths or True)
         return functools.partial(self.preprocessor.collate, bucketed=bucketed)
 
     def batcher(self, examples: dict, batch_size: int, fills: bool) -> LengthGroupedBatcher:
-        """Return a batcher for encoded examples.
+        """Return a batcher to be used for encoded examples.
 
         Args:
             examples: Dict of encoded examples.
             batch_size: Integer. Number of examples per batch.
-            fills: Boolean. Whether all batches are padded to the same number of rows.
+            fills: Boolean. Whether to pad all batches to the same number of rows.
         """
         multiple = data_parallel_devices() if fills else None
         if packing := self._packing(examples, batch_size):
@@ -123,7 +124,7 @@ class BatchMaker:
         )
 
     def report_compiling(self, examples: dict, batch_size: int) -> None:
-        """Log, once for each set of shapes, that the first step of each shape is compiled."""
+        """Log, once for each set of shapes, that the first step for each shape will be compiled."""
         if not self.compiles or not self.lengths_vary:
             return
         if packing := self._packing(examples, batch_size):
@@ -156,8 +157,9 @@ class BatchMaker:
     def _packing(self, examples: dict, batch_size: int) -> tuple[int, tuple] | None:
         """Return the length and the possible numbers of packed sequences, or None.
 
-        Packing only depends on the examples, so that a resumed training uses the same batches. If
-        several packings are about equally good, a known packing is used because it is compiled.
+        Packing only depends on the examples, so that a resumed training will use the same batches.
+        When several packings are about equally good, a known packing is used because it is already
+        compiled.
         """
         if not (self.packs and _is_on_one_jax_device() and self.lengths_vary):
             return None
@@ -192,9 +194,9 @@ def _is_on_one_jax_device() -> bool:
 
 @contextlib.contextmanager
 def own_errors(*sources: Source | None) -> Iterator[None]:
-    """Return a context that raises the original errors of sources.
+    """Return a context to raise the original errors from sources.
 
-    TensorFlow reads streams in a thread and replaces their errors by errors of the graph.
+    TensorFlow reads streams in a thread and replaces their errors by graph errors.
     """
     try:
         yield
@@ -206,18 +208,18 @@ def own_errors(*sources: Source | None) -> Iterator[None]:
 
 
 class Source:
-    """Base class of the data for training or evaluation.
+    """Base class for data to train or evaluate on.
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
 
     Attributes:
-        steps: Integer. Number of batches in one pass, or in one epoch if the former is unknown.
-        window_sizes: List of plain data that is extended while reading, to find later batches
-            quickly. Backups contain this list.
-        class_weights: List of the weights of all classes, or None.
-        error: Exception that was raised while reading the data, or None. TensorFlow replaces this
+        steps: Integer. Number of batches in one pass, or per epoch when the former is unknown.
+        window_sizes: List with plain data, to be extended while reading. It is used to find later
+            batches quickly and is stored in backups.
+        class_weights: Optional list with the weights for all classes.
+        error: Optional exception that was raised while reading the data. TensorFlow replaces this
             exception by its own error.
     """
 
@@ -237,11 +239,11 @@ class Source:
 
     @property
     def total_steps(self) -> int:
-        """Number of batches in all epochs."""
+        """Number of batches for all epochs."""
         return len(self.plan.epochs) * self.steps_per_epoch
 
     def count_examples(self) -> int:
-        """Return the number of examples in one pass."""
+        """Return the number of examples for one pass."""
         return self.steps * self.plan.batch_size
 
     def check(self) -> None:
@@ -255,8 +257,8 @@ class Source:
         """Return the batches for all epochs from an index on, without making earlier batches.
 
         Args:
-            seed: Integer. Random seed for the order of examples and for masking.
-            start: Integer. First batch index. Defaults to 0.
+            seed: Integer. Random seed used for the example order and for masking.
+            start: Integer. Index of the batch to start with. Defaults to 0.
         """
         batches = self._batches(seed, start)
         for change in self._changes:
@@ -267,19 +269,19 @@ class Source:
         raise NotImplementedError
 
     def one_pass(self) -> tf.data.Dataset:
-        """Return the batches for one pass for counting labels."""
+        """Return the batches for one pass to count the labels."""
         return self.batches(0).take(self.steps).map(real_examples)
 
     def in_order(self):
-        """Return the batches for one pass for `evaluate` of Keras."""
+        """Return the batches for one pass to be used by Keras's `evaluate`."""
         raise NotImplementedError
 
     def describe(self) -> dict:
-        """Return plain values that identify this data."""
+        """Return plain values to identify this data."""
         raise NotImplementedError
 
     def split(self, share: float, batch_size: int) -> tuple[Source, Source]:
-        """Split off the last examples for validation, and return both parts.
+        """Split off the last examples to be used for validation, and return both parts.
 
         Args:
             share: Float between 0 and 1. Fraction of examples to use for validation.
@@ -288,12 +290,12 @@ class Source:
         check_dataset_alone(validation_split=share)
 
     def weighted(self, weigh: Callable, weights: np.ndarray) -> Source:
-        """Return the same data with other sample weights.
+        """Return the same data with different sample weights.
 
         Args:
             weigh: Function of `(x, y)` or `(x, y, sample_weight)` and a keyword argument `weights`
                 that returns `(x, y, sample_weight)`.
-            weights: Array with the class weight.
+            weights: Array with a weight per class.
         """
         source = copy.copy(self)
         source._changes = [*self._changes, functools.partial(weigh, weights=weights)]
@@ -304,11 +306,12 @@ class Source:
 def uncounted(batches):
     """Return batches whose number is unknown to Keras.
 
-    If Keras knows the number, it only runs full executions of several steps. If the last execution
-    of an epoch is shorter, Keras would continue with the first batch before the epoch has ended.
+    When the number is known, Keras only runs full executions with several steps. When the last
+    execution in an epoch is shorter, Keras would continue with the first batch before the epoch has
+    ended.
 
     Args:
-        batches: `tf.data.Dataset` or `ArrayBatches`. Other objects are returned unchanged.
+        batches: `tf.data.Dataset` or `ArrayBatches`. Any other object will be returned unchanged.
     """
     if isinstance(batches, ArrayBatches):
         return batches.uncounted()

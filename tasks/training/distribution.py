@@ -1,8 +1,8 @@
-"""Training on several devices or machines with `tf.distribute` or `keras.distribution`.
+"""Train on several devices or machines with `tf.distribute` or `keras.distribution`.
 
-A model that is built in the strategy scope is trained as on one device: every replica computes a
+A model that is built in the strategy scope is trained as on one device. Every replica computes a
 part of the batch, and the loss and the gradients refer to the whole batch. Keras 3.15 differs from
-this in seven cases. Comments describe each case where it is corrected.
+this in seven cases. Each case is described in a comment next to the code that corrects it.
 
 With `keras.distribution` on JAX, a batch is one array over all devices. Each process provides its
 own part of this array.
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def shard_of_process() -> tuple[int, int]:
-    """Return the index of the part of a batch that this JAX process provides, and the part count.
+    """Return the index for this JAX process in a divided batch, and the number of parts.
 
     Example:
         >>> shard_of_process()
@@ -64,7 +64,7 @@ def part_of_process(dataset):
 
 @contextlib.contextmanager
 def unsharded():
-    """Make `keras.distribution` use the batches of a process unchanged."""
+    """Make `keras.distribution` use the batches from a process unchanged."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         yield
@@ -78,7 +78,7 @@ def unsharded():
 
 @contextlib.contextmanager
 def whole_batches():
-    """Make every JAX process compute whole batches, so that each process has all outputs."""
+    """Make every JAX process compute whole batches, so that all outputs are in each process."""
     distribution = keras.distribution.distribution()
     if shard_of_process()[1] == 1:
         yield
@@ -115,7 +115,7 @@ def part_of_batch(batch, number, count: int):
 
 
 def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
-    """Skip a step in all replicas if the gradients are not finite in one of them.
+    """Skip a step on all replicas when the gradients are not finite on one of them.
 
     Keras only checks the first replica, before gradients are summed (loss_scale_optimizer.py).
     """
@@ -131,9 +131,9 @@ def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
 def clip_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
     """Make an optimizer clip the gradient for the whole batch.
 
-    Keras clips the gradients from every replica before it sums them (optimizers/base_optimizer.py).
-    It also computes the norm of an embedding gradient before it sums the rows of equal tokens, so
-    that the norm depends on the division of the batch.
+    Keras clips the gradients from every replica before they are summed
+    (optimizers/base_optimizer.py). It also computes the norm for an embedding gradient before the
+    rows for equal tokens are summed. With Keras, the norm would depend on how the batch is divided.
     """
     limits = optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue
     if not any(limits) or "apply" in vars(optimizer):
@@ -162,7 +162,7 @@ def _clipped(gradients: list, norm: float | None, global_norm: float | None, val
 
 
 def check_no_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raise a ValueError if a Keras optimizer accumulates gradients.
+    """Raise a ValueError for a Keras optimizer with gradient accumulation.
 
     Keras accumulates gradients in a conditional branch, where TensorFlow cannot sum over replicas
     (optimizers/base_optimizer.py).
@@ -174,21 +174,21 @@ def check_no_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
         )
 
 
-MAX_COUNTING = 20  # seconds to count the batches of data with unknown length
-ROWS = (1, 8, 32)  # batch sizes for inference if every shape is compiled
+MAX_COUNTING = 20  # seconds to count the batches in data with unknown length
+ROWS = (1, 8, 32)  # batch sizes to use for inference when every shape is compiled
 
 
 class Distribution:
-    """The `tf.distribute.Strategy` that a model is trained and evaluated with, if any.
+    """The `tf.distribute.Strategy` used to train and evaluate a model, if any.
 
-    Without a strategy and on other backends, the methods do not change the behavior of Keras.
+    Without a strategy and on other backends, these methods do not change how Keras behaves.
 
     Args:
-        strategy: Strategy in whose scope the model was built, or None.
+        strategy: Optional strategy. The model was built in its scope.
 
     Raises:
-        ValueError: If the strategy is a ParameterServerStrategy, or if the backend does not support
-            the distribution.
+        ValueError: If the strategy is a ParameterServerStrategy, or if the distribution is not
+            supported on this backend.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy | None = None):
@@ -203,14 +203,15 @@ class Distribution:
             separate_collectives(strategy)
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """Return the strategy scope for the creation of variables."""
+        """Return the strategy scope to create variables in."""
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def running(self):
-        """Return a context in which Keras uses batches that are already divided.
+        """Return a context for Keras to use batches that are already divided.
 
-        Errors about batches that cannot be divided and about lost workers get helpful messages.
+        This context also adds advice to errors about batches that cannot be divided and about lost
+        workers.
         """
         try:
             with unsharded():
@@ -238,7 +239,7 @@ class Distribution:
             ) from error
 
     def _lost_worker(self, error: Exception) -> bool:
-        """Return whether an error means that the connection to another process was lost."""
+        """Return whether an error is caused by a lost connection to another process."""
         if shard_of_process()[1] > 1:
             return type(error).__name__ == "JaxRuntimeError" and "Connection" in str(error)
         if not is_multi_worker(self.strategy):  # nor is TensorFlow there, on other backends
@@ -261,8 +262,8 @@ class Distribution:
     def check_devices(self, model: keras.Model) -> None:
         """Raise a ValueError for a model that was built before `keras.distribution` was set.
 
-        Keras would create new variables, such as the optimizer state, on other devices than the
-        weights. The model could not be trained afterwards.
+        New variables, such as the optimizer state, would be created on other devices than the
+        weights. It would not be possible to train this model afterwards.
         """
         check_backend_spreads()
         distribution = keras.distribution.distribution()
@@ -280,12 +281,13 @@ class Distribution:
     def agree(
         self, model: keras.Model, metrics: list[ExactMetric], *sources: Source | None
     ) -> None:
-        """Check that all processes of `torch.distributed` have the same number of batches.
+        """Check that all `torch.distributed` processes have the same number of batches.
 
         Args:
             model: Model to train or evaluate.
-            metrics: List of metrics that store examples. All processes reserve the same memory.
-            *sources: Data for training, validation or evaluation.
+            metrics: List of metrics that store examples. The same memory will be reserved in all
+                processes.
+            *sources: Data to use for training, validation or evaluation.
 
         Raises:
             ValueError: If the numbers of batches differ. A process with more batches would wait
@@ -308,7 +310,7 @@ class Distribution:
             model.train_function = model.test_function = None
 
     def report_processes(self, model: keras.Model) -> None:
-        """Log whether the other processes of `torch.distributed` train the same model."""
+        """Log whether the other `torch.distributed` processes train the same model."""
         count = torch_processes()
         if count > 1 and joins_processes(model):
             logger.warning(
@@ -329,11 +331,11 @@ class Distribution:
     # -- data ----------------------------------------------------------------------------------
 
     def divided(self, dataset, steps: int | None) -> tuple:
-        """Return a dataset of the parts from every batch, and the number of batches.
+        """Return a dataset with the parts from every batch, and the number of batches.
 
         Args:
-            dataset: Dataset of batches. Other objects are returned unchanged.
-            steps: Optional integer. Number of batches. If None, the batches are counted.
+            dataset: Dataset of batches. Any other object will be returned unchanged.
+            steps: Optional integer. Number of batches. With None, the batches will be counted.
         """
         if self.strategy is None:
             return part_of_process(dataset), steps
@@ -344,7 +346,7 @@ class Distribution:
         return self.strategy.distribute_datasets_from_function(parts), steps
 
     def divided_arguments(self, arguments: dict) -> dict:
-        """Return the arguments for `fit` of Keras with divided datasets."""
+        """Return the arguments for Keras's `fit` with divided datasets."""
         pairs = (("x", "steps_per_epoch"), ("validation_data", "validation_steps"))
         for data, steps in pairs:
             divided = self.divided(arguments.get(data), arguments.get(steps))
@@ -352,7 +354,7 @@ class Distribution:
         return arguments
 
     def predict_on_batch(self, predict: Callable, x):
-        """Call `predict(x)` of Keras on all replicas or devices, for a batch of any size."""
+        """Call Keras's `predict(x)` on all replicas or devices, for a batch of any size."""
         if self.strategy:
             # Keras would pass the whole batch to every replica and return its outputs repeatedly.
             x = self.strategy.experimental_distribute_values_from_function(
@@ -376,8 +378,8 @@ class Distribution:
     # -- inside a step -------------------------------------------------------------------------
 
     def in_replica(self) -> bool:
-        """Return whether the code runs in one of several replicas."""
-        # TensorFlow also reports a replica context outside of all scopes.
+        """Return whether this code runs on one of several replicas."""
+        # TensorFlow also reports a replica context outside all scopes.
         return (
             self.strategy is not None
             and tf.distribute.has_strategy()
@@ -385,7 +387,7 @@ class Distribution:
         )
 
     def metrics_of_batch(self, variables: list, result: Callable[[], dict]) -> dict:
-        """Call `result` of Keras with the variables of metrics summed over the replicas."""
+        """Call Keras's `result` with the metric variables summed over the replicas."""
         if not self.in_replica():
             return result()
         # Keras would average the results from the replicas.
@@ -400,7 +402,7 @@ class Distribution:
 
 
 def of_all_workers(strategy: tf.distribute.Strategy | None, numbers: list[int]) -> list[list[int]]:
-    """Return the integers of all workers in order, repeated for every replica on a worker."""
+    """Return the integers from all workers in order, repeated for every replica on a worker."""
     if shard_of_process()[1] > 1:
         from jax.experimental import multihost_utils
 
@@ -425,15 +427,15 @@ def check_divisible(examples: dict, batch_size: int) -> None:
 
 
 def spreads_models() -> bool:
-    """Return whether `keras.distribution` works on this backend.
+    """Return whether `keras.distribution` can be used on this backend.
 
-    The TensorFlow backend of Keras lists devices, but ignores distributions.
+    On TensorFlow, Keras lists devices, but ignores distributions.
     """
     backend = keras.config.backend()
     if backend == "torch":
         try:
             keras.distribution.list_devices()
-        except AttributeError:  # Keras does not implement distributions for this backend
+        except AttributeError:  # Keras does not support distributions on this backend
             return False
     return backend in ("jax", "torch")
 
@@ -451,7 +453,7 @@ def current_strategy() -> tf.distribute.Strategy | None:
 
 
 def check_backend_spreads() -> None:
-    """Raise a ValueError if this backend does not support training with the distribution."""
+    """Raise a ValueError if training with the distribution is not supported on this backend."""
     backend, tensorflow = keras.config.backend(), sys.modules.get("tensorflow")
     distribution = keras.distribution.distribution()
     if backend == "torch" and isinstance(distribution, keras.distribution.ModelParallel):
@@ -482,7 +484,7 @@ def is_multi_worker(strategy: tf.distribute.Strategy | None) -> bool:
 
 
 def worker_of(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
-    """Return the index of this process among the strategy's workers and the number of workers.
+    """Return the index for this process among the strategy's workers and the number of workers.
 
     Example:
         >>> worker_of(None)
@@ -497,7 +499,7 @@ def worker_of(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
 
 
 def data_parallel_devices() -> int:
-    """Return the number of data-parallel devices of this process.
+    """Return the number of data-parallel devices in this process.
 
     On PyTorch, each process has one device.
     """
@@ -509,13 +511,13 @@ def data_parallel_devices() -> int:
 
 
 def _rows_of_program(count: int, devices: int) -> int:
-    """Return the multiple that batch sizes are padded to, so that few programs are compiled."""
+    """Return the multiple to pad batch sizes to, so that only a few programs are compiled."""
     rows = next((n for n in ROWS if n >= count), ROWS[-1])
     return -(-rows // devices) * devices
 
 
 def pad_indices(count: int, multiple: int) -> np.ndarray:
-    """Return indices of examples, with the last index repeated up to a multiple of `multiple`.
+    """Return example indices, with the last index repeated up to a multiple of `multiple`.
 
     Example:
         >>> pad_indices(3, 2).tolist()
@@ -525,7 +527,7 @@ def pad_indices(count: int, multiple: int) -> np.ndarray:
 
 
 def count_batches(dataset: tf.data.Dataset) -> int:
-    """Return the number of batches in a dataset. If it is unknown, count them in one pass.
+    """Return the number of batches in a dataset. When it is unknown, count them in one pass.
 
     Raises:
         ValueError: If the dataset is infinite.
@@ -540,11 +542,11 @@ def count_batches(dataset: tf.data.Dataset) -> int:
 
 
 def count_to_end(sizes: Iterable[int], source: str) -> int:
-    """Return the sum of the sizes in an iterable that may be infinite.
+    """Return the sum over the sizes in an iterable that may be infinite.
 
     Args:
-        sizes: Iterable of integers. Sizes of the parts of the data.
-        source: String. Description of the data for the error message.
+        sizes: Iterable of integers. Sizes to be summed.
+        source: String. Description to use for the data in the error message.
 
     Raises:
         ValueError: If the source has not ended after 20 seconds.
@@ -570,11 +572,12 @@ def parts_of_batches(
 ) -> tf.data.Dataset:
     """Return a dataset with the parts from every batch for the replicas on one worker.
 
-    `tf.distribute` would rebatch the dataset to equal sizes and mix batches that are padded to
-    different lengths. Every worker reads the whole dataset, so all workers must read it in the same
-    order: a `shuffle` needs a seed, and all workers need the same `keras.utils.set_random_seed`,
-    which TensorFlow combines with that seed. With the auto-shard policy OFF, the worker's dataset
-    contains its own examples, which are only divided among its own replicas.
+    By default, `tf.distribute` would rebatch the dataset to equal sizes and mix batches that are
+    padded to different lengths. Every worker reads the whole dataset, so all workers must read it
+    in the same order. For this to work, a `shuffle` needs a seed, and all workers need the same
+    `keras.utils.set_random_seed`, which TensorFlow combines with that seed. With the auto-shard
+    policy OFF, the worker's dataset contains its own examples, which will only be divided among its
+    own replicas.
 
     Args:
         dataset: Infinite dataset of batches. The replicas do not have to synchronize its end.

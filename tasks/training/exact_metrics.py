@@ -22,16 +22,16 @@ CAPACITY = 2**14
 
 
 class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
-    """Base class of metrics that store the labels and outputs of all examples until a reset.
+    """Base class for metrics that store labels and outputs for all examples until they are reset.
 
-    `fit` and `evaluate` set the capacity to their number of examples. With more examples, the
-    result is NaN.
+    `fit` and `evaluate` set the capacity to the number of examples. When there are more examples
+    than this, the result will be NaN.
 
-    Every replica of `tf.distribute` and every process of `torch.distributed` only writes its own
-    part of the variables. The sum of the variables therefore contains all examples.
+    With `tf.distribute` or `torch.distributed`, every replica or process only writes to its own
+    part of the variables. All examples will therefore be included when the variables are summed.
 
     Args:
-        capacity: Positive integer. Maximum number of stored examples.
+        capacity: Positive integer. Maximum number of examples to store.
     """
 
     @validate_arguments
@@ -41,14 +41,14 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         self._forget()
 
     def _forget(self) -> None:
-        """Delete the variables. `update_state` creates new variables."""
+        """Delete the variables. New variables will be created in `update_state`."""
         self._kept = types.MappingProxyType({})  # hidden from Keras tracking
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """Variables with the stored examples and their number in every replica.
+        """Variables with the stored examples and the number of examples per replica.
 
-        The list is empty before the first update.
+        This list will be empty before the first update.
         """
         return list(self._kept.values())
 
@@ -83,7 +83,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         kept, number = self.variables
         replica, before = _replica(), ops.convert_to_tensor(number)
         at = ops.cast(before[replica], "int32") + ops.cumsum(ops.cast(counts, "int32")) - 1
-        # Examples that are ignored are written to the last row in each part.
+        # Ignored examples are written to the last row in each part.
         at = ops.where(counts & (at < self.capacity), at, self.capacity)
         rows = ops.concatenate([y_true, y_pred, weight[:, None]], axis=1)
         rows = ops.where((at < self.capacity)[:, None], rows, 0.0)
@@ -122,23 +122,24 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
 
 class ClassRanking(ExactMetric):
-    """Base class of metrics that evaluate how the outputs of a class rank the examples.
+    """Base class for metrics to evaluate how the outputs for a class rank the examples.
 
     Examples are ranked by log-odds, which do not saturate like probabilities. With two classes, the
-    score for the second class is used. With more classes or in multi-label tasks, the score is the
-    mean over the classes, each against the rest. Classes with an undefined score are excluded.
+    score for the second class is used. With more classes or in multi-label tasks, each class is
+    compared with the rest, and the scores are averaged. Classes will be excluded from this average
+    when their score is undefined.
 
     Args:
         activation: "softmax" or "sigmoid". Output activation function. Defaults to "softmax".
         capacity: Positive integer, see `ExactMetric`.
 
     Call arguments:
-        y_true: Class indices of shape (B,), or labels of shape (B, C).
-        y_pred: Logits of shape (B, C).
-        sample_weight: Weights of shape (B,).
+        y_true: Class indices with shape (B,), or labels with shape (B, C).
+        y_pred: Logits with shape (B, C).
+        sample_weight: Weights with shape (B,).
     """
 
-    undefined = float("nan")  # result if no class has a score
+    undefined = float("nan")  # result to return when no class has a score
 
     def __init__(self, activation: str = "softmax", capacity: PositiveInt = CAPACITY, **kwargs):
         super().__init__(capacity, **kwargs)
@@ -170,21 +171,21 @@ class ClassRanking(ExactMetric):
         return ops.where(count > 0, mean, self.undefined)
 
     def is_defined(self, positive, negative):
-        """Return whether the score is defined for these weights for a class and of the rest."""
+        """Return whether the score is defined for the weights in the class and in the rest."""
         raise NotImplementedError
 
     def score_of_class(self, scores, positive, negative):
-        """Compute the score for a class from outputs and weights of shape (N,)."""
+        """Compute the score for a class from outputs and weights with shape (N,)."""
         raise NotImplementedError
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class AUC(ClassRanking):
-    """Compute the exact area under the ROC curve, as `roc_auc_score` of scikit-learn.
+    """Compute the exact area under the ROC curve, like `roc_auc_score` in scikit-learn.
 
-    AUC is the fraction of pairs of a positive and a negative example that are ranked correctly.
+    This is the fraction of pairs with a positive and a negative example that are ranked correctly.
     Equal outputs count as one half. Several classes are averaged as with `multi_class="ovr",
-    average="macro"`. The result is NaN if no class has both positive and negative examples.
+    average="macro"`. The result will be NaN when no class has both positive and negative examples.
 
     Source: Hanley and McNeil 1982, The meaning and use of the area under a ROC curve.
 
@@ -209,10 +210,10 @@ class AUC(ClassRanking):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class AveragePrecision(ClassRanking):
-    """Compute the average precision, as `average_precision_score` of scikit-learn.
+    """Compute the average precision, like `average_precision_score` in scikit-learn.
 
-    For every example of the class, the precision is computed among the examples with the same or a
-    higher output. The result is the mean of these values, or 0 if no class occurs.
+    For every example in the class, the precision is computed among the examples with the same or a
+    higher output. These values are averaged. The result will be 0 when no class occurs.
 
     Example:
         >>> metric = AveragePrecision()
@@ -239,13 +240,13 @@ class AveragePrecision(ClassRanking):
 class Pearson(ExactMetric):
     """Compute the Pearson correlation over all examples, averaged over the columns.
 
-    The result is NaN if labels or outputs are constant, as in SciPy. The metric of Keras computes
-    the mean of the correlations of batches instead.
+    The result will be NaN for constant labels or outputs, as in SciPy. In contrast, the Keras
+    metric averages the correlations per batch.
 
     Call arguments:
-        y_true: Labels of shape (B, C).
-        y_pred: Outputs of shape (B, C).
-        sample_weight: Weights of shape (B,). An example with weight 2 counts twice.
+        y_true: Labels with shape (B, C).
+        y_pred: Outputs with shape (B, C).
+        sample_weight: Weights with shape (B,). An example with weight 2 counts twice.
 
     Example:
         >>> metric = Pearson()
@@ -266,12 +267,12 @@ class Pearson(ExactMetric):
 class Spearman(ExactMetric):
     """Compute the Spearman rank correlation over all examples, averaged over the columns.
 
-    Ties get their mean rank. The result is NaN if labels or outputs are constant, as in SciPy.
+    Ties get their mean rank. The result will be NaN for constant labels or outputs, as in SciPy.
 
     Call arguments:
-        y_true: Labels of shape (B, C).
-        y_pred: Outputs of shape (B, C).
-        sample_weight: Weights of shape (B,). An example with weight 2 counts twice.
+        y_true: Labels with shape (B, C).
+        y_pred: Outputs with shape (B, C).
+        sample_weight: Weights with shape (B,). An example with weight 2 counts twice.
 
     Source: Spearman 1904, The proof and measurement of association between two things.
 
@@ -293,17 +294,17 @@ class Spearman(ExactMetric):
 
 
 def correlation(a, b, weight):
-    """Return the weighted correlations (C,) of columns (N, C), or NaN for constant columns."""
+    """Return the weighted correlations (C,) for columns (N, C), or NaN for constant columns."""
     total, infinite = ops.maximum(ops.sum(weight), 1e-30), float("inf")
     varies = True
     for x in (a, b):
         largest = ops.max(ops.where(weight > 0, x, -infinite), 0)
         varies &= largest > ops.min(ops.where(weight > 0, x, infinite), 0)
-    # The mean is subtracted twice, because the rounding error of the first mean can be as large as
-    # the differences of close values.
+    # The mean is subtracted twice, because the rounding error in the first mean can be as large as
+    # the difference between close values.
     for _ in range(2):
         a, b = (ops.where(weight > 0, x - ops.sum(weight * x, 0) / total, 0.0) for x in (a, b))
-    scales = [ops.max(ops.abs(x), 0) for x in (a, b)]  # prevents overflow of the squares
+    scales = [ops.max(ops.abs(x), 0) for x in (a, b)]  # prevents the squares from overflowing
     a, b = (x / ops.where(s > 0, s, 1.0) for x, s in zip((a, b), scales, strict=True))
     products = [ops.sum(weight * x * y, 0) for x, y in ((a, b), (a, a), (b, b))]
     spread = ops.sqrt(products[1]) * ops.sqrt(products[2])
@@ -312,7 +313,7 @@ def correlation(a, b, weight):
 
 def weight_below(values, weight) -> tuple:
     """Return for each value (N,) the total weight of smaller, and of smaller or equal values."""
-    values = ops.copy(values)  # makes a column contiguous in PyTorch
+    values = ops.copy(values)  # to make a column contiguous in PyTorch
     order = ops.argsort(values)
     ordered = ops.take(values, order)
     sums = ops.cumsum(ops.take(weight, order))
@@ -323,10 +324,10 @@ def weight_below(values, weight) -> tuple:
 
 
 def log_odds(logits):
-    """Return the log-odds (B, C) of the classes in a softmax, plus log(C - 1).
+    """Return the log-odds (B, C) for the classes in a softmax, plus log(C - 1).
 
-    With this constant, equal logits have the value 0, so that float32 can distinguish close logits
-    of a model at the start of its training.
+    With this constant, equal logits get the value 0. This allows float32 to distinguish the close
+    logits that a model returns when training starts.
 
     Example:
         >>> [float(x) for x in log_odds(ops.convert_to_tensor([[1.0, 5001.0]]))[0]]
@@ -335,12 +336,13 @@ def log_odds(logits):
         [0, -3, 3]
     """
     count, classes = ops.shape(logits)[0], logits.shape[-1]
-    # Processors compute exp of the last values of an array with another routine, so equal rows
-    # could have different results. The padding makes sure that no real row is among the last rows.
+    # Processors use a different routine to compute exp for the last values in an array, so equal
+    # rows could have different results. The padding makes sure that no real row is among the last
+    # rows.
     logits = ops.pad(logits, [[0, 16], [0, 0]])
     first = ops.max(logits, -1, keepdims=True)
     behind = logits - first
-    more = ops.expm1(behind)  # share of each class minus 1, relative to the best class
+    more = ops.expm1(behind)  # each class's share minus 1, relative to the best class
     others = (ops.sum(ops.sort(more, axis=-1), -1, keepdims=True) - more) / max(1, classes - 1)
     of_close = behind - ops.log1p(ops.maximum(others, -0.99))
     is_close = ops.min(behind, -1, keepdims=True) > -1
@@ -348,19 +350,19 @@ def log_odds(logits):
     rest = ops.where(is_best, -float("inf"), logits)
     second = ops.max(rest, -1, keepdims=True)
     of_best = first - second - ops.log(_sum_of_shares(rest - second))
-    # Other classes are compared with the sum of the shares without their own share.
+    # Other classes are compared with the summed shares without their own share.
     others = ops.where(is_best, 1.0, _sum_of_shares(behind) - ops.exp(behind))
     found = ops.where(is_best, of_best, behind - ops.log(ops.maximum(others, 1e-30)))
     return ops.where(is_close, of_close, found + math.log(max(1, classes - 1)))[:count]
 
 
 def _sum_of_shares(logits):
-    """Return the sum (B, 1) of exp(logits), computed independently of the order of the classes."""
+    """Return the sum (B, 1) of exp(logits). The result does not depend on the class order."""
     return ops.sum(ops.exp(ops.sort(logits, axis=-1)), -1, keepdims=True)
 
 
 def _replicas() -> int:
-    """Return the number of replicas that store a part of the variables."""
+    """Return the number of replicas that each store a part of the variables."""
     if keras.config.backend() != "tensorflow":
         return torch_processes()
     return tf.distribute.get_strategy().num_replicas_in_sync
