@@ -150,7 +150,7 @@ class BackupFolder:
     """Folder to write the run's backups to.
 
     Args:
-        path: Path to the folder. The folder will be created when the first backup is written.
+        path: Path to the folder. This folder does not have to exist.
     """
 
     def __init__(self, path: str | os.PathLike):

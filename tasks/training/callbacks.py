@@ -1,4 +1,4 @@
-"""Callbacks of `fit`, its history, and a callback that stops if the loss is not finite."""
+"""Callbacks for `fit`, its history, and a callback to stop when the loss is not finite."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Callbacks = Annotated[
 if TYPE_CHECKING:
 
     class History(keras.callbacks.History):
-        """History of Keras with type annotations for its values."""
+        """Keras's history with type annotations for its values."""
 
         history: dict[str, list[float]]
         epoch: list[int]
@@ -39,8 +39,9 @@ else:
 class StopAtDivergence(keras.callbacks.Callback):
     """Raise an error when the loss becomes NaN or infinite.
 
-    `fit` adds this callback before the other callbacks, so that none of them saves the result from
-    the failed step. It reads the mean loss over the epoch, which Keras logs after every step.
+    `fit` adds this callback before all given callbacks, so that the result from the failed step
+    will not be saved. It reads the mean loss over the epoch, which is logged by Keras after every
+    step.
 
     Raises:
         FloatingPointError: If the loss is not finite. The message contains the epoch and the step.
@@ -100,7 +101,7 @@ class StopAtDivergence(keras.callbacks.Callback):
 
 
 def stopping_at_divergence(callbacks: list | None) -> list:
-    """Put a `StopAtDivergence` before the callbacks, unless one of them is a `TerminateOnNaN`."""
+    """Put a `StopAtDivergence` before the callbacks, unless there is a `TerminateOnNaN`."""
     callbacks = keras.tree.flatten(callbacks or [])
     if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
         return callbacks
@@ -108,16 +109,16 @@ def stopping_at_divergence(callbacks: list | None) -> list:
 
 
 def nan_loss_error(epoch: int, step: int, params: dict, event: str) -> FloatingPointError:
-    """Create the error for a loss that is not finite.
+    """Create the error to raise for a loss that is not finite.
 
     Args:
         epoch: Integer. Epoch index, starting at 0.
         step: Integer. Step number, starting at 1.
-        params: Dict. Parameters of the callback with the keys "epochs" and "steps".
+        params: Dict. Callback parameters with the keys "epochs" and "steps".
         event: String. Problem description.
     """
     steps = params["steps"]
-    step = min(step, steps or step)  # an execution of several steps can exceed the epoch
+    step = min(step, steps or step)  # several steps in one execution can exceed the epoch
     return FloatingPointError(
         f"Epoch {epoch + 1}/{params['epochs']}, step {step}/{steps or '?'}: {event}. "
         "The learning rate may be too high: lower it, or give its schedule a longer warmup. "

@@ -19,16 +19,17 @@ from encoder_zoo.tasks.training.optimizers import (
     ScheduledAdamW,
 )
 
-# At this step, the bias corrections of the kernel are 1. The learning rate contains them instead.
+# At this step, the kernel's bias corrections are 1. The corrections are part of the learning rate
+# instead.
 LATE = 1e9
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TorchAdamW(ScheduledAdamW):
-    """AdamW with the fused kernel of PyTorch, which reads and writes each weight once.
+    """AdamW with PyTorch's fused kernel, which reads and writes each weight once.
 
-    This class is only for the PyTorch backend. The arguments are the same as for `ScheduledAdamW`.
-    `amsgrad` and `use_ema` are not supported.
+    This class can only be used on the PyTorch backend. It takes the same arguments as
+    `ScheduledAdamW`. `amsgrad` and `use_ema` are not supported.
 
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
     """
@@ -52,7 +53,7 @@ class TorchAdamW(ScheduledAdamW):
         import torch
 
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        scale = torch.clamp(norm / self.global_clipnorm, min=1.0)  # divisor of the gradients
+        scale = torch.clamp(norm / self.global_clipnorm, min=1.0)  # what to divide the gradients by
         step = ops.cast(self.iterations + 1, "float32")
         rate = ops.cast(self.learning_rate, "float32")
         correction = ops.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)
@@ -72,7 +73,7 @@ class TorchAdamW(ScheduledAdamW):
             second = [state.second.value for state in states]
             update = self._update_group
             if torch.compiler.is_compiling():
-                # PyTorch cannot compile this kernel if the learning rate is a tensor.
+                # PyTorch cannot compile this kernel for a learning rate that is a tensor.
                 update = torch.compiler.disable(update)
             update(weights, gradients, first, second, rate * share * correction, scale)
 
@@ -102,15 +103,15 @@ class TorchAdamW(ScheduledAdamW):
 def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], float] | None:
     """Return the learning rate multipliers for layer-wise decay.
 
-    The head has a multiplier of 1. The multiplier is multiplied by `decay` for the last backbone
-    block, for every earlier block, and for the embeddings.
+    The head has a multiplier of 1. This multiplier is reduced by the factor `decay` for the last
+    backbone block, and again for every earlier block and for the embeddings.
 
     Args:
         backbone: Backbone.
-        decay: Float. Ratio between the learning rates of a layer and of the layer above it.
+        decay: Float. Ratio between the learning rate for a layer and for the layer above it.
 
     Returns:
-        Function of a weight for `fine_tuning_optimizer`, or None if all multipliers are 1.
+        Function of a weight to pass to `fine_tuning_optimizer`, or None when all multipliers are 1.
 
     Source: Howard and Ruder 2018, Universal Language Model Fine-tuning, section 3.2, and Clark et
     al. 2020, ELECTRA, appendix B.
@@ -137,7 +138,7 @@ def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], fl
 class FrozenLayers:
     """Backbone layers that were frozen by `compile(frozen_layers=...)`.
 
-    Other layers are not changed. Layers that the user froze stay frozen.
+    Other layers will not be changed. Layers that were frozen by the user stay frozen.
 
     Source: Lee, Tang and Lin 2019, What Would Elsa Do? Freezing Layers During Transformer
     Fine-Tuning.
@@ -157,20 +158,20 @@ class FrozenLayers:
     """
 
     def __init__(self):
-        # {id of a layer: (layer, list with its parts and weights with their original `trainable`)}
+        # {layer id: (layer, list with its parts and weights with their original `trainable`)}
         self._before = {}
 
     def freeze(self, backbone: Backbone, count: int) -> None:
         """Freeze the embeddings and the first blocks. Unfreeze other layers that were frozen here.
 
         Args:
-            backbone: Backbone. It must be the same in all calls.
-            count: Integer. Number of blocks to freeze. 0 unfreezes all layers that were frozen
-                here.
+            backbone: Backbone. The same backbone must be passed in all calls.
+            count: Integer. Number of blocks to freeze. Pass 0 to unfreeze all layers that were
+                frozen here.
 
         Raises:
             ValueError: If the backbone has fewer blocks, or if a block shares weights with a later
-                block that is not frozen.
+                block that will not be frozen.
         """
         _check_count(backbone, count)
         lower = [backbone.embeddings, *backbone.blocks[:count]] if count else []
@@ -200,14 +201,14 @@ def _check_count(backbone: Backbone, count: int) -> None:
         )
 
 
-# The default of PyTorch, which most fine-tuning code uses. Gradients of single weights are small,
-# and Keras does not correct epsilon in the first steps as the paper does. With 1e-6, short
+# This is the PyTorch default, which is used by most fine-tuning code. Gradients for single weights
+# are small, and Keras does not correct epsilon in the first steps as in the paper. With 1e-6, short
 # trainings have slightly worse results.
 EPSILON = 1e-8
 
 
 def _fastest_adamw() -> type[ScheduledAdamW]:
-    """Return the class with the fused kernel of the backend. JAX fuses the operations itself."""
+    """Return the class to use the backend's fused kernel. JAX fuses the operations itself."""
     kernels = {"tensorflow": FusedAdamW, "torch": TorchAdamW}
     return kernels.get(keras.config.backend(), ScheduledAdamW)
 
@@ -224,15 +225,17 @@ def fine_tuning_optimizer(
     """Create AdamW with a linear warmup and decay, and with gradients clipped to norm 1.
 
     Args:
-        total_batches: Integer. Number of batches, after which the learning rate is 0.
+        total_batches: Integer. Number of batches to train on. The learning rate will be 0
+            afterwards.
         learning_rate: Float. Peak learning rate.
         weight_decay: Float. Weight decay. Defaults to 0.01.
-        gradient_accumulation_steps: Optional integer. Number of batches per step. If None, every
+        gradient_accumulation_steps: Optional integer. Number of batches per step. With None, every
             batch is a step. Defaults to None.
-        learning_rate_multiplier: Function of a weight that returns a multiplier for the learning
+        learning_rate_multiplier: Function of a weight to compute a multiplier for the learning
             rate, see `layerwise`. Defaults to None.
-        warmup: Float between 0 and 1. Fraction of all steps until the peak. Defaults to 0.1.
-        undecayed_weights: List of weights without weight decay, see `training.undecayed_weights`.
+        warmup: Float between 0 and 1. Fraction of all steps to use for the warmup. Defaults to 0.1.
+        undecayed_weights: List of weights to exclude from weight decay, see
+            `training.undecayed_weights`.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.
 

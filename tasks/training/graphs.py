@@ -1,4 +1,4 @@
-"""Cache of TensorFlow graphs and compiled programs of a task."""
+"""Cache for the TensorFlow graphs and compiled programs used by a task."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from encoder_zoo.common.trace import tracing
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.tasks.preprocessing.batch_shapes import REAL_ROWS
 
-# Programs that compile faster than this are not stored.
+# Programs that are compiled faster than this will not be stored.
 MIN_SECONDS = 0.1
 
 
 @functools.cache
 def enable_compilation_cache() -> pathlib.Path | None:
-    """Make JAX store compiled programs in the cache folder of the user.
+    """Make JAX store compiled programs in the user's cache folder.
 
     Set `JAX_COMPILATION_CACHE_DIR` to use another folder, or `JAX_ENABLE_COMPILATION_CACHE=false`
-    to disable the cache. Every kind of processor has its own folder, because the instructions can
-    differ.
+    to disable the cache. There is a separate folder for every kind of processor, because the
+    instructions can differ.
 
     Returns:
-        Path to the folder, or None if JAX is not the backend or the cache is disabled.
+        Path to the folder, or None when JAX is not the backend or when the cache is disabled.
     """
     if keras.config.backend() != "jax":
         return None
@@ -67,12 +67,12 @@ def _processor() -> str:
 
 
 def real_rows(x):
-    """Return a boolean mask (B,) of the rows that are examples, or None if all rows are."""
+    """Return a boolean mask (B,) to select real examples, or None if all rows are real."""
     return x.get(REAL_ROWS) if isinstance(x, Mapping) else None
 
 
 def without(x, name: str):
-    """Return inputs without the input of this name.
+    """Return inputs without the input with this name.
 
     Example:
         >>> without({"token_ids": 1, "real_rows": 2}, REAL_ROWS)
@@ -84,15 +84,15 @@ def without(x, name: str):
 
 
 def is_long(inputs) -> bool:
-    """Return whether examples of shape (B, L) are so long that attention is computed in parts."""
+    """Return whether attention is computed in parts for long examples with shape (B, L)."""
     shapes = [examples.shape for examples in keras.tree.flatten(inputs)]
     return any(len(shape) > 1 and shape[-1] > long_attention.SHORT for shape in shapes)
 
 
 def of_texts(long: bool | None, function: Callable) -> Callable:
-    """Return a function that is traced only for long or only for short examples.
+    """Return a function to be traced only for long or only for short examples.
 
-    If `long` is None, the function is traced for both.
+    When `long` is None, this function will be traced for both.
     """
 
     def traced(argument):
@@ -103,12 +103,12 @@ def of_texts(long: bool | None, function: Callable) -> Callable:
 
 
 def weights_of_metrics(real, y_pred, sample_weight):
-    """Return sample weights that are 0 for rows that pad the batch.
+    """Return sample weights that are 0 for rows used to pad the batch.
 
     Args:
         real: Boolean mask of shape (B,).
-        y_pred: Outputs of shape (B, ...), or (B * M, C) with M tokens in each row.
-        sample_weight: Weights of shape (B, ...) or (B * M,), or None.
+        y_pred: Outputs with shape (B, ...), or (B * M, C) with M tokens in each row.
+        sample_weight: Optional weights with shape (B, ...) or (B * M,).
     """
     y_pred = ops.convert_to_tensor(y_pred)
     real = ops.cast(real, "float32")
@@ -120,13 +120,12 @@ def weights_of_metrics(real, y_pred, sample_weight):
 
 
 class GraphCache:
-    """Cache of the graphs and batch shapes of a task.
+    """Cache for a task's graphs and batch shapes.
 
     Attributes:
-        lengths: Tuple of the lengths that batches are padded to if every shape is compiled, or
-            None.
-        packings: Dict of batch sizes to lists of (length, numbers of packed sequences).
-        reported: Set of the messages that were logged.
+        lengths: Optional tuple with the lengths to pad batches to when every shape is compiled.
+        packings: Dict from batch sizes to lists of (length, numbers of packed sequences).
+        reported: Set with the messages that have already been logged.
     """
 
     def __init__(self):
@@ -136,7 +135,7 @@ class GraphCache:
         self.reported: set[str] = set()
 
     def get(self, key, make: Callable):
-        """Return the graph for a hashable key. If it is missing, call `make` to create it."""
+        """Return the graph for a hashable key. When it is missing, call `make` to create it."""
         if key not in self._graphs:
             self._graphs[key] = make()
         return self._graphs[key]
@@ -147,19 +146,19 @@ class GraphCache:
 
 
 def step_function(step: Callable, hold: Callable, trains: bool) -> Callable:
-    """Return a function of an iterator that runs a step of `fit` or `evaluate` in one graph.
+    """Return a function of an iterator to run a `fit` or `evaluate` step in one graph.
 
-    Keras uses a graph that reads the batch from the iterator and calls another graph. TensorFlow
-    then traces and optimizes both graphs.
+    By default, Keras uses a graph to read the batch from the iterator and to call another graph.
+    TensorFlow would then have to trace and optimize both graphs.
 
     Args:
-        step: `train_step` or `test_step` of a model.
-        hold: Function that returns the context for running steps.
-        trains: Boolean. Whether the step changes the weights.
+        step: `train_step` or `test_step` from a model.
+        hold: Function to create the context for running steps.
+        trains: Boolean. Whether the weights are changed in this step.
     """
     graphs = {long: tf.function(of_texts(long, step), autograph=False) for long in (False, True)}
-    # On a CPU, optimizing the graph for a training step takes time without making it faster. In the
-    # graph for an evaluation step, TensorFlow can merge operations.
+    # On a CPU, it takes time to optimize the graph for a training step without making it faster. In
+    # the graph for an evaluation step, TensorFlow can merge operations.
     as_traced = trains and not tf.config.list_logical_devices("GPU")
 
     def function(iterator):

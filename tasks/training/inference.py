@@ -33,13 +33,13 @@ from encoder_zoo.tasks.training.streams import Stream, as_stream, ending_quietly
 
 
 def predict_inputs(task, x, batch_size: int, predict: functools.partial):
-    """Compute the outputs for raw or preprocessed inputs in their order.
+    """Compute the outputs for raw or preprocessed inputs in the input order.
 
     Args:
         task: `TextModel`.
         x: Inputs, see `TextModel.predict`.
         batch_size: Integer. Number of examples per batch.
-        predict: `predict` of Keras. It is called with a dataset, or with arrays and the batch size.
+        predict: Keras's `predict`. It is called with a dataset, or with arrays and the batch size.
     """
     maker = dataclasses.replace(task.batch_maker, separate=lambda x, y: (x, y), fills=False)
     x = as_stream(x, maker)
@@ -67,7 +67,7 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
 
 
 def _predict_batches(batches, predict: functools.partial):
-    """Compute the outputs for batches of any sizes, which are padded to divide over all devices."""
+    """Compute the outputs for batches of any size, padded to be divided over all devices."""
     devices, sizes = data_parallel_devices(), []
     if devices == 1:
         return predict(batches)
@@ -88,7 +88,7 @@ def _predict_batches(batches, predict: functools.partial):
 
 
 def _predict_arrays(x: dict, batch_size: int, predict: functools.partial):
-    """Compute the outputs for preprocessed inputs in batches that divide over all devices."""
+    """Compute the outputs for preprocessed inputs in batches to be divided over all devices."""
     count, devices = len(x["token_ids"]), data_parallel_devices()
     if devices == 1 or not count:
         return predict(x, batch_size)
@@ -99,16 +99,16 @@ def _predict_arrays(x: dict, batch_size: int, predict: functools.partial):
 
 
 def predict_texts(task, x, batch_size: int, predict: functools.partial):
-    """Compute the outputs for texts in memory in their order.
+    """Compute the outputs for texts in memory in the input order.
 
     Args:
         task: `TextModel` with a preprocessor.
         x: Texts or pairs of texts.
         batch_size: Integer. Number of examples per batch.
-        predict: `predict` of Keras, which is called with a dataset. A single batch does not use the
-            loop of Keras if `verbose=0` is the only option.
+        predict: Keras's `predict`, to be called with a dataset. The Keras loop is not used for a
+            single batch when `verbose=0` is the only option.
     """
-    with in_numpy():  # encoding converts the texts to tensors if it uses TensorFlow
+    with in_numpy():  # encoding with TensorFlow converts the texts to tensors
         texts = tuple(task.preprocessor.texts_of(x))
     if _is_quiet(predict) and 0 < len(texts[0]) <= batch_size:
         return predict_few(task, texts)
@@ -129,7 +129,7 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
 
 
 def _is_quiet(predict: functools.partial) -> bool:
-    """Return whether `verbose=0` is the only option, so that the loop of Keras is not needed."""
+    """Return whether `verbose=0` is the only option, so that the Keras loop is not needed."""
     given = {name: value for name, value in predict.keywords.items() if value is not None}
     return given == {"verbose": 0}
 
@@ -137,12 +137,12 @@ def _is_quiet(predict: functools.partial) -> bool:
 def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarray:
     """Compute the outputs for one batch of texts.
 
-    The loop of Keras over a dataset would take longer than the model.
+    It would take Keras longer to loop over a dataset than to run the model.
 
     Args:
         task: `TextModel` with a preprocessor.
-        texts: Tuple of one or two string tensors of shape (B,).
-        encode: Function that encodes the texts. Defaults to `encode` of the preprocessor.
+        texts: Tuple with one or two string tensors of shape (B,).
+        encode: Function to encode the texts. Defaults to the preprocessor's `encode`.
     """
     preprocessor, collate = task.preprocessor, task.batch_maker.collate()
     quick = preprocessor.tokenizer.library_is_equal
@@ -157,7 +157,7 @@ def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
 
     Args:
         task: `TextModel` with a preprocessor.
-        examples: Dict of encoded examples.
+        examples: Dict with encoded examples.
         indices: Integer array of shape (B,). Example indices.
     """
     maker = task.batch_maker
@@ -190,11 +190,11 @@ def example_outputs(
 
     Args:
         task: `TextModel`.
-        examples: Dict of encoded examples.
+        examples: Dict with encoded examples.
         batch_size: Positive integer. Number of examples per batch. Defaults to 32.
 
     Yields:
-        Tuple of the indices (B,) of the examples in a batch and their outputs.
+        Tuple with the example indices (B,) for a batch and the outputs for this batch.
     """
     with weights_lock(task).shared():
         for indices in batches_by_length(examples, batch_size or BATCH_SIZE):
@@ -203,13 +203,13 @@ def example_outputs(
 
 @validate_arguments
 def text_outputs(task, texts: tuple, batch_size: PositiveInt, encode: Callable) -> np.ndarray:
-    """Compute the outputs for texts in memory in their order.
+    """Compute the outputs for texts in memory in the input order.
 
     Args:
         task: `TextModel`.
-        texts: Tuple of one or two columns of texts, each of shape (N,) with N >= 1.
+        texts: Tuple with one or two columns of texts, each of shape (N,) with N >= 1.
         batch_size: Positive integer. Number of examples per batch.
-        encode: Function that encodes a tuple of columns.
+        encode: Function to encode a tuple of columns.
     """
     if texts[0].shape[0] <= batch_size:
         return predict_few(task, texts, encode)
@@ -222,8 +222,8 @@ def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> arra
 
     Args:
         task: Task with a token-level head.
-        token_logits: Function of the model inputs that returns logits (B, L, C).
-        examples: Dict of encoded examples.
+        token_logits: Function to compute logits (B, L, C) from the model inputs.
+        examples: Dict with encoded examples.
     """
 
     def outputs(examples):

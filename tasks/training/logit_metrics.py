@@ -1,7 +1,7 @@
 """Metrics for models that return logits: Keras metrics, custom metrics and metrics by name.
 
-Keras metrics expect probabilities by default, and many of them expect one-hot labels instead of
-class indices. With logits, they return wrong values without an error. They are therefore wrapped.
+By default, Keras metrics expect probabilities, and many Keras metrics expect one-hot labels instead
+of class indices. With logits, they would return wrong values without an error, so they are wrapped.
 Custom functions and metrics receive the model outputs unchanged.
 
 Dimensions in comments: B is the batch size and C the number of classes.
@@ -57,7 +57,7 @@ OF_CLASSES = (
     *(metrics.TruePositives, metrics.TrueNegatives),
     *(metrics.FalsePositives, metrics.FalseNegatives),
 )
-# Metrics that compute the mean of a function, by the function.
+# Keras metrics to compute a function's mean, by function.
 MEANS = {
     wrapped_function(metric): type(metric)
     for metric in (
@@ -81,10 +81,10 @@ OF_WHOLE_BATCHES = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
 
 
 def by_token(y_true, y_pred, sample_weight=None) -> tuple:
-    """Flatten labels, outputs and weights, so that metrics treat tokens as examples.
+    """Flatten labels, outputs and weights, to make metrics treat tokens as examples.
 
-    Keras metrics first average over each row including padding, so that tokens would have smaller
-    weights in longer batches.
+    By default, Keras metrics first average over each row including padding. Tokens would then have
+    smaller weights in longer batches.
 
     Args:
         y_true: Tensor of shape (B, L) or (B, L, C).
@@ -92,7 +92,7 @@ def by_token(y_true, y_pred, sample_weight=None) -> tuple:
         sample_weight: Tensor of shape (B, L) or None.
 
     Returns:
-        Tuple of the three arguments with shape (B * L, ...).
+        Tuple with the three arguments, reshaped to (B * L, ...).
 
     Example:
         >>> import numpy as np
@@ -105,14 +105,14 @@ def by_token(y_true, y_pred, sample_weight=None) -> tuple:
 
 
 def metrics_on_logits(given, activation: str | None, pads_classes: bool = False):
-    """Convert metrics to metrics of logits.
+    """Convert metrics to metrics for logits.
 
     Keras metrics are wrapped in `OfLogits`, and functions in `MeanOfLoss`.
 
     Args:
-        given: Metric or list of metrics. Each metric is a name, function, class or instance. None
-            is returned unchanged.
-        activation: String or None, see `resolve_loss`.
+        given: Metric or list of metrics. Each metric can be a name, function, class or instance.
+            None will be returned unchanged.
+        activation: Optional string, see `resolve_loss`.
         pads_classes: Boolean, see `resolve_loss`. Defaults to False.
 
     Raises:
@@ -192,8 +192,8 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
     """Compute the cross-entropy with class indices or class probabilities as labels.
 
     Call arguments:
-        y_true: Class indices of shape (B,), or class probabilities of shape (B, C).
-        y_pred: Outputs of shape (B, C).
+        y_true: Class indices with shape (B,), or class probabilities with shape (B, C).
+        y_pred: Outputs with shape (B, C).
 
     Source: Szegedy et al. 2016, Rethinking the Inception Architecture, section 7, for
     probabilities as labels.
@@ -216,13 +216,13 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
 class LabelCrossentropy(losses.BinaryCrossentropy):
     """Compute the binary cross-entropy for every label.
 
-    The mean equals `keras.losses.BinaryCrossentropy`. In addition, every label for an example can
-    have its own weight.
+    The mean equals `keras.losses.BinaryCrossentropy`. In addition, it is possible to weight every
+    label for an example.
 
     Call arguments:
-        y_true: Labels or probabilities between 0 and 1, of shape (B, C).
-        y_pred: Outputs of shape (B, C).
-        sample_weight: Weights of shape (B,) or (B, C).
+        y_true: Labels or probabilities between 0 and 1, with shape (B, C).
+        y_pred: Outputs with shape (B, C).
+        sample_weight: Weights with shape (B,) or (B, C).
 
     Example:
         >>> loss = LabelCrossentropy(from_logits=True)
@@ -242,9 +242,9 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
     """Compute the accuracy. Labels can be probabilities, whose largest value is the true class.
 
     Call arguments:
-        y_true: Class indices of shape (B,), or class probabilities of shape (B, C).
-        y_pred: Outputs of shape (B, C).
-        sample_weight: Weights of shape (B,).
+        y_true: Class indices with shape (B,), or class probabilities with shape (B, C).
+        y_pred: Outputs with shape (B, C).
+        sample_weight: Weights with shape (B,).
 
     Example:
         >>> metric = ClassAccuracy()
@@ -262,20 +262,20 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
 class OfLogits(ConfigFromSignature, keras.metrics.Metric):
     """Compute a Keras metric from logits.
 
-    The wrapper converts logits to probabilities, and class indices to one-hot labels unless the
-    metric is sparse. With two classes, metrics such as Precision, Recall, AUC or F1Score with a
-    threshold treat the second class as positive. Metrics with `from_logits=True`, BinaryAccuracy
-    with threshold 0 and metrics of hinge losses receive logits. Metrics that are the mean of a loss
-    receive the loss inputs, see `loss_inputs`.
+    This wrapper is used to convert logits to probabilities, and class indices to one-hot labels
+    unless the metric is sparse. With two classes, metrics such as Precision, Recall, AUC or F1Score
+    with a threshold treat the second class as positive. Logits are passed to metrics with
+    `from_logits=True`, to BinaryAccuracy with threshold 0 and to metrics for hinge losses. Metrics
+    that average a loss receive the loss inputs, see `loss_inputs`.
 
     Args:
-        metric: Metric of `keras.metrics`. It determines the name of the wrapper.
+        metric: Metric from `keras.metrics`. The wrapper gets the same name.
         activation: "softmax" or "sigmoid".
 
     Call arguments:
-        y_true: Class indices of shape (B, ...), or labels of shape (B, ..., C).
-        y_pred: Logits of shape (B, ..., C).
-        sample_weight: Weights of shape (B, ...).
+        y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C).
+        y_pred: Logits with shape (B, ..., C).
+        sample_weight: Weights with shape (B, ...).
 
     Example:
         >>> metric = OfLogits(metrics.Precision(), "softmax")
@@ -317,7 +317,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         return self._of_logits or (is_binary and self.metric.threshold == 0)
 
     def _matched(self, y_true, scores):
-        """Return labels and scores in the format that the metric expects."""
+        """Return labels and scores in the format expected by the metric."""
         if type(self.metric) in OF_CLASS_INDICES:
             if self.activation == "softmax":
                 return class_indices_of(y_true, scores), ops.argmax(scores, -1)
@@ -333,7 +333,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         return ops.one_hot(ops.cast(y_true, "int32"), classes, dtype=scores.dtype), scores
 
     def _wants_one_hot(self) -> bool:
-        """Whether the metric also evaluates the first of two classes."""
+        """Whether to also evaluate the first class when there are two classes."""
         if isinstance(self.metric, metrics.FBetaScore):
             return self.metric.threshold is None
         chosen = [getattr(self.metric, name, None) for name in ("class_id", "top_k")]
@@ -349,13 +349,13 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MeanOfLoss(metrics.Mean):
-    """Compute the mean of a loss or of a function of labels and outputs.
+    """Compute the mean for a loss or for a function that takes labels and outputs.
 
-    The function returns a value for each example, token or label. Sample weights are used.
+    This function returns a value for each example, token or label. Sample weights are used.
 
     Args:
         loss: Function or `keras.losses.Loss`.
-        activation: String or None, see `BatchLoss`. Defaults to None.
+        activation: Optional string, see `BatchLoss`. Defaults to None.
 
     Example:
         >>> metric = MeanOfLoss(losses.huber)
@@ -394,13 +394,13 @@ class MeanOfLoss(metrics.Mean):
 
 
 def can_be_filled(loss, given: list) -> bool:
-    """Return whether a loss and the given metrics can ignore rows that pad a batch."""
+    """Return whether a loss and the given metrics can ignore rows used to pad a batch."""
     return computes_rows(loss) and all(map(_takes_weights, given))
 
 
 def _takes_weights(metric) -> bool:
     if isinstance(metric, str):
-        return True  # name of a Keras metric
+        return True  # name for a Keras metric
     metric = getattr(metric, "metric", metric)  # metric inside `OfLogits`
     if not isinstance(metric, metrics.Metric):
         return metric in KERAS_FUNCTIONS
@@ -410,7 +410,7 @@ def _takes_weights(metric) -> bool:
 
 
 def class_indices_of(y_true, scores):
-    """Convert labels to class indices. Labels can be class indices or rows of C probabilities."""
+    """Convert labels to class indices. Labels can be class indices or rows with C probabilities."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
     return y_true if are_indices(y_true, scores) else ops.argmax(y_true, -1)
 
@@ -424,11 +424,11 @@ def metric_by_name(name: str, activation: str | None, num_classes: int | None):
     """Create a metric from its name. Names of Keras metrics are returned unchanged.
 
     Args:
-        name: String. One of `NAMES` or a name of Keras. With two classes, "f1", "precision" and
-            "recall" evaluate the second class. Otherwise they are equal to "f1_macro",
+        name: String. A name from `NAMES` or from Keras. With two classes, "f1", "precision" and
+            "recall" are computed for the second class. Otherwise they are equal to "f1_macro",
             "precision_macro" and "recall_macro", see `ClassScore`.
-        activation: String or None, see `metrics_on_logits`.
-        num_classes: Optional integer. Number of classes, if it is known.
+        activation: Optional string, see `metrics_on_logits`.
+        num_classes: Optional integer. Number of classes, when it is known.
 
     Raises:
         ValueError: If the name is unknown, or if the metric does not fit the task outputs.
@@ -460,7 +460,7 @@ def metric_by_name(name: str, activation: str | None, num_classes: int | None):
 
 
 def _check_known(name: str) -> None:
-    """Raise a ValueError if Keras has no metric or loss of this name."""
+    """Raise a ValueError if Keras has no metric or loss with this name."""
     if name.lower() in ("accuracy", "acc", "crossentropy", "ce"):
         return
     try:
@@ -476,23 +476,24 @@ def _check_known(name: str) -> None:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
-    """Compute the precision, recall or F1 score of classes, as in scikit-learn.
+    """Compute the precision, recall or F1 score for classes, as in scikit-learn.
 
     Args:
         score: "f1", "precision" or "recall". Defaults to "f1".
-        average: One of "binary", "micro", "macro", "macro_all" and "weighted". "binary" is the
-            score for the second class. "micro" sums the counts for all classes. "macro" is the mean
-            over the classes that occur in labels or predictions, or over all labels in multi-label
-            tasks. "macro_all" is the mean over all classes. "weighted" is the mean weighted by the
-            number of examples in each class. A score without examples is 0. Defaults to "macro".
+        average: One of "binary", "micro", "macro", "macro_all" and "weighted". Use "binary" to
+            compute the score for the second class, and "micro" to sum the counts for all classes.
+            Use "macro" to average over the classes that occur in labels or predictions, or over all
+            labels in multi-label tasks. Use "macro_all" to average over all classes, and "weighted"
+            to weight this average by the number of examples in each class. A score without examples
+            is 0. Defaults to "macro".
         activation: "softmax" to predict the class with the largest output, or "sigmoid" to predict
             every label with an output above 0. Defaults to "softmax".
 
     Call arguments:
-        y_true: Class indices of shape (B, ...), or labels of shape (B, ..., C). Negative class
-            indices are ignored.
-        y_pred: Logits of shape (B, ..., C).
-        sample_weight: Weights of shape (B,) or (B, ...).
+        y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C). Negative class
+            indices will be ignored.
+        y_pred: Logits with shape (B, ..., C).
+        sample_weight: Weights with shape (B,) or (B, ...).
 
     Example:
         >>> metric = ClassScore("recall", "macro")
@@ -513,7 +514,7 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
         classes = y_pred.shape[-1]
         if self.counts is None:
-            # Numbers of true positives, predictions and labels of every class.
+            # Number of true positives, predictions and labels per class.
             self.counts = self.add_variable((3, classes), "zeros", name="counts")
         if self.activation == "softmax":
             y_true = ops.cast(class_indices_of(y_true, y_pred), "int32")
@@ -558,12 +559,12 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
-    """Compute the Matthews correlation coefficient of two or more classes, the metric of CoLA.
+    """Compute the Matthews correlation coefficient for two or more classes, as used for CoLA.
 
     Call arguments:
-        y_true: Class indices of shape (B,), or labels of shape (B, C).
-        y_pred: Logits or probabilities of shape (B, C).
-        sample_weight: Weights of shape (B,).
+        y_true: Class indices with shape (B,), or labels with shape (B, C).
+        y_pred: Logits or probabilities with shape (B, C).
+        sample_weight: Weights with shape (B,).
 
     Source: Matthews 1975. For several classes: Gorodkin 2004, Comparing two K-category assignments
     by a K-category correlation coefficient.
@@ -601,11 +602,11 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         counts = ops.convert_to_tensor(self.counts)
         total = ops.sum(counts)
         both, true, found = ops.diagonal(counts), ops.sum(counts, 1), ops.sum(counts, 0)
-        # The correlation is undefined if only one class occurs. Weights cause rounding errors.
+        # The correlation is undefined when only one class occurs. Weights cause rounding errors.
         varies = (ops.sum(ops.cast(true > 0, "int32")) > 1) & (
             ops.sum(ops.cast(found > 0, "int32")) > 1
         )
-        # Only differences of counts, which float32 represents exactly.
+        # Only use differences between counts, because float32 can represent them exactly.
         neither = (total - true) - (found - both)
         square = ops.maximum(total, 1e-9) ** 2
         covariance = ops.sum((both * neither - (true - both) * (found - both)) / square)
@@ -616,12 +617,12 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Perplexity(metrics.SparseCategoricalCrossentropy):
-    """Compute the perplexity, the exponential of the mean cross-entropy of tokens.
+    """Compute the perplexity, which is the exponential of the mean token cross-entropy.
 
     Call arguments:
-        y_true: Token ids of shape (B, ...).
-        y_pred: Logits of shape (B, ..., C).
-        sample_weight: Weights of shape (B, ...). Tokens with weight 0 are ignored.
+        y_true: Token ids with shape (B, ...).
+        y_pred: Logits with shape (B, ..., C).
+        sample_weight: Weights with shape (B, ...). Tokens with weight 0 will be ignored.
 
     Example:
         >>> metric = Perplexity()
@@ -648,7 +649,7 @@ class Perplexity(metrics.SparseCategoricalCrossentropy):
 
 
 def _ratio(part, whole):
-    """Return part / whole, or 0 if the whole is 0."""
+    """Return part / whole, or 0 when the whole is 0."""
     return ops.where(whole > 0, part / ops.where(whole > 0, whole, 1.0), 0.0)
 
 

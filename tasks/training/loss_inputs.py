@@ -1,8 +1,8 @@
-"""Convert the logits and labels of a task to the inputs that Keras losses expect.
+"""Convert a task's logits and labels to the inputs expected by Keras losses.
 
-A loss is identified by its function. `compile` accepts the loss name, its function, a
-`functools.partial` of the function, a class, or an instance. Metrics that compute the mean of such
-a function receive the same inputs, see `logit_metrics`.
+A loss is identified by its function. The loss can be passed to `compile` as a name, a function, a
+`functools.partial` of the function, a class, or an instance. Metrics that average such a function
+receive the same inputs, see `logit_metrics`.
 
 Dimensions in comments: B is the batch size and C the number of classes.
 """
@@ -23,13 +23,15 @@ FUNCTIONS = {
     if inspect.isfunction(function) and name not in ("get", "serialize", "deserialize")
 }
 WITH_LOGITS = {f for f in FUNCTIONS if "from_logits" in inspect.signature(f).parameters}
-# Losses that expect margins. They receive logits, because probabilities cannot reach the margin.
+# Losses to compute with margins. They receive logits, because probabilities cannot reach the
+# margin.
 OF_MARGINS = {losses.hinge, losses.squared_hinge, losses.categorical_hinge}
-# Losses of a single class. The names also identify losses that later versions of Keras add.
+# Losses for a single class. Names can also identify losses that will be added in later versions of
+# Keras.
 OF_ONE_CLASS = {f for f in FUNCTIONS if "categorical" in f.__name__}
 OF_INDICES = {f for f in OF_ONE_CLASS if f.__name__.startswith("sparse_")}
 OF_INDICES |= {losses.categorical_generalized_cross_entropy}
-# Losses that need values between 0 and 1 and therefore do not support regression.
+# Losses for values between 0 and 1, which cannot be used for regression.
 OF_PROBABILITIES = {
     *WITH_LOGITS,
     *OF_ONE_CLASS,
@@ -38,24 +40,25 @@ OF_PROBABILITIES = {
     losses.dice,
     losses.tversky,
 }
-# Losses that do not change if a class with label 0 and probability 0 is added.
+# Losses that do not change when a class with label 0 and probability 0 is added.
 OF_TRUE_CLASS = {*OF_ONE_CLASS, losses.kl_divergence, losses.cosine_similarity}
 OF_TRUE_CLASS -= {losses.categorical_hinge}
 OF_OTHER_THINGS = {
     losses.ctc: "sequences of symbols",
     losses.circle: "embeddings of unit length",
 }
-# Cross-entropies by the activation that they include. They are computed from logits.
+# Cross-entropies by the activation to include. They are computed from logits.
 OF_ACTIVATION = {f: "softmax" if f in OF_ONE_CLASS else "sigmoid" for f in WITH_LOGITS}
-# Base classes of the Keras losses and metrics that wrap a function.
+# Keras base classes used to wrap a function as a loss or metric.
 WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
 
 
 def wrapped_function(wrapper):
-    """Return the function that a Keras loss or metric wraps.
+    """Return the function wrapped by a Keras loss or metric.
 
     Args:
-        wrapper: Loss, metric or any other object. If it wraps no function, None is returned.
+        wrapper: Loss, metric or any other object. When no function is wrapped, None will be
+            returned.
 
     Example:
         >>> wrapped_function(losses.Huber()) is losses.huber
@@ -68,7 +71,7 @@ def wrapped_function(wrapper):
 
 
 def keywords_of(wrapper) -> dict:
-    """Return the keyword arguments that a Keras loss or metric passes to its function."""
+    """Return the keyword arguments passed by a Keras loss or metric to its function."""
     held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
     return {
         name: value for found in held if isinstance(found, dict) for name, value in found.items()
@@ -80,16 +83,16 @@ CLASSES = {
     for cls in vars(losses).values()
     if inspect.isclass(cls) and cls is not losses.Loss
 }
-# `call` methods of Keras losses. Losses with other methods are custom losses.
+# Keras's `call` methods for losses. Losses with a different method are custom losses.
 CALLS = {cls.call for cls in CLASSES.values()}
 REDUCTIONS = {cls.__call__ for cls in (losses.Loss, *CLASSES.values())}
 
 
 def function_of(loss):
-    """Return the Keras function that a loss computes, or None for a custom loss.
+    """Return the Keras function computed by a loss, or None for a custom loss.
 
     Args:
-        loss: Loss instance, function, `functools.partial`, or metric that averages a loss.
+        loss: Loss instance, function, `functools.partial`, or metric used to average a loss.
 
     Example:
         >>> function_of(losses.KLDivergence()) is losses.kl_divergence
@@ -106,7 +109,7 @@ def function_of(loss):
 
 
 def argument_of(loss, name: str):
-    """Return an argument that a loss passes to its function, or None.
+    """Return an argument passed by a loss to its function, or None.
 
     Example:
         >>> argument_of(functools.partial(losses.categorical_crossentropy, from_logits=True),
@@ -123,7 +126,7 @@ def argument_of(loss, name: str):
 
 
 def name_of(loss) -> str:
-    """Return the name for a loss or metric for messages, such as "KLDivergence"."""
+    """Return a name to use for a loss or metric in messages, such as "KLDivergence"."""
     while isinstance(loss, functools.partial):
         loss = loss.func
     return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
@@ -135,23 +138,22 @@ def resolve_loss(
     activation: str | None,
     pads_classes: bool = False,
 ):
-    """Convert the `loss` argument of `compile` to the loss that a task computes.
+    """Convert the `loss` argument from `compile` to the loss to be computed by a task.
 
     Args:
-        loss: Name, function, class or instance, or a list or dict with one of these.
-        default: The task's loss, for names such as "crossentropy".
-        activation: "softmax" or "sigmoid" if the outputs are logits, "linear" for regression, or
-            None for outputs of an unknown kind.
+        loss: Name, function, class or instance, or a list or dict with one loss.
+        default: The task's loss, to be used for names such as "crossentropy".
+        activation: "softmax" or "sigmoid" for logits, "linear" for regression, or None for any
+            other outputs.
         pads_classes: Boolean. Whether the classes for an example are padded to the number of
-            classes in other examples. Defaults to False.
+            classes in the longest example. Defaults to False.
 
     Returns:
         A `keras.losses.Loss` or a function of labels and outputs. Cross-entropies that include the
-        task's activation are computed from logits.
+        task's activation will be computed from logits.
 
     Raises:
-        ValueError: If the loss is unknown, does not fit the outputs of this task, or is not reduced
-            to a scalar.
+        ValueError: If the loss is unknown, does not fit this task, or is not reduced to a scalar.
 
     Example:
         >>> default = losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -181,9 +183,10 @@ def resolve_loss(
 
 
 def find_loss(loss):
-    """Return the loss for an argument of `compile`, or None for "crossentropy".
+    """Return the loss to use for an argument of `compile`, or None for "crossentropy".
 
-    Names, functions and `functools.partial` of Keras losses are converted to instances.
+    Keras losses are converted to instances when they are passed as a name, a function or a
+    `functools.partial`.
 
     Raises:
         ValueError: If the name is unknown, or if several losses are passed.
@@ -233,7 +236,7 @@ def check_meaning(loss, activation: str, pads_classes: bool, expected: str) -> N
         loss: Loss instance, function or metric.
         activation: String, see `resolve_loss`.
         pads_classes: Boolean, see `resolve_loss`.
-        expected: String. Suggestion for the error message.
+        expected: String. Suggestion to add to the error message.
     """
     name, function = name_of(loss), function_of(loss)
     if function in OF_OTHER_THINGS:
@@ -270,14 +273,14 @@ def takes_probabilities(loss) -> bool:
 
 
 def inputs_of_function(function, logits: bool, y_true, y_pred, activation: str | None) -> tuple:
-    """Convert labels and outputs to the inputs that a Keras function expects.
+    """Convert labels and outputs to the inputs expected by a Keras function.
 
     Args:
-        function: Function in `FUNCTIONS`.
-        logits: Boolean. Whether the function expects logits.
-        y_true: Class indices of shape (B, ...), or labels of shape (B, ..., C).
-        y_pred: Logits of shape (B, ..., C).
-        activation: String or None, see `resolve_loss`.
+        function: Function from `FUNCTIONS`.
+        logits: Boolean. Whether to pass logits to this function.
+        y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C).
+        y_pred: Logits with shape (B, ..., C).
+        activation: Optional string, see `resolve_loss`.
 
     Example:
         >>> y_true, y_pred = inputs_of_function(
@@ -297,14 +300,15 @@ def inputs_of_function(function, logits: bool, y_true, y_pred, activation: str |
 
 
 def are_indices(y_true, scores) -> bool:
-    """Return whether labels are class indices, with one value for each row of C scores."""
+    """Return whether labels are class indices, with a single value for each row of C scores."""
     return len(y_true.shape) == len(scores.shape) - 1
 
 
 def with_axis_of_outputs(y_true, y_pred):
-    """Add an axis of size 1 to labels if the outputs have this axis.
+    """Add an axis with size 1 to labels when the outputs have this axis.
 
-    Without it, labels of shape (B,) and outputs of shape (B, 1) would be broadcast to (B, B).
+    Without this axis, labels with shape (B,) and outputs with shape (B, 1) would be broadcast to
+    (B, B).
     """
     if len(y_pred.shape) and y_pred.shape[-1] == 1 and are_indices(y_true, y_pred):
         return y_true[..., None]
@@ -312,7 +316,7 @@ def with_axis_of_outputs(y_true, y_pred):
 
 
 def computes_rows(loss) -> bool:
-    """Return whether a loss computes a value for each row independently of other rows.
+    """Return whether a loss computes a value for each row independently from the rest.
 
     This is known for Keras losses and for losses with the attribute `leaves_out_rows`.
     """

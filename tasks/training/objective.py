@@ -1,4 +1,4 @@
-"""Task objective: its loss, its metrics, and how they interpret the outputs."""
+"""Task objective: its loss, its metrics, and how to interpret the outputs."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ def unchanged(x, y, y_pred, sample_weight) -> tuple:
 
 @dataclass(frozen=True)
 class Objective:
-    """Description of the losses and metrics that a task supports.
+    """Description for the losses and metrics supported by a task.
 
     Args:
-        default_loss: Function that returns the loss for `compile(loss="auto")`.
-        default_metrics: Function that returns the default metrics, which use sample weights.
-            Defaults to no metrics.
-        activation: "softmax" or "sigmoid" if the outputs are logits, "linear" for regression, or
-            None to pass the outputs to losses and metrics unchanged. Defaults to None.
-        num_classes: Integer. Number of classes, if metrics depend on it.
-        labels: List of class names, if the classes have names.
-        own_metrics: Mapping from names to functions that return task metrics.
-        of_tokens: Boolean. Whether every token has a label. Losses are then averaged over the
+        default_loss: Function to create the loss for `compile(loss="auto")`.
+        default_metrics: Function to create the default metrics, which use sample weights. By
+            default, there are no metrics.
+        activation: "softmax" or "sigmoid" for logits, "linear" for regression, or None to pass the
+            outputs to losses and metrics unchanged. Defaults to None.
+        num_classes: Integer. Number of classes, for metrics that need it.
+        labels: List of class names, for classes with names.
+        own_metrics: Mapping from names to functions used to create task metrics.
+        of_tokens: Boolean. Whether every token has a label. Losses will then be averaged over the
             tokens with a weight, see `BatchLoss`.
-        of_examples: Boolean. Whether a loss must return a value for each example, see `BatchLoss`.
+        of_examples: Boolean. Whether to require a loss value for each example, see `BatchLoss`.
         pads_classes: Boolean. Whether the number of classes depends on the longest example in the
-            batch, for example if the classes are token positions.
-        fills_batches: Boolean. Whether Keras losses can ignore rows that pad a batch, see
+            batch, e.g. for classes that are token positions.
+        fills_batches: Boolean. Whether Keras losses can ignore rows used to pad a batch, see
             `graphs.real_rows`.
-        names_outputs: Boolean. Whether the outputs are a dict. Metrics are then a dict as well and
-            are used unchanged.
-        inputs_of_metrics: Function of inputs, labels, outputs and weights that returns the labels,
+        names_outputs: Boolean. Whether the outputs are a dict. In this case, metrics are also a
+            dict and will be used unchanged.
+        inputs_of_metrics: Function to convert inputs, labels, outputs and weights to the labels,
             outputs and weights for the metrics.
 
     Example:
@@ -67,7 +67,7 @@ class Objective:
     inputs_of_metrics: Callable[..., tuple] = unchanged
 
     def resolve_loss(self, loss):
-        """Convert the `loss` argument of `compile` to the loss that is computed.
+        """Convert the `loss` argument from `compile` to the loss to be computed.
 
         Args:
             loss: Loss, see `loss_inputs.resolve_loss`.
@@ -83,30 +83,31 @@ class Objective:
         return BatchLoss(loss, self.activation, self.of_tokens, self.of_examples)
 
     def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
-        """Return the data with sample weights that depend on the classes.
+        """Return the data with sample weights based on the classes.
 
         Args:
-            data: `Source` of the training data.
+            data: `Source` with the training data.
             class_weight: Mapping from classes to weights, or "balanced".
-            loss: Loss that is computed.
+            loss: Loss to be computed.
 
         Raises:
-            ValueError: If the task has no classes, or if the loss does not support class weights.
+            ValueError: If the task has no classes, or if class weights are not supported for the
+                loss.
         """
         raise invalid("class_weight", class_weight, "None without classes. Use sample_weight")
 
     def report_split(self, examples: dict, held_out: dict) -> None:
-        """Log the properties of examples that `validation_split` removes from training."""
+        """Log the properties of examples removed from training by `validation_split`."""
 
     def metrics_for(self, loss) -> list | dict | None:
         """Return the default metrics for a loss."""
         return self.default_metrics()
 
     def metrics(self, loss, given, weighted) -> dict:
-        """Convert the task metrics to arguments of `keras.Model.compile`.
+        """Convert the task metrics to arguments for `keras.Model.compile`.
 
         Args:
-            loss: Loss that is computed.
+            loss: Loss to be computed.
             given: Argument `metrics`.
             weighted: Argument `weighted_metrics`.
         """
@@ -115,15 +116,15 @@ class Objective:
         else:
             weighted = self.resolve_metrics(weighted)
         given = self.resolve_metrics(given)
-        if self.of_tokens and given and not self.names_outputs:  # weights mask tokens
+        if self.of_tokens and given and not self.names_outputs:  # weights are used to mask tokens
             given, weighted = None, [*given, *(weighted or [])]
         return {"metrics": given, "weighted_metrics": weighted}
 
     def resolve_metrics(self, given):
-        """Convert the metrics that are passed to `compile` to the metrics that are computed.
+        """Convert the metrics passed to `compile` to the metrics to be computed.
 
         Args:
-            given: Metrics, see `logit_metrics.metrics_on_logits`. Names of `own_metrics` are also
+            given: Metrics, see `logit_metrics.metrics_on_logits`. Names from `own_metrics` are also
                 supported.
         """
         if given is None or self.activation is None or self.names_outputs:

@@ -1,4 +1,4 @@
-"""AdamW with a linear warmup and decay of the learning rate, and a fused TensorFlow version."""
+"""AdamW with a linear learning rate schedule, and a version for TensorFlow's fused kernel."""
 
 import re
 import types
@@ -12,9 +12,9 @@ from keras import ops
 
 from encoder_zoo.common.lazy import tf
 
-# From Devlin et al. 2019, appendix A.3, and the code of the paper.
+# From Devlin et al. 2019, appendix A.3, and the code for this paper.
 WARMUP = 0.1
-FREE = -1.0  # value of the held rate if the schedule is not held
+FREE = -1.0  # value to mark a schedule that is not held
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -25,10 +25,10 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         peak: Float. Peak learning rate.
-        total_steps: Integer. Number of steps. The learning rate is 0 afterwards.
-        warmup: Float between 0 and 1. Fraction of all steps until the peak. Defaults to 0.1.
-        batches_per_step: Integer. Number of batches per step with gradient accumulation. Keras
-            passes the number of batches to a schedule. Defaults to 1.
+        total_steps: Integer. Number of steps. The learning rate will be 0 afterwards.
+        warmup: Float between 0 and 1. Fraction of all steps to use for the warmup. Defaults to 0.1.
+        batches_per_step: Integer. Number of batches per step with gradient accumulation. This is
+            needed because Keras passes the number of batches to a schedule. Defaults to 1.
 
     Source: Devlin et al. 2019, appendix A.2. The warmup in their code starts with a learning rate
     of 0.
@@ -65,7 +65,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.numbers.assign([*ops.convert_to_numpy(self.numbers)[:3], rate])
 
     def hold_peak(self) -> None:
-        """Use the peak learning rate if the number of steps is unknown and no rate is held."""
+        """Use the peak learning rate when the number of steps is unknown and no rate is held."""
         if ops.convert_to_numpy(self.numbers)[3] == FREE:
             self.hold(self.peak)
 
@@ -82,14 +82,14 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class WeightState(NamedTuple):
-    """State of a weight in an optimizer.
+    """Optimizer state for a single weight.
 
     Attributes:
         share: Float. Learning rate multiplier.
-        decays: Boolean. Whether weight decay is applied.
-        first: Variable. Running mean of the gradients.
-        second: Variable. Running mean of the squared gradients.
-        sum: Variable or None. Sum of the gradients since the last accumulated step.
+        decays: Boolean. Whether to apply weight decay.
+        first: Variable. Running mean for the gradients.
+        second: Variable. Running mean for the squared gradients.
+        sum: Optional variable. Gradients summed since the last accumulated step.
     """
 
     share: float
@@ -101,26 +101,26 @@ class WeightState(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ScheduledAdamW(keras.optimizers.AdamW):
-    """AdamW whose schedule is stored in variables, so that `restart` can begin a new run.
+    """AdamW with a schedule stored in variables, so that `restart` can begin a new run.
 
-    `apply` replaces the method of Keras and calls `update_all`, which clips gradients, decays
-    weights and updates them.
+    `apply` replaces the Keras method and calls `update_all` to clip gradients, decay weights and
+    update them.
 
     With `gradient_accumulation_steps`, the gradient for a step equals the gradient for one large
-    batch. `weigh_batch` sets the weight for each batch. The last batch of a run completes an
-    unfinished step. Batches with gradients that are not finite, see `leave_out_unless`, are counted
-    but add nothing. If all batches in a step are excluded, the step is skipped and the schedule
-    does not advance.
+    batch. `weigh_batch` can be used to set the weight for each batch. An unfinished step will be
+    completed by the last batch in a run. When the gradients for a batch are not finite, see
+    `leave_out_unless`, this batch is counted but not added to the step. When all batches in a step
+    are excluded, the step is skipped and the schedule does not advance.
 
     Args:
         learning_rate: Float or learning rate schedule, as in `keras.optimizers.AdamW`.
-        learning_rate_multiplier: Function of a weight that returns a multiplier for the learning
-            rate, for layer-wise decay. If None, all multipliers are 1. Defaults to None.
-        **kwargs: Arguments of `keras.optimizers.AdamW`: `beta_1`, `beta_2`, `epsilon`,
+        learning_rate_multiplier: Function of a weight to compute a multiplier for the learning
+            rate, e.g. for layer-wise decay. With None, all multipliers are 1. Defaults to None.
+        **kwargs: Keyword arguments for `keras.optimizers.AdamW`: `beta_1`, `beta_2`, `epsilon`,
             `weight_decay`, `global_clipnorm` and `gradient_accumulation_steps`.
 
     Attributes:
-        schedule: Learning rate or schedule that was passed. `learning_rate` is the value at the
+        schedule: Learning rate or schedule that was passed. `learning_rate` is the value for the
             current step.
         batches: Variable. Number of batches. `iterations` is the number of accumulated steps.
         states: Dict of weight ids to `WeightState`.
@@ -167,7 +167,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
     def learning_rate(self, rate) -> None:
         """Hold the schedule at a learning rate.
 
-        If a callback assigns the current value again, the schedule continues.
+        To continue the schedule, a callback can assign the current value again.
         """
         if not isinstance(self.schedule, LinearWarmupDecay):
             keras.optimizers.Optimizer.learning_rate.fset(self, rate)
@@ -177,7 +177,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
             self.schedule.hold(rate)
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Exclude weights from weight decay, by variable or by parts of their names."""
+        """Exclude weights from weight decay, by variable or by parts of weight names."""
         super().exclude_from_weight_decay(var_list, var_names)
         names = re.compile("|".join(var_names)) if var_names else None
         self._undecayed = types.SimpleNamespace(ids={*map(id, var_list or ())}, names=names)
@@ -216,9 +216,9 @@ class ScheduledAdamW(keras.optimizers.AdamW):
 
         Args:
             peak: Float. Peak learning rate.
-            total_steps: Integer. Number of steps, after which the learning rate is 0.
-            total_batches: Integer. Number of batches with gradient accumulation. The last batch
-                always completes a step. 0 if the number is unknown. Defaults to 0.
+            total_steps: Integer. Number of steps. The learning rate will be 0 afterwards.
+            total_batches: Integer. Number of batches to use with gradient accumulation. The last
+                batch always completes a step. Pass 0 when the number is unknown. Defaults to 0.
         """
         if self.built and int(ops.convert_to_numpy(self.batches)):
             for variable in self.variables:
@@ -232,22 +232,20 @@ class ScheduledAdamW(keras.optimizers.AdamW):
     # -- one step ------------------------------------------------------------------------------
 
     def weigh_batch(self, factor=1.0, size=1.0) -> None:
-        """Set the weight of the next gradient in an accumulated step.
+        """Set the weight for the next gradient in an accumulated step.
 
         Args:
-            factor: Scalar. The gradient is multiplied by this factor before it is summed. Defaults
-                to 1.0.
-            size: Scalar. The sum of the gradients is divided by the sum of the sizes. Defaults to
-                1.0.
+            factor: Scalar. Factor to multiply the gradient by before it is summed. Defaults to 1.0.
+            size: Scalar. The summed gradients will be divided by the summed sizes. Defaults to 1.0.
         """
         self._factor, self._size = factor, size
 
     def leave_out_unless(self, finite) -> None:
-        """Set whether the next gradients are finite. Other gradients are not accumulated."""
+        """Set whether the next gradients are finite. Otherwise they will not be accumulated."""
         self._finite = finite
 
     def mean_gradients(self, gradients: list, variables: list) -> list:
-        """Add gradients to the current step and return the mean gradients of the step so far."""
+        """Add gradients to the current step and return the mean gradients for this step so far."""
         sums = [self.states[id(variable)].sum for variable in variables]
         factor, size = (ops.cast(number, "float32") for number in (self._factor, self._size))
         gradients = [g * ops.cast(factor, g.dtype) for g in gradients]
@@ -269,7 +267,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         return ops.logical_and(self._ends_step(), added > 0)
 
     def _ends_step(self):
-        """Return whether the current batch is the last batch in a step or of the run."""
+        """Return whether the current batch is the last batch in a step or in the run."""
         number = self._done.value + 1
         whole = number % self.gradient_accumulation_steps == 0
         return ops.logical_or(whole, number == self._last_batch.value)
@@ -283,7 +281,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.assign(self._done, ops.where(ends, self._end_of_step(done), done) + 1)
 
     def _end_of_step(self, count):
-        """Return the index of the last batch of the current step."""
+        """Return the last batch index for the current step."""
         steps = self.gradient_accumulation_steps
         return count - count % steps + (steps - 1)
 
@@ -326,7 +324,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         if self.global_clipnorm:
             norm = ops.sqrt(ops.sum(ops.stack([ops.sum(ops.square(g)) for g in gradients])))
             share = self.global_clipnorm * ops.minimum(1.0 / norm, 1.0 / self.global_clipnorm)
-            share += norm - norm  # NaN if the norm is infinite
+            share += norm - norm  # NaN for an infinite norm
             gradients = [gradient * share for gradient in gradients]
         rate = self.learning_rate
         for gradient, variable in zip(gradients, variables, strict=True):
@@ -341,13 +339,13 @@ class ScheduledAdamW(keras.optimizers.AdamW):
 class AccumulatingLossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     """`LossScaleOptimizer` that counts overflowing batches in accumulated steps.
 
-    Keras does not pass overflowing batches to the inner optimizer. The accumulated steps would
-    shift, and the last batches of a run would not complete a step. The loss scale is updated as in
-    Keras.
+    By default, Keras does not pass overflowing batches to the inner optimizer. This would shift the
+    accumulated steps, and the last batches in a run would not complete a step. The loss scale is
+    updated as in Keras.
 
     Args:
         inner_optimizer: `ScheduledAdamW` with `gradient_accumulation_steps`.
-        **kwargs: Other arguments of `keras.optimizers.LossScaleOptimizer`.
+        **kwargs: Keyword arguments for `keras.optimizers.LossScaleOptimizer`.
 
     Example:
         >>> inner = ScheduledAdamW(0.1, gradient_accumulation_steps=2)
@@ -380,11 +378,11 @@ class AccumulatingLossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class FusedAdamW(ScheduledAdamW):
-    """AdamW with a fused TensorFlow kernel, which reads and writes each weight once.
+    """AdamW with TensorFlow's fused kernel, which reads and writes each weight once.
 
-    This class is only for the TensorFlow backend. On JAX, the compiler fuses the operations. The
-    arguments are the same as for `ScheduledAdamW`. `amsgrad` and `use_ema` are not supported. Under
-    `tf.distribute`, the gradient for the whole batch is clipped.
+    This class can only be used on the TensorFlow backend. On JAX, the compiler fuses the
+    operations. It takes the same arguments as `ScheduledAdamW`. `amsgrad` and `use_ema` are not
+    supported. With `tf.distribute`, the gradient for the whole batch is clipped.
 
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
 
@@ -408,7 +406,7 @@ class FusedAdamW(ScheduledAdamW):
         if replicas.num_replicas_in_sync > 1:
             own = self._factor, self._size, self._finite
             gradients = replicas.all_reduce("SUM", gradients)
-            self._factor, self._size, self._finite = own  # other replicas may have replaced them
+            self._factor, self._size, self._finite = own  # replaced on another replica
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if self.gradient_accumulation_steps:
             gradients = self.mean_gradients(gradients, variables)

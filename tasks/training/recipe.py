@@ -1,4 +1,4 @@
-"""The arguments of `compile`, and the optimizer that is created from them."""
+"""The arguments for `compile`, and the optimizer to be created from these arguments."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-# Arguments of `compile` for the "auto" optimizer, in addition to the learning rate.
+# Arguments for `compile` to configure the "auto" optimizer, in addition to the learning rate.
 RECIPE = ("gradient_accumulation_steps", "weight_decay", "warmup", "layer_decay")
-FINE_TUNING_RATE = 1e-4  # highest usual learning rate for pretrained weights
+FINE_TUNING_RATE = 1e-4  # highest learning rate commonly used for pretrained weights
 # Keras callbacks that do not change the learning rate.
 KEEPING_THE_RATE = {
     *(value for value in vars(keras.callbacks).values() if isinstance(value, type))
 } - {keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau}
-# Default arguments of `compile`.
+# Default arguments for `compile`.
 DEFAULTS = {"optimizer": "auto", "loss": "auto", "weighted_metrics": "auto", "jit_compile": "auto"}
 
 
 class TaskSettings(NamedTuple):
-    """Task properties that the optimizer depends on, in addition to `compile` arguments.
+    """Task properties to configure the optimizer with, in addition to `compile` arguments.
 
     Attributes:
         learning_rate: Float. Peak learning rate.
         weight_decay: Float. Default weight decay.
         layer_decay: Float. Default layer-wise learning rate decay.
-        warmup: Float. Default fraction of warmup steps.
+        warmup: Float. Default fraction for warmup steps.
         learning_rate_shares: Dict of weight ids to multipliers for the learning rate.
-        undecayed_weights: List of weights without weight decay.
-        scales_loss: Boolean. Whether the loss is scaled because gradients are computed in float16.
+        undecayed_weights: List of weights to exclude from weight decay.
+        scales_loss: Boolean. Whether to scale the loss because gradients are computed in float16.
     """
 
     learning_rate: float
@@ -60,12 +60,12 @@ class TaskSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """The arguments of `compile`, and the optimizer from the default recipe.
+    """The arguments for `compile`, and the optimizer from the default recipe.
 
     Args:
-        arguments: Mapping of the arguments that `TextModel.compile` adds to Keras, except the
-            learning rate, with the values of the last call that passed them.
-        options: Mapping of the arguments of `keras.Model.compile` with their last values.
+        arguments: Mapping with the arguments added to Keras by `TextModel.compile`, except for the
+            learning rate. Each value is from the last call to pass this argument.
+        options: Mapping with the arguments for `keras.Model.compile` and their last values.
 
     Example:
         >>> unset = dict.fromkeys(("optimizer", "learning_rate", *RECIPE))
@@ -88,17 +88,17 @@ class Recipe:
         return _single_weight(self.options.get("loss_weights"))
 
     def updated(self, arguments: Mapping, options: Mapping) -> Recipe:
-        """Return the recipe after another call of `compile`. Arguments of None keep their values.
+        """Return the recipe after another `compile`. Arguments set to None keep their values.
 
         Raises:
-            ValueError: If a setting of the "auto" optimizer is passed together with another
+            ValueError: If a setting for the "auto" optimizer is passed together with another
                 optimizer, or if there are several loss weights.
         """
         given = {name: value for name, value in arguments.items() if value is not None}
         if is_auto(given.get("metrics")):  # use the task metrics
             given["metrics"] = None
         completed = {**dict.fromkeys(arguments), **DEFAULTS, **self.arguments, **given}
-        del completed["learning_rate"]  # an attribute of the task
+        del completed["learning_rate"]  # a task attribute
         if not is_auto(completed["optimizer"]):
             for name in ("learning_rate", *RECIPE):
                 if arguments[name] is not None:
@@ -115,13 +115,13 @@ class Recipe:
         return recipe
 
     def jit_compile(self, goes_step_by_step: str | None, has_fixed_shapes: bool):
-        """Return the `jit_compile` argument for Keras.
+        """Return the `jit_compile` argument to pass to Keras.
 
         Args:
-            goes_step_by_step: Name of a recurrent part of the model that XLA cannot train on
-                TensorFlow, such as "a CRF", or None.
-            has_fixed_shapes: Boolean. Whether all batches have the same shape, so that XLA compiles
-                a single program.
+            goes_step_by_step: Optional name for a recurrent part in the model, such as "a CRF". XLA
+                cannot be used to train this part on TensorFlow.
+            has_fixed_shapes: Boolean. Whether all batches have the same shape, so that only a
+                single program is compiled by XLA.
 
         Raises:
             ValueError: If `jit_compile` is True and XLA cannot compile the model.
@@ -145,7 +145,7 @@ class Recipe:
         """Create the "auto" optimizer. It uses the peak learning rate until `fit` is called.
 
         Args:
-            backbone: Backbone whose layers `layer_decay` applies to.
+            backbone: Backbone to apply `layer_decay` to.
             settings: The task's TaskSettings.
         """
         weight_decay, layer_decay, warmup, steps = (
@@ -192,12 +192,13 @@ class Recipe:
         )
 
     def check_trains(self, optimizer, total_batches: int, callbacks: list) -> None:
-        """Raise a ValueError if the steps of a `fit` would not change any weight.
+        """Raise a ValueError if a `fit` would not change any weight in its steps.
 
         Args:
             optimizer: The model's optimizer.
-            total_batches: Integer. Number of batches in all epochs.
-            callbacks: List of callbacks. Nothing is checked if one sets the learning rate.
+            total_batches: Integer. Number of batches for all epochs.
+            callbacks: List of callbacks. Nothing will be checked if a callback may set the learning
+                rate.
 
         Raises:
             ValueError: If the learning rate is 0 in all steps, or if there are fewer batches than
@@ -227,12 +228,12 @@ class Recipe:
     ) -> None:
         """Log a warning if `fit` has not changed the weights.
 
-        This happens if all gradients were 0, or if all gradients in float16 overflowed.
+        This happens when all gradients are 0, or when all gradients overflow in float16.
 
         Args:
             optimizer: The model's optimizer.
             weights: List of trainable weights.
-            total_batches: Integer. Number of batches in all epochs.
+            total_batches: Integer. Number of batches for all epochs.
         """
         if not self.makes_optimizer:
             return
@@ -246,7 +247,7 @@ class Recipe:
                     total_batches,
                 )
             return
-        # Mean squares of the gradients. The head is checked first because its gradients are
+        # Mean squares for the gradients. The head is checked first because its gradients are
         # usually not 0.
         states = (inner.states[id(variable)] for variable in reversed(weights))
         if not any(bool(keras.ops.any(state.second != 0)) for state in states):
@@ -257,19 +258,19 @@ class Recipe:
             )
 
     def hold_rate(self, optimizer) -> None:
-        """Use the peak learning rate for steps outside of `fit`, unless another rate is set."""
+        """Use the peak learning rate for steps outside `fit`, unless another rate is set."""
         if self.makes_optimizer:
             inner_optimizer(optimizer).schedule.hold_peak()
 
     def weigh_batch(self, optimizer, size) -> None:
-        """Weight a batch in an accumulated step as if it were part of one large batch.
+        """Weight a batch in an accumulated step as if it belonged to one large batch.
 
-        If the loss is a sum of several losses, the last call for a batch sets the weight.
+        When several losses are summed, the last call for a batch sets the weight.
 
         Args:
             optimizer: The model's optimizer.
-            size: Scalar tensor. Size that the loss was divided by, see `BatchLoss`. None if the
-                loss is a sum.
+            size: Scalar tensor. Size used to divide the loss, see `BatchLoss`. None when the loss
+                is a sum.
         """
         optimizer = inner_optimizer(optimizer)
         if self.makes_optimizer and optimizer.gradient_accumulation_steps:
@@ -279,12 +280,12 @@ class Recipe:
         """Return the compile config with the recipe, and without the schedule state.
 
         Args:
-            config: Dict. Compile config of Keras.
+            config: Dict. Compile config from Keras.
             loss: The task's loss.
             learning_rate: Float. Peak learning rate.
         """
         given = self.arguments
-        # The task loss is stored as "auto" because it may contain weights of the task.
+        # The task loss is stored as "auto" because it may contain task weights.
         kept = "auto" if is_auto(given["loss"]) else keras.saving.serialize_keras_object(loss)
         own = {"loss": kept, "loss_weights": self.options.get("loss_weights")}
         if self.makes_optimizer:
@@ -305,7 +306,7 @@ def warn_random_weights(learning_rate: float) -> None:
 
 
 def train_new_pooler(backbone: Backbone) -> None:
-    """Mark a new pooler as trained, or log a warning if it is frozen."""
+    """Mark a new pooler as trained, or log a warning when it is frozen."""
     if not backbone.pooler_is_new:
         return
     backbone.pooler_is_new = not any(v.trainable for v in backbone.pooler_dense.variables)
@@ -320,8 +321,8 @@ def check_weights(sample_weight, class_weights: list | None) -> None:
     """Raise a ValueError if all sample weights or all class weights are 0.
 
     Args:
-        sample_weight: Array of sample weights, or None.
-        class_weights: List of the weights of all classes, or None.
+        sample_weight: Optional array with sample weights.
+        class_weights: Optional list with the weights for all classes.
 
     Example:
         >>> check_weights([0.0, 0.0], None)
@@ -340,7 +341,7 @@ def check_weights(sample_weight, class_weights: list | None) -> None:
 
 
 def _single_weight(loss_weights) -> float:
-    """Return the weight for the only loss of a task.
+    """Return the weight for a task's only loss.
 
     Example:
         >>> _single_weight([0.5])
@@ -360,15 +361,15 @@ def _sets_rate(callback) -> bool:
 
 
 class CompiledMetrics:
-    """Metrics of a compiled task, and the containers that Keras created for them.
+    """Metrics for a compiled task, and the containers created by Keras for these metrics.
 
     Args:
         metrics: Metrics without sample weights that were passed to `keras.Model.compile`.
         weighted_metrics: Metrics with sample weights that were passed to `keras.Model.compile`.
-        of_keras: `keras.Model.metrics` of the compiled task.
+        of_keras: `keras.Model.metrics` from the compiled task.
 
     Attributes:
-        given: List of all metrics that were passed, as objects or names.
+        given: List with all metrics that were passed, as objects or names.
     """
 
     def __init__(self, metrics=None, weighted_metrics=None, of_keras: Sequence = ()):
@@ -381,14 +382,14 @@ class CompiledMetrics:
         self._loss, self._all = named.get("loss"), named.get("compile_metrics")
 
     def weigh_next_loss(self, size) -> None:
-        """Weight the loss for the next batch in the mean of the epoch by its size.
+        """Weight the loss for the next batch by its size in the mean over the epoch.
 
-        Keras uses the number of rows, including rows that pad the batch. A mean over tokens would
-        then depend on the division of the examples into batches.
+        By default, Keras uses the number of rows, including rows used to pad the batch. A mean over
+        tokens would then depend on how the examples are divided into batches.
 
         Args:
-            size: Scalar tensor. Size that the batch loss was divided by. If None, the weight of
-                Keras is used.
+            size: Scalar tensor. Size used to divide the batch loss. With None, the Keras weight is
+                used.
         """
         mean = self._loss
         if mean is None:
@@ -409,8 +410,9 @@ class CompiledMetrics:
         Args:
             y: Labels.
             y_pred: Outputs.
-            weights: Weights for the metrics with sample weights.
-            weights_of_all: Weights for the metrics without sample weights, which mask padding rows.
+            weights: Weights to use for the metrics with sample weights.
+            weights_of_all: Weights to use for the metrics without sample weights, to mask padding
+                rows.
         """
         if self._all is None:
             return
@@ -425,7 +427,7 @@ class CompiledMetrics:
 
 
 def learning_rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:
-    """Return the learning rate at a step. `optimizer.learning_rate` is for the current step.
+    """Return the learning rate for a step. `optimizer.learning_rate` is for the current step.
 
     Example:
         >>> schedule = keras.optimizers.schedules.PolynomialDecay(0.5, 10, 0.0)
@@ -443,16 +445,16 @@ def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
 
     Args:
         task: Compiled task.
-        dataset: Dataset of preprocessed batches. Arrays are ignored.
+        dataset: Dataset of preprocessed batches. Arrays will be ignored.
     """
     if keras.config.backend() != "tensorflow" or task.distribution.strategy:
-        return  # Keras does it
+        return  # this is done by Keras
     if not isinstance(dataset, tf.data.Dataset) or task.compiled_with.are_built():
         return
     x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     y_pred = task.compute_output_spec(keras.tree.map_structure(_symbol, x))
     if isinstance(y, tf.TensorSpec) and len(y.shape) == len(getattr(y_pred, "shape", ())):
-        # The sizes of streams are unknown. Labels with the output rank get their sizes.
+        # The sizes in streams are unknown. Labels with the output rank get the output sizes.
         sizes = [own or size for own, size in zip(y.shape, y_pred.shape, strict=True)]
         y = tf.TensorSpec(sizes, y.dtype)
     x, y, y_pred, weight = array_ops.nest.map_structure(_smallest, (x, y, y_pred, weight))
@@ -466,7 +468,7 @@ def _symbol(spec: tf.TensorSpec) -> keras.KerasTensor:
 
 
 def _smallest(spec) -> array_ops.Tensor | None:
-    """Return zeros of the shape of a spec. Unknown sizes are 2, because Keras drops axes of size 1.
+    """Return zeros for a spec. Unknown sizes are 2, because Keras drops axes with size 1.
 
     The number of examples is also 2, because the labels may have a fixed size and the outputs not.
     """
@@ -482,5 +484,5 @@ def has_accelerator() -> bool:
 
 
 def is_auto(argument) -> bool:
-    """Return whether an argument of `compile` is "auto"."""
+    """Return whether an argument for `compile` is "auto"."""
     return isinstance(argument, str) and argument == "auto"

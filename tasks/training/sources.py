@@ -1,7 +1,7 @@
-"""Sources for the inputs of `fit` and `evaluate`: data in memory, `tf.data` datasets and streams.
+"""Sources for `fit` and `evaluate` inputs: data in memory, `tf.data` datasets and streams.
 
-Other data, such as a `PretrainingCorpus`, has a method `training_data(plan, maker)` that returns
-its own `Source`.
+Other data, such as a `PretrainingCorpus`, has a method `training_data(plan, maker)` to return its
+own `Source`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from encoder_zoo.tasks.training.token_cache import TokenFiles, settings_of
 
 
 class Examples(Source):
-    """Examples in memory: encoded texts in batches of similar length, or preprocessed inputs.
+    """Examples in memory: encoded texts in batches with similar length, or preprocessed inputs.
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
-        examples: Dict of encoded examples, or of preprocessed inputs with their labels.
+        examples: Dict with encoded examples, or with preprocessed inputs and their labels.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker, examples: dict):
@@ -106,7 +106,7 @@ class DatasetBatches(Source):
     Args:
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
-        dataset: Dataset of `x`, `(x, y)` or `(x, y, sample_weight)`.
+        dataset: Dataset with `x`, `(x, y)` or `(x, y, sample_weight)`.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker, dataset: tf.data.Dataset):
@@ -131,7 +131,7 @@ class DatasetBatches(Source):
     def count_examples(self) -> int:
         """Return the number of examples in a pass or in `steps_per_epoch` batches.
 
-        Batches of unknown sizes have to be read, but not more batches than `fit` reads.
+        Batches with unknown sizes have to be read, but not more batches than will be used in `fit`.
         """
         steps, batched = self.plan.steps_per_epoch, self._batched
         if steps and self._is_single:
@@ -158,7 +158,7 @@ class DatasetBatches(Source):
         return self._preprocessed(self._batched, NOT_RANDOM)
 
     def _preprocessed(self, batched, seed: int, start: int = 0) -> tf.data.Dataset:
-        """Preprocess batches of raw inputs from index `start` on."""
+        """Preprocess batches of raw inputs, starting from index `start`."""
         if self._is_prepared:
             return batched.skip(start) if start else batched
         preprocessor, collate = self.maker.preprocessor, self.maker.collate()
@@ -176,7 +176,7 @@ class DatasetBatches(Source):
         return prepared.prefetch(tf.data.AUTOTUNE)
 
     def _rows(self) -> int:
-        """Return the batch size. If the dataset contains batches, return the size of the first."""
+        """Return the batch size. For a dataset of batches, return the first batch size."""
         if self._is_single:
             return self.plan.batch_size
         first = next(iter(self._batched.map(lambda *data: keras.tree.flatten(inputs_of(data))[0])))
@@ -188,7 +188,7 @@ class DatasetBatches(Source):
 
 
 class StreamBatches(Source):
-    """Stream of raw inputs or preprocessed batches that is encoded while it is read.
+    """Stream of raw inputs or preprocessed batches, to be encoded while it is read.
 
     Single rows are shuffled in a buffer of 50 batches and grouped by length. Batches are used
     unchanged.
@@ -196,7 +196,7 @@ class StreamBatches(Source):
     Args:
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
-        stream: Stream of `x`, `(x, y)` or `(x, y, sample_weight)`.
+        stream: Stream with `x`, `(x, y)` or `(x, y, sample_weight)`.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker, stream: Stream):
@@ -270,12 +270,12 @@ class StreamBatches(Source):
 
     @property
     def _rows(self) -> int:
-        """Return the number of single rows that `fit` reads at a time."""
+        """Return the number of single rows to read at a time in `fit`."""
         size = self.plan.batch_size
         return megabatch_size(size) if self._shuffles else size
 
     def _files(self, rows: int) -> TokenFiles | None:
-        """Return the files of the cache for chunks of this number of rows, or None."""
+        """Return the cache files for chunks with this number of rows, or None."""
         stream = self._stream
         if stream.cache is None:
             return None
@@ -287,7 +287,7 @@ class StreamBatches(Source):
         return settings_of(self.maker, self._stream.checksum)
 
     def _chunks(self, rows: int) -> Iterator[tuple[int, Callable[[], object]]]:
-        """Yield a row count and a function that encodes the examples, for every chunk in a pass.
+        """Yield a row count and a function to encode the examples, for every chunk in a pass.
 
         A chunk is a batch or the given number of single rows.
         """
@@ -304,10 +304,11 @@ class StreamBatches(Source):
         yield from self._kept_chunks(files, chunks)
 
     def _kept_chunks(self, files: TokenFiles, chunks: Iterator) -> Iterator:
-        """Yield chunks whose examples are stored in files.
+        """Yield chunks with examples that are stored in files.
 
-        One chunk is read ahead to recognize the last chunk, because the files are complete as soon
-        as its examples are stored. An error of the source is raised after the previous chunk.
+        One chunk is read ahead to recognize the last chunk, because the files will be complete as
+        soon as its examples are stored. Errors from the source will be raised after the previous
+        chunk.
         """
         sizes, chunk, error = [], next(chunks, None), None
         while chunk is not None:
@@ -341,7 +342,7 @@ class StreamBatches(Source):
             return self.maker.encode(x, y, weight)
 
     def _cut(self, examples: Callable, make: Callable, seed, number: int, shuffles: bool):
-        """Yield the batches in a chunk. `number` is the index of the first batch."""
+        """Yield the batches in a chunk. `number` is the index to start from."""
         try:
             examples = examples()
         except ValueError as error:
@@ -372,7 +373,7 @@ class StreamBatches(Source):
         return lambda examples, seed: filled_batch(collate, examples, seed, rows, multiple)
 
     def _for_keras(self, batches: InOrder, total: int):
-        """Return batches in the format that the trainer of the Keras backend expects."""
+        """Return batches in the format expected by the trainer for the Keras backend."""
         if keras.config.backend() != "tensorflow":
             return ArrayBatches(batches, range(total))
         dataset = self._as_dataset([batches(0)], lambda: map(batches, range(total)))
@@ -381,16 +382,16 @@ class StreamBatches(Source):
     def _as_dataset(
         self, batches: Iterable, again: Callable[[], Iterator] | None = None
     ) -> tf.data.Dataset:
-        """Convert batches of any sizes to a dataset that stores errors of the stream.
+        """Convert batches with any sizes to a dataset, and store errors from the stream.
 
         Args:
-            batches: Iterable of batches. The first batch determines the structure.
-            again: Function that returns a new iterator over the batches. If None, the dataset can
+            batches: Iterable of batches. The structure is taken from the first batch.
+            again: Function to return a new iterator over the batches. With None, the dataset can
                 only be read once. Defaults to None.
         """
         batches = iter(batches)
         first = next(batches)
-        # The adapter of Keras would fix all sizes that are equal in the first two batches.
+        # The Keras adapter would fix all sizes that are equal in the first two batches.
         spec = keras.tree.map_structure(
             lambda part: tf.TensorSpec([None] * np.ndim(part), part.dtype), first
         )
@@ -409,10 +410,10 @@ class StreamBatches(Source):
 
 
 class InOrder:
-    """Batches of a stream by index. The indices must be requested in order.
+    """Stream batches by index. The indices must be requested in order.
 
     Args:
-        begin: Function of an index that returns an iterator over the batches from this index on.
+        begin: Function to return an iterator over the batches, starting from a given index.
         total: Integer. Number of batches.
 
     Raises:
@@ -442,13 +443,13 @@ class InOrder:
 
 
 def as_source(x, y=None, sample_weight=None, *, plan: Plan, maker: BatchMaker) -> Source:
-    """Check the inputs of `fit` or `evaluate` and convert them to a `Source`.
+    """Check the inputs for `fit` or `evaluate` and convert them to a `Source`.
 
     Args:
         x: Raw inputs, dataset, `Stream`, preprocessed inputs, or object with a method
             `training_data`.
-        y: Labels, or None if `x` contains them. Defaults to None.
-        sample_weight: Example weights, or None. Defaults to None.
+        y: Optional labels, for an `x` that does not contain labels. Defaults to None.
+        sample_weight: Optional example weights. Defaults to None.
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
     """
@@ -474,8 +475,8 @@ def checked(task, x):
     """Check preprocessed inputs, and return inputs of any kind.
 
     Raises:
-        ValueError: If preprocessed inputs are invalid, or if a task without a preprocessor receives
-            raw inputs.
+        ValueError: If preprocessed inputs are invalid, or if raw inputs are passed to a task
+            without a preprocessor.
     """
     if is_prepared(x):
         return checked_arrays(task, x)
@@ -487,7 +488,7 @@ def checked(task, x):
 
 
 def read(task, x, y) -> tuple:
-    """Return the inputs and labels of `fit` or `evaluate` after the checks of the task."""
+    """Return the inputs and labels for `fit` or `evaluate`, after they are checked by the task."""
     maker = task.batch_maker
     x, y = as_stream(materialize(x), maker), materialize(y)
     check_inputs(task, x, y)
@@ -499,7 +500,7 @@ def read(task, x, y) -> tuple:
 
 
 def check_labels(task, x, y) -> None:
-    """Raise a ValueError if labels are missing that the preprocessor of the task requires."""
+    """Raise a ValueError if labels are missing that are required by the task's preprocessor."""
     values = task.record.preprocessor_class.label_values
     if values is None or (isinstance(values, Labels) and values.are_in(x)):
         return
@@ -512,12 +513,12 @@ def check_labels(task, x, y) -> None:
 
 
 def validation_of(task, data, y) -> tuple | None:
-    """Return the `validation_data` of `fit` as a tuple `(x, y, sample_weight)`, or None.
+    """Return the `validation_data` for `fit` as a tuple `(x, y, sample_weight)`, or None.
 
     Args:
         task: `TextModel`.
-        data: Tuple or list `(x, y)` or `(x, y, sample_weight)`, dataset, or None.
-        y: Labels of `fit`. If this is None, a list is interpreted as texts.
+        data: Optional dataset, or tuple or list `(x, y)` or `(x, y, sample_weight)`.
+        y: Labels from `fit`. With None, a list will be interpreted as texts.
 
     Raises:
         ValueError: If labels are missing, or if the data can only be read once.
@@ -540,7 +541,7 @@ def validation_of(task, data, y) -> tuple | None:
 
 
 def check_preprocessor(task, x) -> None:
-    """Raise a ValueError if a task without a preprocessor receives raw inputs."""
+    """Raise a ValueError if raw inputs are passed to a task without a preprocessor."""
     if task.preprocessor is not None or is_prepared(x):
         return
     if is_dataset(x) and is_prepared(inputs_of(x.element_spec)):
@@ -554,7 +555,7 @@ def check_preprocessor(task, x) -> None:
 
 
 def check_inputs(task, x, y) -> None:
-    """Raise a ValueError if x is a path or a dict of splits, or if y is a name."""
+    """Raise a ValueError if x is a path or a dict with splits, or if y is a name."""
     if isinstance(x, str | bytes | os.PathLike):
         raise ValueError(
             f"x is {str(x)!r:.60}. Expected texts, not the name of a file or a single text. "
@@ -596,12 +597,12 @@ def check_not_empty(x) -> None:
 
 
 def split(examples: dict, share: float) -> tuple[dict, dict]:
-    """Split examples into the first ones and a fraction at the end.
+    """Split off a fraction of the examples from the end.
 
     Raises:
         ValueError: If the fraction is invalid, see `first_count`.
     """
-    if "text_index" in examples:  # sorted. A text can have several examples
+    if "text_index" in examples:  # sorted. There can be several examples per text
         count = int(array_ops.reduce_max(examples["text_index"])) + 1
         first = int(np.searchsorted(examples["text_index"], first_count(count, share)))
     else:
@@ -611,7 +612,7 @@ def split(examples: dict, share: float) -> tuple[dict, dict]:
 
 
 def first_count(count: int, share: float) -> int:
-    """Return the number of training examples without a fraction at the end.
+    """Return the number of examples to train on, without a fraction at the end.
 
     Raises:
         ValueError: If the fraction is not between 0 and 1, or if no example is left to train on.
@@ -633,7 +634,7 @@ def first_count(count: int, share: float) -> int:
 
 
 def checksum_of_examples(examples: dict) -> dict:
-    """Return the number of encoded examples and a checksum of all examples."""
+    """Return the number of encoded examples and a checksum for all examples."""
     digest = hashlib.sha256()
     for name in sorted(examples):
         for part in _arrays(examples[name]):
@@ -643,7 +644,7 @@ def checksum_of_examples(examples: dict) -> dict:
 
 
 def _arrays(values) -> list[np.ndarray]:
-    """Return the arrays of a tensor, a ragged tensor or a dict of tensors."""
+    """Return the arrays in a tensor, a ragged tensor or a dict of tensors."""
     if isinstance(values, Mapping):
         return [array for name in sorted(values) for array in _arrays(values[name])]
     if hasattr(values, "row_splits"):

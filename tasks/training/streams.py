@@ -1,6 +1,6 @@
-"""Streams: data that is read sequentially, without TensorFlow datasets.
+"""Streams: data to be read sequentially, without TensorFlow datasets.
 
-Supported sources are `keras.utils.PyDataset`, PyTorch's `DataLoader`, Grain, `IterableDataset` of
+Supported sources are `keras.utils.PyDataset`, PyTorch's `DataLoader`, Grain, `IterableDataset` from
 the library `datasets`, and generators. They yield batches or single rows, and can be larger than
 memory.
 """
@@ -36,17 +36,17 @@ LABELS, WEIGHTS = ("labels", "label"), "sample_weight"  # columns from a stream 
 
 
 class Stream:
-    """Stream of raw inputs with the `element_spec` of a dataset.
+    """Stream of raw inputs with an `element_spec`, like a dataset.
 
     Args:
         source: Stream, see `is_stream`.
-        maker: The task's `BatchMaker` that reads the stream.
+        maker: The task's `BatchMaker`, used to read the stream.
 
     Attributes:
         first: First element, as a tuple `(x, y, sample_weight)`.
-        cache: Folder of a `TokenCache`, or None.
-        element_spec: First batch or row, as `x`, `(x, y)` or `(x, y, sample_weight)`. All other
-            elements have the same structure.
+        cache: Optional `TokenCache` folder.
+        element_spec: First batch or row, as `x`, `(x, y)` or `(x, y, sample_weight)`. All elements
+            must have the same structure.
 
     Raises:
         ValueError: If the stream is empty.
@@ -83,17 +83,17 @@ class Stream:
 
     @functools.cached_property
     def checksum(self) -> str:
-        """Return the SHA-256 of the first element, which changes if the order is random."""
+        """Return the SHA-256 for the first element, which changes when the order is random."""
         first = [np.asarray(part).tolist() for part in keras.tree.flatten(self.first)]
         plain = [part for part in first if isinstance(part, str | bytes | int | float | list)]
         return hashlib.sha256(repr(plain).encode()).hexdigest()
 
     def separated(self, batch: tuple) -> tuple:
-        """Return a batch `(x, y, sample_weight)` whose labels are separated from the inputs.
+        """Return a batch `(x, y, sample_weight)` with labels that are separated from the inputs.
 
         Raises:
-            ValueError: If the batch is empty, or if it has labels or weights and the first batch
-                does not, or the reverse.
+            ValueError: If the batch is empty, or if only this batch or only the first batch has
+                labels or weights.
         """
         x, y, weight = batch
         if not rows_of(x):
@@ -112,8 +112,8 @@ class Stream:
         """Yield `(x, y, sample_weight)` for each element in a pass.
 
         Raises:
-            ValueError: If an element has no inputs, or if its inputs have another structure than
-                the inputs in the first element.
+            ValueError: If an element has no inputs, or if its inputs do not have the same structure
+                as the first inputs.
         """
         for number, element in enumerate(self._parts()):
             form = _form(element[0])
@@ -143,7 +143,7 @@ class Stream:
         return self._elements if self.is_read_once else self._read()
 
     def end_pass(self) -> None:
-        """Tell a `PyDataset` that an epoch has ended, so that it can change its order."""
+        """Tell a `PyDataset` that an epoch has ended, to allow it to change its order."""
         if isinstance(self.source, keras.utils.PyDataset):
             self.source.on_epoch_end()
 
@@ -157,7 +157,7 @@ class Stream:
             yield _together(chunk)
 
     def count(self, batch_size: int) -> int:
-        """Return the number of batches in a pass. The source may have to be read once."""
+        """Return the number of batches per pass. It may be necessary to read the source once."""
         if self.is_read_once:
             raise ValueError(
                 f"x is {self}, which can only be read once. Pass steps_per_epoch=..., or a source "
@@ -183,7 +183,7 @@ class Stream:
 
 
 def is_stream(x: object) -> bool:
-    """Return whether an input is a stream that is read sequentially.
+    """Return whether an input is a stream to be read sequentially.
 
     Example:
         >>> is_stream(iter(["a", "b"])), is_stream(["a", "b"])
@@ -196,7 +196,7 @@ def is_stream(x: object) -> bool:
 
 
 def as_stream(x, maker: BatchMaker):
-    """Convert a source to a `Stream`. Other objects are returned unchanged."""
+    """Convert a source to a `Stream`. Any other object is returned unchanged."""
     return Stream(x, maker) if is_stream(x) else x
 
 
@@ -207,7 +207,7 @@ def check_no_stream(x) -> None:
 
 
 def _batches_of(source: keras.utils.PyDataset) -> Iterator:
-    """Yield the batches in a pass in order, with the dataset workers if it uses workers."""
+    """Yield the batches in a pass in order, with the dataset workers when there are any."""
     numbers = itertools.count() if source.num_batches is None else range(source.num_batches)
     if source.workers <= 1:
         yield from map(source.__getitem__, numbers)
@@ -225,7 +225,7 @@ def _batches_of(source: keras.utils.PyDataset) -> Iterator:
 
 @contextlib.contextmanager
 def ending_quietly(x: object) -> Iterator[None]:
-    """Return a context that suppresses the warning of Keras that a generator has ended."""
+    """Return a context to suppress the Keras warning about a generator that has ended."""
     with warnings.catch_warnings():
         if isinstance(x, Iterator):
             warnings.filterwarnings("ignore", "Your input ran out of data")
@@ -234,7 +234,7 @@ def ending_quietly(x: object) -> Iterator[None]:
 
 def _parts(element, labels_tokens: bool) -> tuple:
     """Return an element as `(x, y, sample_weight)`."""
-    if table_columns(element) is not None:  # such as a chunk of a CSV file from pandas
+    if table_columns(element) is not None:  # e.g. a CSV chunk from pandas
         element = plain(element)
     if isinstance(element, Mapping) and not is_prepared(element):
         x = dict(element)
@@ -242,7 +242,7 @@ def _parts(element, labels_tokens: bool) -> tuple:
         weight = x.pop(WEIGHTS, None)
         element = x, y, weight
     elif isinstance(element, list) and element and isinstance(element[0], str | bytes):
-        element = (element,)  # texts. Other lists contain x and y, as PyTorch collates them
+        element = (element,)  # texts. Otherwise a list contains x and y, as in PyTorch
     parts = keras.utils.unpack_x_y_sample_weight(element)
     x, y, weight = keras.tree.map_structure(_in_memory, parts)
     is_strings = isinstance(x, tuple) and isinstance(x[0], str | bytes)
@@ -252,7 +252,7 @@ def _parts(element, labels_tokens: bool) -> tuple:
 
 
 def _form(x) -> str:
-    """Return a description of the structure of inputs, which is equal within a stream."""
+    """Describe the structure of inputs. This description is the same within a stream."""
     if isinstance(x, Mapping):
         return "the columns " + ", ".join(sorted(map(str, x)))
     if isinstance(x, tuple):
@@ -263,7 +263,7 @@ def _form(x) -> str:
 
 
 def _as_tuples(row, labels_tokens: bool):
-    """Restore the tuples in a row that PyTorch's default conversion turned into lists."""
+    """Restore the tuples in a row that PyTorch turned into lists by default."""
     if not isinstance(row, list):
         return row
     x, *labels = row
@@ -271,7 +271,7 @@ def _as_tuples(row, labels_tokens: bool):
 
 
 def _collated_parts(element, labels_tokens: bool) -> tuple:
-    """Return the parts in an element that PyTorch's default collation combined by columns."""
+    """Return the parts in an element that PyTorch combined by columns by default."""
     x, y, weight = _parts(element, labels_tokens)
     if labels_tokens and isinstance(x, list) and not isinstance(x[0], str | bytes):
         raise ValueError(
@@ -281,7 +281,8 @@ def _collated_parts(element, labels_tokens: bool) -> tuple:
     if isinstance(x, tuple) and isinstance(x[0], str | bytes):
         x = list(x)  # rows were `(text,)`
     if isinstance(x, list) and not isinstance(x[0], str | bytes):
-        # The list contains tuples of texts: the first text in all rows, the second text, and so on.
+        # The list contains tuples of texts: the first text for all rows, the second text, and so
+        # on.
         x = tuple(
             list(column) if isinstance(column, tuple) else [*map(list, zip(*column, strict=True))]
             for column in x
@@ -298,7 +299,7 @@ def _in_memory(values):
 
 
 def _is_single(x, y, labels_tokens: bool) -> bool:
-    """Return whether an element is a single row, with a string or with words and their tags."""
+    """Return whether an element is a single row, with a string or with words and word tags."""
     is_texts = isinstance(x, tuple) and all(isinstance(part, str | bytes) for part in x)
     if is_texts and _is_sized(y) and len(x) == len(y):
         return False  # PyTorch's batches of texts are tuples

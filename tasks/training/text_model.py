@@ -1,4 +1,4 @@
-"""`compile`, `fit`, `evaluate` and `predict` of the tasks, on raw inputs."""
+"""`compile`, `fit`, `evaluate` and `predict` for the tasks, on raw inputs."""
 
 from __future__ import annotations
 
@@ -94,20 +94,19 @@ from encoder_zoo.tasks.training.streams import ending_quietly
 @saves_layer_states
 @opens_training
 class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
-    """A `keras.Model` that trains, evaluates and predicts on raw inputs.
+    """A `keras.Model` to train, evaluate and predict on raw inputs.
 
-    Graphs are reused as long as they are valid. `fit`, `evaluate` and `predict` do not trace the
-    model again for other data, epochs or learning rates.
+    Graphs are reused as long as they are valid. The model will not be traced again when `fit`,
+    `evaluate` and `predict` are called with different data, epochs or learning rates.
 
     Attributes:
-        record: TaskRecord with the task properties that other code needs.
-        distribution: Distribution. `tf.distribute` strategy that the model was built under, if any.
+        record: TaskRecord with the task properties needed by other modules.
+        distribution: Distribution. The `tf.distribute` strategy used to build the model, if any.
         graphs: GraphCache with the traced graphs.
-        recipe: Recipe with the arguments of `compile`.
-        objective: Objective with the loss, the metrics and the interpretation for the outputs.
-        compile_settings: Names of additional arguments of `compile` that the task stores as
-            attributes.
-        form: Format of the training data, for tasks that support several formats.
+        recipe: Recipe with the arguments for `compile`.
+        objective: Objective with the loss, the metrics and how to interpret the outputs.
+        compile_settings: Names for additional `compile` arguments to be stored as task attributes.
+        form: Training data format, for tasks with support for several formats.
     """
 
     record: TaskRecord
@@ -116,16 +115,16 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     form: str | None = None
     _counted = types.SimpleNamespace(steps=None, done=0)
     compiled_with = CompiledMetrics()
-    _held_out: object = None  # validation data of the running `fit`
+    _held_out: object = None  # validation data for the running `fit`
     _evaluation: tuple[Mapping[str, float], int] | None = None  # results, weight checksum
 
     @property
     def default_learning_rate(self) -> float:
-        """Default peak learning rate, if neither `compile` nor the preset sets another one."""
+        """Default peak learning rate, unless it is set in `compile` or by the preset."""
         return self.record.learning_rate or self.backbone.family.learning_rate
 
     def _reset_training_state(self) -> None:
-        """Initialize the training state of a task that is not compiled."""
+        """Initialize the training state for a task that is not compiled."""
         self.distribution = Distribution(current_strategy())
         self.graphs = GraphCache()
         self._layers_version = 0
@@ -164,7 +163,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @property
     def has_one_graph(self) -> bool:
-        """Whether one graph is used for batches with any shape, instead of a program per shape."""
+        """Whether to use one graph for batches with any shape, instead of a program per shape."""
         if keras.config.backend() != "tensorflow" or self.distribution.strategy:
             return False
         several = self.compiled and (self.run_eagerly or self.steps_per_execution > 1)
@@ -185,8 +184,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def _before_training(self, x, y, data: Source) -> bool:
         """Update the inference settings, and reset the calibration and the thresholds.
 
-        `fit` calls this method after it has checked the data, so that invalid data does not change
-        the task's predictions.
+        `fit` calls this method after the data was checked, so that invalid data will not change the
+        predictions.
 
         Returns:
             Whether the examples must be encoded again because a setting has changed.
@@ -197,7 +196,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         """Raise a ValueError if the task is not ready to evaluate or to predict these inputs."""
 
     def learning_rate_shares(self) -> dict[int, float]:
-        """Return a dict of weight ids to multipliers for the learning rate."""
+        """Return a dict from weight ids to multipliers for the learning rate."""
         return {}
 
     def _warn_new_head(self) -> None:
@@ -225,52 +224,53 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     ) -> None:
         """Configure the training, with the usual fine-tuning recipe by default.
 
-        This method extends `keras.Model.compile`. A second call only changes the arguments that are
-        passed. Arguments that are None keep their previous values.
+        This method extends `keras.Model.compile`. It can be called again to change single
+        arguments. Arguments set to None keep their previous values.
 
         Args:
             optimizer: String or Keras optimizer. "auto" is AdamW without weight decay on biases and
-                LayerNorm, with gradients clipped to norm 1. Its learning rate increases linearly
-                for the first tenth of the steps and then decreases linearly to 0. Every `fit`
+                LayerNorm, with gradients clipped to norm 1. The learning rate is increased linearly
+                for the first tenth of all steps and then decreased linearly to 0. Every `fit`
                 restarts this schedule for its number of steps. Defaults to "auto".
-            loss: String, function or Keras loss. "auto" is the task loss. Keras losses receive
-                labels and outputs in the form that they expect, such as one-hot labels and
-                probabilities. Hinge losses and losses with `from_logits=True` receive logits.
-                Losses that do not fit the task raise an error. Custom functions and losses receive
-                labels and outputs unchanged and return a value for each example or token. The loss
-                is averaged over the examples or labelled tokens in the whole batch, also on several
-                replicas. Defaults to "auto".
-            metrics: List of metrics that replace the task metrics. In addition to the names of
-                Keras, the following names are supported. For classes: "f1", "precision" and
-                "recall", also with the suffixes "_macro", "_macro_all", "_micro" and "_weighted",
-                "auc", "average_precision" and "matthews". For regression: "pearson" and "spearman".
-                For tokens: "perplexity". For answers: "exact_match" and "f1". Keras metrics receive
+            loss: String, function or Keras loss. Use "auto" for the default task loss. Keras losses
+                receive labels and outputs in the expected form, such as one-hot labels and
+                probabilities. Hinge losses and losses with `from_logits=True` receive logits. An
+                error is raised for losses that do not fit the task. Custom functions and losses
+                receive labels and outputs unchanged and should return a value for each example or
+                token. The loss is averaged over the examples or labelled tokens in the whole batch,
+                also when training on several replicas. Defaults to "auto".
+            metrics: List of metrics to use instead of the task metrics. In addition to Keras names,
+                the following names are supported. For classes: "f1", "precision" and "recall", also
+                with the suffixes "_macro", "_macro_all", "_micro" and "_weighted", "auc",
+                "average_precision" and "matthews". For regression: "pearson" and "spearman". For
+                tokens: "perplexity". For answers: "exact_match" and "f1". Keras metrics receive
                 probabilities. With two classes, metrics such as Precision, Recall and AUC treat the
-                second class as positive. Other functions receive the outputs. Sample weights are
-                not used, except in tasks whose sample weights mask tokens.
-            weighted_metrics: List of metrics that use sample weights. "auto" are the task metrics
-                if `metrics` is not passed. Defaults to "auto".
-            jit_compile: Boolean or "auto". With "auto", TensorFlow uses XLA on a GPU or TPU if a
-                `sequence_length` is set, and other backends behave as in Keras. Defaults to "auto".
-            learning_rate: Positive float. Peak learning rate of the "auto" optimizer. Defaults to
+                second class as positive. Custom functions receive the outputs. Sample weights are
+                not used, except in tasks with sample weights to mask tokens.
+            weighted_metrics: List of metrics to compute with sample weights. Use "auto" for the
+                task metrics, unless `metrics` is passed. Defaults to "auto".
+            jit_compile: Boolean or "auto". With "auto", TensorFlow uses XLA on a GPU or TPU when a
+                `sequence_length` is set. On other backends, this argument works as in Keras.
+                Defaults to "auto".
+            learning_rate: Positive float. Peak learning rate for the "auto" optimizer. Defaults to
                 the preset value or else the family value.
-            gradient_accumulation_steps: Positive integer. Number of batches per step of the "auto"
+            gradient_accumulation_steps: Positive integer. Number of batches per step for the "auto"
                 optimizer. The gradient for a step equals the gradient for one large batch, also
                 with sample weights or labelled tokens. Remaining batches at the end of `fit` form
                 the last step. Losses that compare the texts in a batch only use the texts in each
-                small batch. If a loss is the sum of several means, as in `Pretraining`,
-                `ReplacedTokenDetection` and `Distillation`, batches are weighted by their numbers
-                of masked tokens or labels.
-            weight_decay: Non-negative float. Weight decay of the "auto" optimizer. Defaults to the
+                small batch. When a loss is the sum of several means, as in `Pretraining`,
+                `ReplacedTokenDetection` and `Distillation`, batches are weighted by the number of
+                masked tokens or labels.
+            weight_decay: Non-negative float. Weight decay for the "auto" optimizer. Defaults to the
                 family value, usually 0.01.
-            warmup: Float between 0 and 1. Fraction of all steps in which the learning rate
-                increases. Defaults to 0.1, or 0.01 for `Pretraining`.
-            layer_decay: Float between 0 and 1. Ratio between the learning rates of a layer and of
+            warmup: Float between 0 and 1. Fraction of all steps to increase the learning rate in.
+                Defaults to 0.1, or 0.01 for `Pretraining`.
+            layer_decay: Float between 0 and 1. Ratio between the learning rate for a layer and for
                 the layer above it, as in ULMFiT and ELECTRA. Defaults to the family value, usually
                 1.
             frozen_layers: Non-negative integer. Number of blocks to freeze, counted from the
-                embeddings, which are frozen as well. 0 unfreezes these layers. Layers that were
-                frozen in another way stay frozen.
+                embeddings. The embeddings will be frozen as well. Pass 0 to unfreeze these layers.
+                Layers that were frozen in another way stay frozen.
             loss_weights: Float. Loss weight, as in Keras.
             run_eagerly: Boolean, as in Keras.
             steps_per_execution: Positive integer, as in Keras.
@@ -278,9 +278,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
         Raises:
             TypeError: If an argument is unknown.
-            ValueError: If the loss or a metric does not fit this task, if a setting of the "auto"
-                optimizer is passed together with another optimizer, or if XLA cannot compile the
-                model.
+            ValueError: If the loss or a metric does not fit this task, if a setting for the "auto"
+                optimizer is passed together with another optimizer, or if the model cannot be
+                compiled by XLA.
         """
         arguments = {
             "optimizer": optimizer,
@@ -313,7 +313,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             recipe.warn_default_rate(self.optimizer, self.default_learning_rate)
 
     def _compile(self, recipe: Recipe) -> None:
-        """Compile with a recipe and store it."""
+        """Compile with a recipe, and store the recipe."""
         given, optimizer = recipe.arguments, recipe.arguments["optimizer"]
         if recipe.makes_optimizer:
             optimizer = recipe.make_optimizer(self.backbone, self._settings_of_optimizer())
@@ -336,7 +336,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def _settings_of_optimizer(self) -> TaskSettings:
         family = self.backbone.family
         decay = family.weight_decay, family.layer_decay
-        if self.record.pretrains:  # the defaults of families are for fine-tuning
+        if self.record.pretrains:  # family defaults are for fine-tuning
             decay = WEIGHT_DECAY, 1.0
         return TaskSettings(
             self.learning_rate,
@@ -348,7 +348,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         )
 
     def _traced_state(self) -> tuple:
-        """Return the state that training graphs depend on, except the arguments of `compile`."""
+        """Return the state that training graphs depend on, except for `compile` arguments."""
         trained = tuple(id(variable) for variable in self.trainable_variables)
         of_backbone = self.backbone._checkpoints_gradients, self.backbone.layers_version
         rates = tuple(self.learning_rate_shares().values())
@@ -373,12 +373,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 if not self._is_as_traced():
                     self._compile(self.recipe)
                 restart_optimizer(self.optimizer, self.learning_rate, total_batches)
-            # TensorFlow would trace a second time if variables were created in the first trace.
+            # TensorFlow would have to trace again if variables were created in the first trace.
             if not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)
 
     def _check_trains(self, total_batches: int, callbacks: list) -> None:
-        """Raise a ValueError if `fit` would not change any weight."""
+        """Raise a ValueError if no weight would be changed by `fit`."""
         if not total_batches:
             return
         if not self.trainable_variables:
@@ -389,7 +389,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self.recipe.check_trains(self.optimizer, total_batches, callbacks)
 
     def get_compile_config(self) -> dict | None:
-        """Return the arguments of `compile`."""
+        """Return the arguments to pass to `compile`."""
         config = super().get_compile_config()
         if not config:  # the model is not compiled
             return config
@@ -397,7 +397,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return {**config, **self._own_settings()}
 
     def compile_from_config(self, config: dict) -> None:
-        """Compile with the arguments that `get_compile_config` returned."""
+        """Compile with the arguments from `get_compile_config`."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
@@ -425,55 +425,56 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         """Train the model on raw inputs.
 
         This method extends `keras.Model.fit`. Texts in memory are tokenized once. Batches contain
-        examples of similar length and are padded to the longest example. On JAX, short texts of
-        classifiers and rerankers are packed instead. The order of batches is reproducible with
-        `keras.utils.set_random_seed`. If a dataset contains single examples, they are shuffled and
-        sorted by length within 50 batches. If a dataset contains batches, they are used unchanged.
+        examples of similar length and are padded to the longest example. On JAX, short texts are
+        packed instead for classifiers and rerankers. The order of batches is reproducible with
+        `keras.utils.set_random_seed`. When a dataset contains single examples, they are shuffled
+        and sorted by length within 50 batches. When a dataset contains batches, they are used
+        unchanged.
 
         Args:
-            x: Training inputs. Supported are:
+            x: Training inputs. The following inputs are supported:
 
                 - Texts in a list, array, tensor, or column of pandas, polars, Arrow or datasets.
                 - Pairs of texts, as a tuple of two columns, a list of pairs or a table.
                 - A `tf.data.Dataset` of `x`, `(x, y)` or `(x, y, sample_weight)`, batched or not.
                   Pairs of texts without labels have the form `((first, second),)`.
                 - A `keras.utils.PyDataset`, a PyTorch `DataLoader`, a Grain dataset, an
-                  `IterableDataset` of `datasets`, or a generator with `steps_per_epoch`.
+                  `IterableDataset` from `datasets`, or a generator with `steps_per_epoch`.
                 - Preprocessed inputs `{"token_ids", ...}`.
                 - A `PretrainingCorpus` for pretraining.
-            y: Labels, or None if `x` contains them. Defaults to None.
+            y: Optional labels, for an `x` that does not contain labels. Defaults to None.
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
-            epochs: Non-negative integer. Number of epochs. Defaults to 1.
+            epochs: Non-negative integer. Number of epochs to train for. Defaults to 1.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
-            callbacks: List of Keras callbacks. With `encoder_zoo.BackupAndRestore`, an interrupted
-                run can be continued. A dataset must then return the same examples in the same
-                order. Defaults to None.
-            validation_split: Float between 0 and 1. Fraction of examples, taken from the end, that
-                is used for validation. Defaults to 0.0.
+            callbacks: List of Keras callbacks. To continue an interrupted run, use
+                `encoder_zoo.BackupAndRestore`. A dataset must then return the same examples in the
+                same order. Defaults to None.
+            validation_split: Float between 0 and 1. Fraction of examples at the end to be used for
+                validation. Defaults to 0.0.
             validation_data: Tuple `(x, y)` or `(x, y, sample_weight)`, or dataset. Defaults to
                 None.
             shuffle: Boolean. Whether to shuffle texts in memory and the single examples in a
                 dataset. Defaults to True.
             sample_weight: Array with one weight per example. Defaults to None.
-            class_weight: Dict of class names or indices to weights, for tasks with classes or tags.
-                Missing classes have weight 1. "balanced" gives rare classes larger weights. In
-                multi-label tasks, the weight for a label applies to examples with this label.
-                Defaults to None.
-            initial_epoch: Integer. Index of the first epoch. Defaults to 0.
-            steps_per_epoch: Positive integer. Number of batches per epoch. If None, an epoch is one
-                pass over the data. Defaults to None.
+            class_weight: Dict from class names or indices to weights, for tasks with classes or
+                tags. Missing classes have weight 1. With "balanced", rare classes get larger
+                weights. In multi-label tasks, the weight for a label applies to examples with this
+                label. Defaults to None.
+            initial_epoch: Integer. Epoch to start from. Defaults to 0.
+            steps_per_epoch: Positive integer. Number of batches per epoch. With None, an epoch is
+                one pass over the data. Defaults to None.
             validation_batch_size: Positive integer. Defaults to `batch_size`.
-            validation_steps: Positive integer. Number of validation batches. If None, all
-                validation data is used. Defaults to None.
+            validation_steps: Positive integer. Number of batches to use for validation. With None,
+                all validation data is used. Defaults to None.
             validation_freq: Integer or list of epochs, as in Keras. Defaults to 1.
 
         Returns:
             A `keras.callbacks.History`.
 
         Raises:
-            ValueError: If training would not change any weight because all weights are frozen, or
-                because the learning rate or all sample weights are 0.
-            RuntimeError: If another call of `fit` is training the model.
+            ValueError: If no weight would be changed by the training because all weights are
+                frozen, or because the learning rate or all sample weights are 0.
+            RuntimeError: If the model is already being trained by another call to `fit`.
             FloatingPointError: If the loss is not finite and `keras.callbacks.TerminateOnNaN` is
                 not among the callbacks.
         """
@@ -506,7 +507,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         if class_weight is not None:
             data = self.objective.weigh_classes(data, class_weight, self.loss)
         check_weights(sample_weight, data.class_weights)
-        options = {  # Keras ignores some of them, but tools that log the arguments need them
+        options = {  # partly ignored by Keras, but needed by tools for logging
             "batch_size": batch_size if sources.is_dataset(x) else size,
             "validation_split": validation_split,
             "validation_batch_size": held_out_size,
@@ -525,19 +526,19 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return x, y
 
     def _log_columns(self, x, y) -> None:
-        """Log the columns in a table that are used."""
+        """Log the columns used from a table."""
         columns = list(x) if isinstance(x, Mapping) else table_columns(x)
         if columns is not None and self.preprocessor is not None:
             names = self.preprocessor.text_columns
             log_columns(self.preprocessor.inputs.names_in(columns, names), y)
 
     def _fit(self, data: Source, held_out: Source | None, callbacks, verbose, options: dict):
-        """Call `fit` of Keras. Under a strategy, every replica receives its part of a batch."""
+        """Call Keras's `fit`. With a strategy, every replica receives its part of a batch."""
         data.check()
         drop_kernels_of_models_gone(self)
         self._restart_schedule(data.total_steps)
         self._check_trains(data.total_steps, keras.tree.flatten(callbacks or []))
-        if not data.plan.epochs:  # without epochs, the JAX and PyTorch trainers of Keras fail
+        if not data.plan.epochs:  # without epochs, the Keras trainers for JAX and PyTorch fail
             none = keras.callbacks.CallbackList(callbacks, add_history=True, model=self)
             none.on_train_begin()
             none.on_train_end()
@@ -597,7 +598,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         count = max(count, data.count_examples())
         dropped = [metric.reserve(count) for metric in kept]
         if any(dropped):
-            # These graphs use variables that were replaced.
+            # These graphs use variables that have been replaced.
             self.train_function = self.test_function = None
 
     @overload
@@ -643,14 +644,14 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             return_dict: Boolean. Whether to return a dict instead of a list. Defaults to False.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
             sample_weight: Array with one weight per example. Defaults to None.
-            steps: Positive integer. Number of batches to evaluate. If None, all data is used.
+            steps: Positive integer. Number of batches to evaluate. With None, all data is used.
                 Defaults to None.
             callbacks: List of Keras callbacks. Defaults to None.
-            **of_keras: Internal arguments that Keras passes for the validation in `fit`.
+            **of_keras: Internal arguments passed by Keras for the validation in `fit`.
 
         Returns:
-            List of the loss and the metrics, or a dict of their names to values. Without metrics,
-            only the loss as a float.
+            List with the loss and the metrics, or a dict from names to values. Without metrics,
+            only the loss is returned, as a float.
         """
         options = {
             "return_dict": return_dict,
@@ -659,7 +660,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             "callbacks": callbacks,
             **of_keras,
         }
-        if x is not None and x is self._held_out:  # `fit` of Keras passes preprocessed data
+        if x is not None and x is self._held_out:  # Keras passes preprocessed data in `fit`
             self._prepare_metrics()
             with self.distribution.running(), self._counting(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
@@ -680,17 +681,18 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             return self._run(self._evaluate, batches, **options)
 
     def _evaluate(self, *args, **kwargs):
-        """Call `evaluate` of Keras and store the results. Validations in `fit` are not stored."""
+        """Call Keras's `evaluate` and store the results, except for validations in `fit`."""
         results = super().evaluate(*args, **kwargs)
         self._remember(dict(_numbers(self.get_metrics_result())))
         return results
 
     @property
     def last_evaluation(self) -> Mapping[str, float]:
-        """Return the results of the last `evaluate`, or {} if the weights have changed since then.
+        """Return the results from the last `evaluate`, or {} when the weights have changed.
 
-        Weights can change in many ways: by `fit`, distillation or adapters, or because another task
-        trains the same backbone. The results are therefore stored with a weight checksum.
+        The weights can be changed in many ways, for example by `fit`, distillation or adapters, or
+        because another task trains the same backbone. For this reason, the results are stored with
+        a weight checksum.
         """
         if self._evaluation is None:
             return MappingProxyType({})
@@ -702,13 +704,13 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self._evaluation = MappingProxyType(dict(results)), _checksum(self.weights)
 
     def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
-        """Call `evaluate` or `predict` of Keras, under a strategy with the parts of batches."""
+        """Call Keras's `evaluate` or `predict`. With a strategy, batches are divided into parts."""
         x, steps = self.distribution.divided(x, steps)
         with self.distribution.running(), self._counting(steps):
             return function(x, *args, steps=steps, **kwargs)
 
     def _run_whole(self, function: Callable, x, *args, **kwargs):
-        """Call `predict` of Keras like `_run`, but let every JAX process compute whole batches."""
+        """Call Keras's `predict` like `_run`, but let every JAX process compute whole batches."""
         if shard_of_process()[1] == 1:
             return self._run(function, x, *args, **kwargs)
         with self.distribution.running(), whole_batches():
@@ -726,23 +728,23 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     ) -> Any:
         """Compute the model outputs for raw inputs, such as logits.
 
-        For probabilities or labels, use `predict_proba` of a classifier or a method such as
+        To get probabilities or labels, use a classifier's `predict_proba` or a method such as
         `classify` or `extract_entities`.
 
         Args:
-            x: Inputs, see `fit`. In a dataset without tags for `TokenClassifier`, a vector of
-                strings is a batch of texts. Pass the words for one sentence as a ragged tensor or
-                with shape (1, words).
+            x: Inputs, see `fit`. For a dataset without tags and a `TokenClassifier`, a vector of
+                strings is a batch of texts. To pass the words for one sentence, use a ragged tensor
+                or the shape (1, words).
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
-            steps: Positive integer. Number of batches to predict. If None, all data is used.
+            steps: Positive integer. Number of batches to predict. With None, all data is used.
                 Defaults to None.
             callbacks: List of Keras callbacks. Defaults to None.
 
         Returns:
-            NumPy arrays with one row per input: logits, regression values or embeddings. For texts,
-            `TokenClassifier` returns a list with an array of shape (tokens, C) for each text,
-            without special tokens and with the windows of long texts combined. `SpanQA` returns a
+            NumPy arrays with one row per input, e.g. logits, regression values or embeddings. For
+            texts, `TokenClassifier` returns a list with an array of shape (tokens, C) per text,
+            without special tokens and with the windows combined for long texts. `SpanQA` returns a
             list for each question, with an array of shape (2, tokens) for every window over the
             context, or of shape (1 + start_n_top * end_n_top, 4) with a beam search.
         """
@@ -772,7 +774,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return super().__call__(inputs, *args, **kwargs)
 
     def train_step(self, *args):
-        """Run a training step of Keras, with gradients limited to this model's graph.
+        """Run a Keras training step, with gradients limited to this model's graph.
 
         See `hold_gradients`.
         """
@@ -789,17 +791,17 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         training=True,
         batch_loss: BatchLoss | None = None,
     ):
-        """Compute the loss for the whole batch with `BatchLoss`, and add the losses of layers.
+        """Compute the loss for the whole batch with `BatchLoss`, and add the losses from layers.
 
-        Rows that pad the batch are ignored.
+        Rows used to pad the batch are ignored.
 
         Args:
             x: Inputs.
             y: Labels.
             y_pred: Outputs.
-            sample_weight: Sample weights or None.
+            sample_weight: Optional sample weights.
             training: Boolean, as in Keras.
-            batch_loss: `BatchLoss` of this step. Defaults to the loss of `compile`.
+            batch_loss: `BatchLoss` to use in this step. Defaults to the loss from `compile`.
         """
         penalties = self.penalties(y_pred)
         loss, size = (batch_loss or self.batch_loss)(y, y_pred, sample_weight, real_rows(x))
@@ -809,13 +811,13 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return loss * self.recipe.loss_weight + penalties
 
     def penalties(self, y_pred):
-        """Return the sum of the losses that layers add, such as regularization losses.
+        """Return the sum over the losses added by layers, such as regularization losses.
 
-        Call this method before the replicas synchronize, because calls of the layers in other
-        replicas replace these losses.
+        This method should be called before the replicas synchronize, because these losses are
+        replaced when the layers are called on other replicas.
 
         Args:
-            y_pred: Outputs of shape (B, ...).
+            y_pred: Outputs with shape (B, ...).
         """
         if not self.losses:
             return 0.0
@@ -823,9 +825,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return mean_over_replicas(penalty, ops.shape(keras.tree.flatten(y_pred)[0])[0])
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Update the metrics without the rows that pad the batch."""
+        """Update the metrics without the rows used to pad the batch."""
         for metric in self.compiled_with.given:
-            if hasattr(metric, "read_inputs"):  # such as `EntityF1`
+            if hasattr(metric, "read_inputs"):  # e.g. `EntityF1`
                 metric.read_inputs(x)
         y_pred = keras.tree.map_structure(_in_single_precision, y_pred)
         y, y_pred, sample_weight = self.objective.inputs_of_metrics(x, y, y_pred, sample_weight)
@@ -838,12 +840,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict:
-        """Return the metric results. In a replica, they refer to the whole batch."""
+        """Return the metric results. On a replica, they refer to the whole batch."""
         result = super().get_metrics_result
         return self.distribution.metrics_of_batch(self.metrics_variables, result)
 
     def step_function(self, step: Callable) -> Callable | None:
-        """Return a function of an iterator that runs a step, or None to use the one of Keras."""
+        """Return a function of an iterator to run a step, or None to use the Keras function."""
         if not self.has_one_graph:
             return None
         trains, lock = step == self.train_step, weights_lock(self)
@@ -851,15 +853,15 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @contextlib.contextmanager
     def _counting(self, steps: int | None, done: int = 0):
-        """Count the batches that Keras reads, so that no execution crosses the end of an epoch.
+        """Count the batches read by Keras, so that no execution crosses the end of an epoch.
 
-        Only TensorFlow combines several steps into one execution. On other backends, the loop of
-        Keras would read the batches ahead, so steps are executed one by one.
+        Only TensorFlow combines several steps into one execution. On other backends, Keras would
+        read the batches ahead, so steps are executed one by one.
 
         Args:
-            steps: Optional integer. Number of batches per epoch. None if the data ends with the
-                epoch.
-            done: Integer. Number of completed batches in the first epoch. Defaults to 0.
+            steps: Optional integer. Number of batches per epoch. None when the epoch ends with the
+                data.
+            done: Integer. Number of batches already completed in the first epoch. Defaults to 0.
         """
         outer, self._counted = self._counted, types.SimpleNamespace(steps=steps, done=done)
         executed = self.steps_per_execution
@@ -871,7 +873,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             self._counted, self.steps_per_execution = outer, executed
 
     def _next_execution(self) -> int:
-        """Return the number of batches in the next execution."""
+        """Return the number of batches for the next execution."""
         counted = self._counted
         if counted.steps is None:
             return self.steps_per_execution
@@ -892,12 +894,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         if not self.has_one_graph:
             super().make_predict_function(force)
         elif force or self.predict_function is None:
-            # The graphs read these variables and become invalid if variables are replaced.
+            # The graphs read these variables and become invalid when variables are replaced.
             self._traced_weights = tuple((id(weight), weight.dtype) for weight in self.variables)
             self.predict_function = lambda batches: self.outputs_of_batch(inputs_of(batches[0]))
 
     def outputs_of_batch(self, inputs):
-        """Compute the outputs for a batch of any size with one graph of `predict_step`."""
+        """Compute the outputs for a batch of any size with a single `predict_step` graph."""
         long, step = is_long(inputs), self.predict_step
         graph = self.batch_maker.cached(
             ("forward", self._traced_weights, long),
@@ -933,14 +935,14 @@ def unchanged(x, y) -> tuple:
 
 
 def _in_single_precision(outputs):
-    """Cast outputs in half precision, for example of a custom head, to float32 for metrics."""
+    """Cast outputs in half precision, e.g. from a custom head, to float32 for metrics."""
     outputs = ops.convert_to_tensor(outputs)
     is_half = keras.backend.standardize_dtype(outputs.dtype) in ("float16", "bfloat16")
     return ops.cast(outputs, "float32") if is_half else outputs
 
 
 def _numbers(results: Mapping) -> Iterator[tuple[str, float]]:
-    """Yield the names and values of metric results. Dicts of several values are flattened."""
+    """Yield the names and values for metric results. Dicts with several values are flattened."""
     for name, value in results.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)
@@ -957,7 +959,7 @@ def _checksum(weights: list[keras.Variable]) -> int:
 
 
 def _arrays(weight: keras.Variable) -> list[np.ndarray]:
-    """Return the values of a weight that are stored in this process."""
+    """Return the values stored in this process for a weight."""
     if getattr(weight.value, "is_fully_addressable", True):
         return [keras.ops.convert_to_numpy(weight)]
     return [np.asarray(shard.data) for shard in weight.value.addressable_shards]

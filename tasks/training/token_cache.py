@@ -1,4 +1,4 @@
-"""Store the encoded examples of a stream in a folder, so that its texts are only tokenized once."""
+"""Store a stream's encoded examples in a folder, so that its texts are only tokenized once."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.training.data import BatchMaker
 
 NAME, FORMAT = "tokens.json", 2
-LABELS = ("labels", "problem_type")  # attributes that determine how labels are encoded
-CHECKSUM = "checksum"  # name of the array with the checksum in each file
+LABELS = ("labels", "problem_type")  # attributes used to encode labels
+CHECKSUM = "checksum"  # array name for the checksum in each file
 
 
 class TokenCache:
-    """Stream whose texts are tokenized once. Later epochs read the tokens from a folder.
+    """Stream with texts to be tokenized once. Later epochs read the tokens from a folder.
 
         cache = ez.TokenCache(stream, "tokens")
         classifier.fit(cache, epochs=3)
 
-    Pass the cache to `fit` or `evaluate` instead of the stream. The batches are the same. The first
-    pass writes a file for each batch, or for every 50 batches of single rows, with about four bytes
-    per token. If it is interrupted, the next run only writes the missing files. Later passes and
-    later processes only read the first stream element. Another `batch_size` uses other files.
+    This cache can be passed to `fit` or `evaluate` instead of the stream. The batches will be the
+    same. The first pass writes a file for each batch, or for every 50 batches of single rows, with
+    about four bytes per token. When it is interrupted, the next run will only write the missing
+    files. Later passes and later processes only read the first stream element. Different files are
+    used for a different `batch_size`.
 
     Args:
-        source: Stream that `fit` supports and that returns the same elements in every pass.
-        folder: Path to the folder for the files. It is created if it does not exist.
+        source: Stream supported by `fit`. It must return the same elements in every pass.
+        folder: Path to the folder for the files. This folder will be created if it does not exist.
 
     Raises:
-        ValueError: In `fit`, if the source can only be read once, if the folder contains tokens of
+        ValueError: In `fit`, if the source can only be read once, if the folder contains tokens for
             another task, tokenizer or stream, or if a file is damaged.
 
     Example:
@@ -69,15 +70,14 @@ class TokenCache:
 
 
 class TokenFiles:
-    """Files with the encoded examples from a stream, one file per chunk.
+    """Files to store a stream's encoded examples in, with one file per chunk.
 
     Args:
         folder: Path to the folder for the files.
-        settings: Dict of plain values that determine the encoded examples.
+        settings: Dict with the plain values used to encode the examples.
 
     Attributes:
-        sizes: List with the number of raw inputs in each chunk, or None until all chunks are
-            written.
+        sizes: List with the number of raw inputs per chunk, or None until all chunks are written.
     """
 
     def __init__(self, folder: pathlib.Path, settings: Mapping):
@@ -104,7 +104,8 @@ class TokenFiles:
 
         Args:
             number: Integer. Chunk index.
-            encode: Function without arguments that returns the encoded examples. Defaults to None.
+            encode: Function to be called without arguments to encode the examples. Defaults to
+                None.
         """
         path = self._path(number)
         if encode is not None and not path.exists():
@@ -126,7 +127,7 @@ class TokenFiles:
             return {name: _joined(name, arrays) for name in arrays if "/" not in name}
 
     def finish(self, sizes: list[int]) -> None:
-        """Store the sizes of all chunks, unless the pass has skipped chunks."""
+        """Store the sizes for all chunks, unless some chunks were skipped in this pass."""
         paths = [self._path(number) for number in range(len(sizes))]
         if all(path.exists() for path in paths):
             checksums = [_kept_checksum(path) for path in paths]
@@ -150,11 +151,11 @@ def _damaged(path: pathlib.Path) -> ValueError:
 
 
 def settings_of(maker: BatchMaker, first: str) -> dict:
-    """Return plain values that determine how a task encodes the examples in a stream.
+    """Return plain values to identify how a task encodes the examples in a stream.
 
     Args:
         maker: The task's `BatchMaker`.
-        first: String. Checksum of the first stream element.
+        first: String. Checksum for the first stream element.
     """
     read = maker.preprocessor
     learner = getattr(read, "student", read)  # a Distillation has two preprocessors
@@ -176,7 +177,7 @@ def _settings_of(preprocessor: Preprocessor) -> list:
 
 
 def _parts(examples: dict) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the names and arrays of examples. Row splits have names such as "name/0"."""
+    """Yield the example names and arrays. Row splits have names such as "name/0"."""
     for name, values in examples.items():
         depth = 0
         while hasattr(values, "row_splits"):
@@ -195,7 +196,7 @@ def _kept_checksum(path: pathlib.Path) -> int:
 
 
 def _checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarray:
-    """Return the CRC-32 of arrays and their position, names, dtypes and shapes, with shape (1,)."""
+    """Return the CRC-32 for arrays with their position, names, dtypes and shapes, shape (1,)."""
     found = zlib.crc32(place.encode())
     for name in sorted(arrays):
         values = arrays[name]
@@ -205,7 +206,7 @@ def _checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarray:
 
 
 def _joined(name: str, arrays: Mapping[str, np.ndarray]) -> array_ops.Tensor:
-    """Return the tensor or ragged tensor for the arrays with a name in `_parts`."""
+    """Return the tensor or ragged tensor for the arrays with a given name in `_parts`."""
     values = array_ops.constant(arrays[name])
     for depth in reversed(range(sum(part.startswith(f"{name}/") for part in arrays))):
         values = array_ops.RaggedTensor.from_row_splits(values, arrays[f"{name}/{depth}"])
