@@ -1,4 +1,4 @@
-"""Compares the steps of a tokenizer.json with those of the tokenizer that was read from it."""
+"""Compare tokenizer.json with the steps executed by the tokenizer that was loaded from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("encoder_zoo")
 
 MERGED_SPACES = {"Regex": " {2,}"}
 WHITESPACE_SPLIT = {"type": "WhitespaceSplit"}
-# White space of Unicode, without the space and U+0085, of which NMT's charsmap says nothing.
+# Unicode white space, except for the space and U+0085, which is not included in NMT charsmaps.
 WHITE_SPACE = (*range(9, 14), 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029)
 WHITE_SPACE += (0x202F, 0x205F, 0x3000)
 
@@ -33,15 +33,15 @@ WHITE_SPACE += (0x202F, 0x205F, 0x3000)
 def same_steps(
     normalizer: Sequence[Mapping], words: Sequence[Mapping]
 ) -> tuple[list[Mapping], list[Mapping]]:
-    """Return the steps of normalizer and pre_tokenizer in one of the ways to write what they do.
+    """Convert equivalent normalizer and pre-tokenizer steps to a common form.
 
-    - A normalizer of BERT may say by None that accents follow the case; one without changes is no
-      step.
-    - Only the post-processor trims spans.
-    - Where every space is "▁", none is left to split at.
-    - What only merges or strips spaces leaves words between white space as they are. Metaspace
-      alone splits as WhitespaceSplit before it would, after such steps and a charsmap that makes
-      spaces of other white space.
+    - In a BERT normalizer, `strip_accents` can be None to follow `lowercase`. A normalizer
+      without any changes is removed.
+    - Spans are only trimmed by the post-processor, so `trim_offsets` is ignored here.
+    - If all spaces are replaced by "▁", a split at spaces has no effect.
+    - Steps to merge or strip spaces do not change words between white space. After such steps, and
+      with a charsmap that converts all white space to spaces, Metaspace will split texts in the
+      same way with or without WhitespaceSplit.
 
     Example:
         >>> step = {"type": "ByteLevel", "trim_offsets": True}
@@ -67,7 +67,7 @@ def same_steps(
 
 
 def _same_bert(step: Mapping) -> Mapping | None:
-    """Return a BertNormalizer with all its fields; None if it changes nothing."""
+    """Return a BertNormalizer step with all fields set, or None if it has no effect."""
     if step.get("type") != "BertNormalizer":
         return step
     if step["strip_accents"] is None:
@@ -76,7 +76,7 @@ def _same_bert(step: Mapping) -> Mapping | None:
 
 
 def joins_words(normalizer: Sequence[Mapping]) -> bool:
-    """Return whether a charsmap makes spaces of all white space, as NMT's but for U+0085."""
+    """Return whether a charsmap converts all white space to spaces, except for U+0085."""
     charsmaps = [s["precompiled_charsmap"] for s in normalizer if s.get("type") == "Precompiled"]
     rules = charsmap_rules(charsmaps[0] if charsmaps else None)
     spaces = [chr(c) for c in WHITE_SPACE]
@@ -84,14 +84,14 @@ def joins_words(normalizer: Sequence[Mapping]) -> bool:
 
 
 def same_model(model: Mapping, settings: Mapping, words: Sequence[Mapping]) -> Mapping:
-    """Return settings of a model in one of the ways to write what they do.
+    """Convert equivalent model settings to a common form.
 
-    Where every byte has a token, no character is unknown.
+    For example, characters are never unknown if the vocabulary contains all bytes.
 
     Args:
-        model: The model, with its vocabulary.
-        settings: All settings, see `model_settings`.
-        words: The steps of pre_tokenizer.
+        model: Dict with the model, including the vocabulary.
+        settings: Dict with all settings, see `model_settings`.
+        words: List of pre-tokenizer steps.
     """
     is_byte_level = any(step.get("type") == "ByteLevel" for step in words)
     if is_byte_level and set(byte_alphabet()) <= model["vocab"].keys():
@@ -102,15 +102,14 @@ def same_model(model: Mapping, settings: Mapping, words: Sequence[Mapping]) -> M
 
 
 def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
-    """Raise an error if a tokenizer does something else than the tokenizer.json it was read from.
+    """Raise an error if a tokenizer does not execute the steps in tokenizer.json.
 
-    All steps and all their fields are compared, so that none is ignored. Two are alike where
-    `same_steps` and `same_model` say why. The decoder is not compared: `detokenize`
-    spells the tokens, whatever it says.
+    All steps and fields are compared, so that no setting will be ignored. Equivalent steps are
+    described in `same_steps` and `same_model`. The decoder is not compared, since it is not used
+    by `detokenize`.
 
     Raises:
-        ValueError: If a step differs from what this kind of tokenizer does, so that the ids would
-            differ.
+        ValueError: If a step is not supported by this tokenizer class, which would change ids.
     """
     ours, parts = tokenizer.steps, ("normalizer", "pre_tokenizer")
     theirs = [files.steps(part) for part in parts]
@@ -136,7 +135,7 @@ def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
 
 
 def compare_processors(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
-    """Compare what is put around texts, and how spans are trimmed."""
+    """Compare the special tokens added around texts, and the settings to trim spans."""
     found, expected = files.steps("post_processor"), tokenizer.steps.post_processor
     template = files.template()
     if template is None and not files.names_class:
@@ -154,7 +153,7 @@ def compare_processors(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
             )
     if not found or _trimming(found) == _trimming(expected):
         return
-    # Of tokens with spaces at their ends the spans differ, and never the ids.
+    # For tokens with leading or trailing spaces, only the spans differ.
     differing = set(filter(_has_space, tokenizer.get_vocabulary()))
     added = differing & {token["content"] for token in tokenizer.added_tokens}
     if differing - added:
@@ -171,7 +170,7 @@ def compare_processors(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
 
 
 def _trimming(steps: Sequence[Mapping]) -> list[tuple[int, bool]]:
-    """Return position and add_prefix_space of the post-processors that take spaces off spans."""
+    """Return (position, add_prefix_space) for each post-processor that trims spans."""
     return [
         (i, step.get("add_prefix_space") is True)
         for i, step in enumerate(steps)
@@ -180,5 +179,5 @@ def _trimming(steps: Sequence[Mapping]) -> list[tuple[int, bool]]:
 
 
 def _has_space(token: str) -> bool:
-    """Return whether a token has what trimming takes off: white space, or its byte's letter."""
+    """Return whether a token has leading or trailing white space, which would be trimmed."""
     return token.strip() != token or token.strip("Ġ") != token

@@ -1,4 +1,4 @@
-"""Reads settings, special tokens and vocabularies from the parsed files of a tokenizer."""
+"""Read settings, special tokens and vocabularies from parsed tokenizer files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from encoder_zoo.encoders.tokenizers.steps import flat_steps
 
 logger = logging.getLogger("encoder_zoo")
 
-# What the classes of transformers do where tokenizer_config.json does not say it.
+# Default settings in transformers, used if a setting is missing in tokenizer_config.json.
 CLASS_DEFAULTS = {"do_lower_case": True, "tokenize_chinese_chars": True}
-# transformers' classes for any kind of tokenizer, without "Fast": tokenizer.json has its steps.
+# Generic transformers classes (without "Fast") that can load any tokenizer.json.
 GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
-# {our argument: names of that token in the files}; the first name takes precedence.
+# Names used in files for each special token argument. The first name takes precedence.
 SPECIAL_TOKENS = {
     "start_token": ("cls_token", "bos_token"),
     "end_token": ("sep_token", "eos_token"),
@@ -30,11 +30,11 @@ SPECIAL_TOKENS = {
 
 
 class TokenizerFiles:
-    """Holds the parsed files of a tokenizer and reads its settings from them.
+    """Holds parsed tokenizer files, and provides methods to read settings from them.
 
     Args:
-        folder: path of their folder, for error messages.
-        contents: {file name: parsed JSON, or the text of another file}.
+        folder: Path to the folder with the files, for error messages.
+        contents: Dict to map file names to parsed JSON, or to text for all other formats.
 
     Example:
         >>> files = TokenizerFiles("preset", {"tokenizer_config.json": {"cls_token": "<c>"}})
@@ -52,24 +52,25 @@ class TokenizerFiles:
 
     @property
     def json_path(self) -> Path:
-        """Path of tokenizer.json, for error messages."""
+        """Path to tokenizer.json, for error messages."""
         return self.folder / "tokenizer.json"
 
     def mismatch(self, found: str, expected: object) -> ValueError:
-        """Return the error for a part of tokenizer.json that this kind of tokenizer lacks."""
+        """Return the error to raise if tokenizer.json is not supported by a tokenizer class."""
         return ValueError(f"{self.json_path}: {found}. Expected {expected}, else ids differ.")
 
     def part(self, name: str) -> dict:
-        """Return a part of tokenizer.json, such as "model"; {} if it is missing or null."""
+        """Return a part of tokenizer.json, such as "model". Return {} if it is missing or null."""
         part = self._object("tokenizer.json").get(name) or {}
         if not isinstance(part, dict):
             raise invalid(f"{self.json_path}: {name}", part, "an object")
         return part
 
     def steps(self, part: str) -> list[dict]:
-        """Return the steps of a part such as "normalizer", see `flat_steps`.
+        """Return the steps for a part such as "normalizer", see `flat_steps`.
 
-        They are those that transformers takes, once `setting` has been asked for all settings.
+        `setting` can update the steps, so they will be equal to the steps used by transformers once
+        all settings have been read.
 
         Example:
             >>> content = {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}}
@@ -82,26 +83,27 @@ class TokenizerFiles:
 
     @property
     def tokenizer_class(self) -> object:
-        """Return the class in tokenizer_config.json, without "Fast"; None if there is none."""
+        """Return the class name in tokenizer_config.json without "Fast". None if it is missing."""
         return strip_fast(self._object("tokenizer_config.json").get("tokenizer_class"))
 
     @property
     def names_class(self) -> bool:
-        """Return whether tokenizer_config.json names a class of one kind, not a generic one."""
+        """Return whether tokenizer_config.json contains a specific (not generic) class name."""
         return self.tokenizer_class not in (None, *GENERIC_CLASSES)
 
     def setting(self, name: str, field: str, *parts: str) -> bool | None:
-        """Return a setting of tokenizer_config.json or of tokenizer.json; None if neither has it.
+        """Return a setting from tokenizer_config.json or tokenizer.json. None if it is not set.
 
-        If only tokenizer.json has it, that counts, where transformers' class takes its default: one
-        line of the log says so. If both have it, the precedence is that of transformers:
-        tokenizer_config.json for a class of one kind, and `steps` then have its value;
-        tokenizer.json for a generic class, of whose steps tokenizer_config.json says nothing.
+        If both files contain the setting, the precedence is the same as in transformers. For
+        specific classes, tokenizer_config.json is used, and `steps` will be updated to this value.
+        For generic classes, tokenizer.json is used. If only tokenizer.json contains the setting,
+        its value is used, and a warning is logged if a specific class in transformers would use a
+        different default.
 
         Args:
-            name: of the setting in tokenizer_config.json.
-            field: of a step in tokenizer.json.
-            *parts: where such steps are.
+            name: String. Name to look up in tokenizer_config.json.
+            field: String. Field name to look up in steps from tokenizer.json.
+            *parts: Names of tokenizer.json parts to search, such as "normalizer".
         """
         steps = [step for part in parts for step in self.steps(part) if field in step]
         own = self._object("tokenizer_config.json").get(name)
@@ -139,7 +141,7 @@ class TokenizerFiles:
         return own
 
     def special_tokens(self) -> dict[str, str]:
-        """Return {argument: token} of the special tokens that the files name."""
+        """Return a dict with the special tokens found in all files, with arguments as keys."""
         files = ("tokenizer_config.json", "special_tokens_map.json")
         found: dict[str, str] = {}
         for argument, names in SPECIAL_TOKENS.items():
@@ -155,7 +157,7 @@ class TokenizerFiles:
         return {**found, **self._tokens_of_template(found)}
 
     def unknown_of_model(self) -> str | None:
-        """Return the unknown token of the model in tokenizer.json; None if it has none."""
+        """Return the unknown token for the model in tokenizer.json, or None if it is not set."""
         model = self.part("model")
         token, position, vocabulary = (model.get(name) for name in ("unk_token", "unk_id", "vocab"))
         if type(position) is int and isinstance(vocabulary, list):
@@ -164,12 +166,13 @@ class TokenizerFiles:
         return token if isinstance(token, str) and token else None
 
     def special_tokens_for(self, cls: type) -> dict[str, str]:
-        """Return {argument: special token} from the files, or by default from a class."""
+        """Return special tokens from the files, with default values from a tokenizer class."""
         defaults = argument_defaults(cls)
         tokens = {name: defaults[name] for name in SPECIAL_TOKENS} | self.special_tokens()
-        if tokens["pad_token"] == tokens["mask_token"]:  # PyLate fills queries up with it
+        if tokens["pad_token"] == tokens["mask_token"]:  # used by PyLate to pad queries
             tokens["pad_token"] = defaults["pad_token"]
-        # Byte-level BPE needs no unknown token, so that another may serve as it. The end may pad.
+        # Byte-level BPE does not need an unknown token, so it can be equal to another token. The
+        # end token can be used for padding.
         named = [token for name, token in tokens.items() if name != "unknown_token"]
         if len(set(named)) + (tokens["pad_token"] == tokens["end_token"]) < len(named):
             raise ValueError(
@@ -180,7 +183,7 @@ class TokenizerFiles:
         return tokens
 
     def _tokens_of_template(self, named: Mapping[str, str]) -> dict[str, str]:
-        """Return the start and end tokens of the post-processor in tokenizer.json."""
+        """Return the start and end tokens used by the post-processor in tokenizer.json."""
         if (template := self.template()) is None:
             return {}
         tokens = {"start_token": template.start_token, "end_token": template.end_token}
@@ -194,16 +197,16 @@ class TokenizerFiles:
         return tokens
 
     def template(self) -> Template | None:
-        """Return the template of the post-processor; None if tokenizer.json has none."""
+        """Return the post-processor template, or None if tokenizer.json does not contain one."""
         name = f"{self.json_path}: post_processor"
         return read_template(self.part("post_processor"), name)
 
     def config_value(self, name: str) -> object:
-        """Return a field of tokenizer_config.json; None if it is missing."""
+        """Return a field from tokenizer_config.json, or None if it is missing."""
         return self._object("tokenizer_config.json").get(name)
 
     def config_token(self, name: str) -> str | None:
-        """Return a special token in tokenizer_config.json; None if it is missing."""
+        """Return a special token from tokenizer_config.json, or None if it is missing."""
         return self._special_token("tokenizer_config.json", name)
 
     def _special_token(self, file: str, name: str) -> str | None:
@@ -214,17 +217,18 @@ class TokenizerFiles:
         return value or None
 
     def renamed_tokens(self, name: str, ids: Mapping[str, int]) -> dict[int, str]:
-        """Return tokens whose names in tokenizer.json, which take precedence, differ from a file's.
+        """Return tokens with different names in tokenizer.json, which takes precedence.
 
         Args:
-            name: of the file.
-            ids: {token: id} in the file.
+            name: String. Name of the file to compare with.
+            ids: Dict to map tokens in this file to ids.
 
         Returns:
-            {id: token in tokenizer.json}, if the token in the file is not in tokenizer.json.
+            Dict to map ids to tokens in tokenizer.json, for all tokens that are missing in
+            tokenizer.json under the name used in the file.
 
         Raises:
-            ValueError: If tokens are missing or have other ids. See `compare_ids`.
+            ValueError: If tokens are missing or have different ids. See `compare_ids`.
         """
         if "tokenizer.json" not in self:
             return {}
@@ -254,17 +258,17 @@ class TokenizerFiles:
         return renamed
 
     def compare_ids(self, name: str, ids: Mapping[str, int], fast: Mapping[str, int]) -> None:
-        """Raise an error if tokenizer.json has another vocabulary than a file.
+        """Raise an error if the vocabulary in tokenizer.json differs from a file.
 
         Args:
-            name: of the file.
-            ids: {token: id} in the file.
-            fast: {token: id} in tokenizer.json.
+            name: String. Name of the file to compare with.
+            ids: Dict to map tokens in this file to ids.
+            fast: Dict to map tokens in tokenizer.json to ids.
 
         Raises:
-            ValueError: If a token has two ids.
+            ValueError: If a token has two different ids.
         """
-        # Added tokens may be in either of them.
+        # Added tokens may be missing in one of the files.
         added = {"", *self.added_tokens()}
         for token in (*ids, *fast):
             if ids.get(token) != fast.get(token) and token not in added:
@@ -272,10 +276,10 @@ class TokenizerFiles:
                 raise ValueError(f"{self.folder}: the id of {shown(token)} is {differing(said)}")
 
     def compare_added(self, ids: Mapping[str, int]) -> None:
-        """Raise an error if an added token has another id in the vocabulary.
+        """Raise an error if an added token has a different id in the vocabulary.
 
         Raises:
-            ValueError: If an added token has another id in the vocabulary.
+            ValueError: If an added token has a different id in the vocabulary.
         """
         for token, token_id in self.added_tokens().items():
             if ids.get(token, token_id) != token_id:
@@ -283,13 +287,13 @@ class TokenizerFiles:
                 raise ValueError(f"{self.folder}: the id of {shown(token)} is {differing(said)}")
 
     def model(self, alternative: str) -> dict:
-        """Return the model in tokenizer.json.
+        """Return the model from tokenizer.json.
 
         Args:
-            alternative: the file that may hold it instead, for the error message.
+            alternative: String. Name of a file that could be used instead, for the error message.
 
         Raises:
-            FileNotFoundError: If the folder has no tokenizer.json.
+            FileNotFoundError: If the folder does not contain a tokenizer.json.
         """
         if "tokenizer.json" not in self:
             raise FileNotFoundError(
@@ -299,14 +303,15 @@ class TokenizerFiles:
         return self.part("model")
 
     def vocabulary(self, alternative: str) -> dict[str, int]:
-        """Return {token: id} of the model in tokenizer.json; see `model`."""
+        """Return {token: id} for the model in tokenizer.json, see `model`."""
         name = f"{self.json_path}: model.vocab"
         return checked_vocabulary(self.model(alternative).get("vocab"), name)
 
     def all_added_tokens(self) -> list[dict]:
-        """Return the added tokens, special ones included, in the order of their ids.
+        """Return all added tokens, including special tokens, sorted by id.
 
-        The order of precedence is tokenizer.json, tokenizer_config.json, added_tokens.json.
+        If a token is defined in several files, the order of precedence is tokenizer.json,
+        tokenizer_config.json, added_tokens.json.
         """
         known: dict[str, dict] = {}
         for token in self._added_entries():
@@ -320,7 +325,7 @@ class TokenizerFiles:
         return sorted(known.values(), key=lambda token: token["id"])
 
     def _added_entries(self) -> list[dict]:
-        """Return the entries of all files, in the order of precedence."""
+        """Return added token entries from all files, in order of precedence."""
         later = self._object("tokenizer_config.json").get("added_tokens_decoder") or {}
         try:
             entries = [
@@ -339,28 +344,28 @@ class TokenizerFiles:
         return entries
 
     def added_tokens(self) -> dict[str, int]:
-        """Return {token: id} of `all_added_tokens`."""
+        """Return {token: id} for all added tokens, see `all_added_tokens`."""
         ids = {token["content"]: token["id"] for token in self.all_added_tokens()}
         return checked_vocabulary(ids, f"{self.folder}: added_tokens", 2**21) if ids else {}
 
     def split_added_tokens(
         self, vocabulary: Mapping[str, int], special: Iterable[str]
     ) -> tuple[dict[str, int], list[dict]]:
-        """Split the added tokens: special ones join the vocabulary, others are returned apart.
+        """Split added tokens into special tokens, which join the vocabulary, and all other tokens.
 
         Args:
-            vocabulary: {token: id} of the model.
-            special: special tokens, such as [MASK].
+            vocabulary: Dict to map tokens in the model to ids.
+            special: Iterable of special tokens, such as [MASK].
 
         Returns:
-            the vocabulary with its special tokens, and the other added tokens.
+            Tuple with the extended vocabulary, and with a list of the other added tokens.
         """
         ids, special = self.added_tokens(), set(special)
         added = [t for t in self.all_added_tokens() if t["content"] not in special]
         return {**vocabulary, **{t: i for t, i in ids.items() if t in special}}, added
 
     def special_added_tokens(self) -> list[str]:
-        """Return the added tokens that tokenizer.json marks as special."""
+        """Return the added tokens that are marked as special in tokenizer.json."""
         added = self._object("tokenizer.json").get("added_tokens") or []
         return [token["content"] for token in added if token.get("special")]
 
@@ -369,7 +374,7 @@ class TokenizerFiles:
 
 
 def strip_fast(name: object) -> object:
-    """Return the name of a class of transformers without "Fast".
+    """Remove "Fast" from the name of a transformers class.
 
     Example:
         >>> strip_fast("BertTokenizerFast")
@@ -378,22 +383,23 @@ def strip_fast(name: object) -> object:
     return name.removesuffix("Fast") if isinstance(name, str) else name
 
 
-MAX_TOKENS = 2**20  # the largest vocabulary of an encoder has 900,000
+MAX_TOKENS = 2**20  # the largest known encoder vocabulary has 900,000 tokens
 
 
 def checked_vocabulary(vocabulary: object, name: str, most: int | None = None) -> dict[str, int]:
-    """Return {token: id} if a file holds that; raise an error otherwise.
+    """Return {token: id} from parsed JSON, or raise an error if the content is invalid.
 
     Args:
-        vocabulary: parsed contents of the file.
-        name: of the file, for error messages.
-        most: ids must be below this; None allows some gaps between the ids.
+        vocabulary: Parsed file content to check.
+        name: String. Name to use in error messages.
+        most: Integer. Upper bound for ids (exclusive). By default, only some gaps between ids are
+            allowed.
     """
     ids = vocabulary.values() if isinstance(vocabulary, Mapping) else ()
     if not ids or not all(type(i) is int and i >= 0 for i in ids):
         raise ValueError(f"{name} is no object of ids. Expected tokens with ids 0, 1, 2 ...")
     most = most or 2 * len(ids) + 1000
-    if max(ids) >= most:  # callers make a list of this length
+    if max(ids) >= most:  # a list with this length will be created
         raise ValueError(
             f"{name} has the id {max(ids)} among {len(ids)} tokens. Expected ids below {most}."
         )
@@ -410,17 +416,17 @@ def checked_vocabulary(vocabulary: object, name: str, most: int | None = None) -
 
 
 def check_count(count: int, name: str) -> None:
-    """Raise an error if a vocabulary is larger than any known one."""
+    """Raise an error if a vocabulary is too large."""
     if count > MAX_TOKENS:
         raise ValueError(f"{name} has {count} tokens. Expected at most {MAX_TOKENS}.")
 
 
 def check_merges(merges: Sequence[str], ids: Mapping[str, int]) -> None:
-    """Raise an error if a merge is not of two tokens that together are a third.
+    """Raise an error if a merge does not combine two tokens to a third token.
 
     Args:
-        merges: "a b" pairs.
-        ids: {token: id}.
+        merges: List of "a b" pairs.
+        ids: Dict to map tokens to ids.
     """
     for i, merge in enumerate(merges):
         left, _, right = merge.partition(" ")
@@ -431,7 +437,7 @@ def check_merges(merges: Sequence[str], ids: Mapping[str, int]) -> None:
 
 
 def append_tokens(tokens: list[str], added: Mapping[str, int]) -> list[str]:
-    """Return a vocabulary with the added tokens whose ids follow it.
+    """Append added tokens to a vocabulary if they have larger ids.
 
     Example:
         >>> append_tokens(["a", "b"], {"b": 1, "[E1]": 2})
@@ -442,7 +448,7 @@ def append_tokens(tokens: list[str], added: Mapping[str, int]) -> list[str]:
 
 
 def tokens_by_id(vocabulary: Mapping[str, int]) -> list[str]:
-    """Return a list of the tokens, indexed by their ids."""
+    """Return a list of tokens, indexed by id."""
     tokens = [f"[unused id {i}]" for i in range(max(vocabulary.values()) + 1)]
     for token, token_id in vocabulary.items():
         tokens[token_id] = token
@@ -450,7 +456,7 @@ def tokens_by_id(vocabulary: Mapping[str, int]) -> list[str]:
 
 
 def byte_alphabet() -> list[str]:
-    """Return the visible characters that stand for the 256 bytes in the vocabulary.
+    """Return the visible characters that represent all 256 bytes in the vocabulary.
 
     Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section
         2.2, and the files released with it.
@@ -468,12 +474,12 @@ def byte_alphabet() -> list[str]:
 
 @functools.lru_cache(maxsize=1)
 def alphabet_bytes() -> dict[str, int]:
-    """Return {character: byte} of `byte_alphabet`."""
+    """Return {character: byte} for `byte_alphabet`."""
     return {c: byte for byte, c in enumerate(byte_alphabet())}
 
 
 def spelled_bytes(token: str) -> bytes:
-    """Return the bytes of a token; special tokens, which are not in bytes, are encoded as UTF-8."""
+    """Return the bytes for a token. Special tokens are encoded as UTF-8."""
     byte_of = alphabet_bytes()
     if all(c in byte_of for c in token):
         return bytes(byte_of[c] for c in token)
@@ -481,7 +487,7 @@ def spelled_bytes(token: str) -> bytes:
 
 
 def surrounding_spaces(tokens: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the number of spaces at the start and end of each token.
+    """Return the number of leading and trailing spaces for each token.
 
     Example:
         >>> surrounding_spaces(["Ġthe", "ĠĠ"])
@@ -495,7 +501,7 @@ def surrounding_spaces(tokens: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def parse_merges(merges_txt: str) -> list[str]:
-    """Return the pairs of a merges.txt, without its version line.
+    """Return the pairs in merges.txt, without the version line.
 
     Example:
         >>> parse_merges("#version: 0.2\\na b\\n")
@@ -507,10 +513,10 @@ def parse_merges(merges_txt: str) -> list[str]:
 
 
 def read_merges(files: TokenizerFiles) -> list[str]:
-    """Return the merges of tokenizer.json, where each is a string or a pair.
+    """Read merges from tokenizer.json. Each merge can be a string or a pair.
 
     Raises:
-        ValueError: If `model.merges` is not a list of pairs of tokens.
+        ValueError: If `model.merges` is not a list of token pairs.
 
     Example:
         >>> model = {"merges": [["a", "b"], "ab c"]}

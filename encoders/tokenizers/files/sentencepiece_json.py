@@ -1,4 +1,4 @@
-"""Reads SentencePiece models from tokenizer.json, and converts scores to merges and back."""
+"""Read SentencePiece models from tokenizer.json, and convert between scores and merges."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
 
 
 def find_charsmap(files: TokenizerFiles) -> str | None:
-    """Return the precompiled normalizer of tokenizer.json; None if there is none."""
+    """Return the precompiled normalizer in tokenizer.json, or None if it does not exist."""
     for step in files.steps("normalizer"):
         if step.get("type") == "Precompiled" and step.get("precompiled_charsmap"):
             charsmap = step["precompiled_charsmap"]
@@ -28,12 +28,12 @@ def find_charsmap(files: TokenizerFiles) -> str | None:
 def read_unigram_model(
     files: TokenizerFiles, alternative: str, roles: Iterable[str]
 ) -> tuple[list[str], list[float | None]]:
-    """Read a Unigram model: tokens in the order of their ids, and their scores.
+    """Read tokens (sorted by id) and scores for a Unigram model.
 
-    Special tokens may have been added behind the model's, which have no score.
+    Special tokens without a score may have been added after the tokens in the model.
 
     Raises:
-        ValueError: If an entry of `model.vocab` is not a token with its score, or is there twice.
+        ValueError: If `model.vocab` contains an invalid entry or a duplicate token.
     """
     path = files.json_path
     vocabulary = files.model(alternative).get("vocab")
@@ -55,13 +55,13 @@ def read_unigram_model(
     added, _ = files.split_added_tokens({}, roles)
     special = files.special_added_tokens()
     for token in special:
-        if scores.get(token) == 0:  # it is found as an added token
+        if scores.get(token) == 0:  # it will be found as an added token
             scores[token] = None
     return append_tokens(list(ids), added), list(scores.values())
 
 
 def is_scored_token(entry: object) -> bool:
-    """Return whether an entry of the vocabulary is a token with a finite score."""
+    """Return whether a vocabulary entry is a token with a finite score."""
     return (
         isinstance(entry, list)
         and len(entry) == 2
@@ -74,15 +74,15 @@ def is_scored_token(entry: object) -> bool:
 def read_bpe_model(
     files: TokenizerFiles, roles: Mapping[str, str]
 ) -> tuple[list[str], list[str], set[str]]:
-    """Read a BPE model: tokens in the order of their ids, merges, and tokens not found in texts.
+    """Read tokens (sorted by id), merges, and tokens that cannot occur in texts for a BPE model.
 
     Args:
-        files: with a tokenizer.json whose model is BPE.
-        roles: {our argument: special token}.
+        files: `TokenizerFiles` with a BPE model in tokenizer.json.
+        roles: Dict to map special token arguments to tokens.
 
     Raises:
-        ValueError: If `model.merges` is not a list of pairs of tokens, or has merges of the unknown
-            token.
+        ValueError: If `model.merges` is not a list of token pairs, or if the unknown token is used
+            in a merge.
     """
     path = files.json_path
     model = files.part("model")
@@ -97,15 +97,15 @@ def read_bpe_model(
 
 
 def merges_by_score(scores: Mapping[str, float]) -> list[str]:
-    """Return the merges of pieces with scores, in the order in which they apply.
+    """Convert pieces with scores to a list of merges, in the order in which they are applied.
 
-    SentencePiece merges the pair whose piece has the highest score; of several pairs for a piece,
-    `tokenizers` takes the one with the longest left part first.
+    SentencePiece merges the pair with the highest score first. If several pairs result in the same
+    piece, the `tokenizers` library starts with the longest left part.
 
     Args:
-        scores: {piece: score} in the order of their ids.
+        scores: Dict to map pieces to scores, sorted by id.
 
-    Source: `generate_merges` of the library transformers, by which it converts such models.
+    Source: `generate_merges` in transformers, which is used to convert such models.
 
     Example:
         >>> merges_by_score({"ab": 0.0, "abc": -1.0, "bc": -2.0, "a": -3.0, "b": -4.0, "c": -5.0})
@@ -124,12 +124,12 @@ def merges_by_score(scores: Mapping[str, float]) -> list[str]:
 def merge_scores(
     tokens: Sequence[str], merges: Sequence[str], textless: Collection[str]
 ) -> list[float | None]:
-    """Return a score for every token, decreasing in the order of the merges.
+    """Return a score per token. Scores decrease in the order of the merges.
 
     Args:
-        tokens: in the order of their ids.
-        merges: pairs "a b" in their order. Tokens without a merge have the lowest score.
-        textless: tokens that are not found in texts, which have the score None.
+        tokens: List of tokens, sorted by id.
+        merges: List of "a b" pairs. Tokens without a merge will have the lowest score.
+        textless: Collection of tokens that cannot occur in texts. The score will be None.
 
     Example:
         >>> merge_scores(["<s>", "ab", "a", "b"], ["a b"], ["<s>"])

@@ -1,4 +1,4 @@
-"""Reads and writes SentencePiece's model file, a protocol buffer, without its library."""
+"""Read and write SentencePiece model files (protocol buffers) without the SentencePiece library."""
 
 import math
 import struct
@@ -15,12 +15,12 @@ _WIRE = {_VARINT: "an integer", _BYTES: "bytes", _FIXED32: "a float"}
 
 
 class Piece(NamedTuple):
-    """Holds a token of the model.
+    """Holds a token.
 
     Attributes:
-        text: with "▁" for spaces.
-        score: log probability (Unigram), or decreasing in the order of the merges (BPE).
-        kind: one of NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE.
+        text: String. Token text, with "▁" for spaces.
+        score: Float. Log probability (Unigram), or a value that decreases with each merge (BPE).
+        kind: Integer. NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED or BYTE.
     """
 
     text: str
@@ -29,18 +29,18 @@ class Piece(NamedTuple):
 
 
 class SentencePieceModel(NamedTuple):
-    """Holds the fields of a model file that ids depend on.
+    """Holds the fields in a model file that are needed to compute ids.
 
     Attributes:
-        pieces: in the order of their ids.
-        model_type: UNIGRAM or BPE; 3 and 4 are words and characters.
-        byte_fallback: whether characters without a piece become bytes.
-        treat_whitespace_as_suffix: whether "▁" is at the end of words.
-        normalizer: name of the normalizer, for information.
-        precompiled_charsmap: the normalizer, a trie of byte strings; b"" for none.
-        add_dummy_prefix: whether a space is inserted before a text.
-        remove_extra_whitespaces: whether runs of spaces become one.
-        escape_whitespaces: whether spaces become "▁".
+        pieces: List of `Piece`, sorted by id.
+        model_type: Integer. UNIGRAM or BPE. The values 3 and 4 are used for words and characters.
+        byte_fallback: Boolean. Whether to convert characters without a piece to bytes.
+        treat_whitespace_as_suffix: Boolean. Whether to add "▁" at the end of words.
+        normalizer: String. Name to describe the normalizer.
+        precompiled_charsmap: Bytes. Normalizer rules, stored as a trie. b"" to disable.
+        add_dummy_prefix: Boolean. Whether to insert a space before each text.
+        remove_extra_whitespaces: Boolean. Whether to merge consecutive spaces.
+        escape_whitespaces: Boolean. Whether to replace spaces by "▁".
     """
 
     pieces: list[Piece]
@@ -54,7 +54,7 @@ class SentencePieceModel(NamedTuple):
     escape_whitespaces: bool = True
 
 
-# Numbers of the fields, from sentencepiece_model.proto.
+# Field numbers, as defined in sentencepiece_model.proto.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _TRAINER_FIELDS = {3: "model_type", 24: "treat_whitespace_as_suffix", 35: "byte_fallback"}
 _NORMALIZER_FIELDS = {
@@ -72,14 +72,14 @@ def read_model(content: bytes, name: str) -> SentencePieceModel:
     """Parse a model file.
 
     Args:
-        content: of the file.
-        name: of the file, for error messages.
+        content: Bytes. File content.
+        name: String. File name to use in error messages.
 
     Raises:
-        ValueError: If the content is cut off or is no SentencePiece model, or if a piece is empty,
-            there twice, or has a wrong score or type.
+        ValueError: If the content is truncated or is not a SentencePiece model, or if a piece is
+            empty, duplicated, or has an invalid score or type.
 
-    Source: sentencepiece_model.proto of the SentencePiece project; Protocol Buffers, "Encoding".
+    Source: sentencepiece_model.proto in the SentencePiece project; Protocol Buffers, "Encoding".
 
     Example:
         >>> pieces = [Piece("<unk>", 0.0, UNKNOWN), Piece("▁a", -1.5)]
@@ -126,7 +126,7 @@ def _piece(fields: dict, where: str) -> Piece:
 
 
 def _check(pieces: list[Piece], name: str) -> None:
-    """Raise an error without pieces, with equal pieces, or without exactly one unknown piece."""
+    """Raise an error for missing or duplicate pieces, or unless exactly one piece is unknown."""
     if not pieces:
         raise ValueError(f"{name}: no pieces. Expected a SentencePiece model.")
     first: dict[str, int] = {}
@@ -151,7 +151,7 @@ def _text(value: bytes, where: str) -> str:
 
 
 def _message(content: bytes, names: dict[int, str], where: str) -> dict:
-    """Return {name: value} of the named fields; the last of repeated ones counts."""
+    """Return {name: value} for the named fields. For repeated fields, the last value is used."""
     found = {}
     for number, wire, value in _fields(content, where):
         field = names.get(number)
@@ -165,7 +165,7 @@ def _message(content: bytes, names: dict[int, str], where: str) -> dict:
 
 
 def _fields(content: bytes, where: str) -> Iterator[tuple[int, int, int | bytes]]:
-    """Yield (number, wire type, value) of the fields of a message, within its bounds."""
+    """Yield (number, wire type, value) for each field in a message."""
     offset = 0
     while offset < len(content):
         key, offset = _varint(content, offset, where)
@@ -192,7 +192,7 @@ def _fields(content: bytes, where: str) -> Iterator[tuple[int, int, int | bytes]
 
 
 def _varint(content: bytes, offset: int, where: str) -> tuple[int, int]:
-    """Return an integer of up to ten bytes, and the offset after it."""
+    """Return an integer with up to ten bytes, and the offset after it."""
     value = 0
     for i in range(10):
         if offset + i >= len(content):
@@ -210,9 +210,9 @@ def _varint(content: bytes, offset: int, where: str) -> tuple[int, int]:
 
 
 def write_model(model: SentencePieceModel) -> bytes:
-    """Serialize a model to a file that SentencePiece opens.
+    """Serialize a model to a file that can be opened with SentencePiece.
 
-    The ids of <s>, </s> and <pad> are those of the pieces with these names.
+    The ids for <s>, </s> and <pad> are set to the ids of pieces with these names.
 
     Example:
         >>> len(write_model(SentencePieceModel([Piece("<unk>", 0.0, UNKNOWN)]))) < 100

@@ -1,4 +1,4 @@
-"""The special tokens around texts, which a post-processor adds, and added tokens."""
+"""Special tokens to add around texts with a post-processor, and added tokens."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from encoder_zoo.encoders.tokenizers.steps import processor_kind
 
 
 class Template(NamedTuple):
-    """Holds the special tokens around texts: `start A end`, or `start A end ... end B end`.
+    """Holds the special tokens to add around texts: `start A end`, or `start A end ... end B end`.
 
-    The start token may be the last one instead: `A end start`, `A end ... end B end start`.
+    The start token can also be added at the end: `A end start`, `A end ... end B end start`.
 
     Attributes:
-        start_token: before the first text.
-        end_token: after each text.
-        pair_separators: number of end tokens between the two texts of a pair.
-        uses_segments: whether the second text of a pair has segment id 1, and a start token that
-            is the last one segment id 2.
-        first_column: position of the first text: 1, or 0 where the start token is the last one.
+        start_token: String. Token to add before the first text.
+        end_token: String. Token to add after each text.
+        pair_separators: Integer. Number of end tokens between two texts.
+        uses_segments: Boolean. Whether the second text in a pair has segment id 1. If the start
+            token is added at the end, it will have segment id 2.
+        first_column: Integer. Position where the first text starts. 1 by default, or 0 if the start
+            token is added at the end.
     """
 
     start_token: str
@@ -31,14 +32,14 @@ class Template(NamedTuple):
 
 
 def read_template(step: Mapping, name: str) -> Template | None:
-    """Read a post-processor of tokenizer.json; return None if it adds no tokens.
+    """Read a post-processor from tokenizer.json. Return None if it does not add any tokens.
 
     Args:
-        step: the post-processor.
-        name: of the post-processor, for error messages.
+        step: Dict with the post-processor.
+        name: String. Name to use in error messages.
 
     Raises:
-        ValueError: If the template is not a start token and an end token after each text.
+        ValueError: If the template does not add a start token, and an end token after each text.
 
     Example:
         >>> step = {"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}
@@ -64,7 +65,7 @@ def read_template(step: Mapping, name: str) -> Template | None:
 
 
 def template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
-    """Return the tokens that post-processors put around texts, each with the id it gets.
+    """Return the tokens that are added around texts by post-processors, with ids.
 
     Example:
         >>> template_ids([{"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}])
@@ -91,7 +92,7 @@ def _first(pair: object) -> object:
 
 
 def _of_parts(step: Mapping, name: str) -> Template:
-    """Read a TemplateProcessing."""
+    """Read a TemplateProcessing step."""
     single, pair = _parts(step.get("single")), _parts(step.get("pair"))
     texts = [i for i, (is_text, *_) in enumerate(pair) if is_text]
     if len(pair) > 3 and len(texts) == 2:
@@ -116,7 +117,7 @@ def _of_parts(step: Mapping, name: str) -> Template:
 
 
 def _parts(parts: object) -> list[tuple[bool, object, object]]:
-    """Return (whether it is a text, its name, its segment) of the parts of a template."""
+    """Return (is_text, name, segment) for each part of a template."""
     found = []
     for part in parts if isinstance(parts, list) else ():
         [(kind, said)] = part.items() if isinstance(part, dict) and len(part) == 1 else [("", {})]
@@ -129,24 +130,24 @@ def _in_short(parts: Sequence[tuple[bool, object, object]]) -> str:
     return shown(" ".join(f"{name}:{segment}" for _, name, segment in parts))
 
 
-# Defaults of the options of an added token in tokenizer.json.
+# Default options for added tokens in tokenizer.json.
 OPTIONS = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
 FIELDS = ("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int]) -> list[dict]:
-    """Return added tokens with all fields that tokenizer.json has for them.
+    """Return added tokens with all fields used in tokenizer.json.
 
     Args:
-        tokens: strings, or mappings with "content" and the options that are not at their default:
-            `OPTIONS`, and "normalized" (find the token in the normalized text), by default True
-            unless the token is special.
-        ids: {token: id} of the vocabulary. Tokens of the vocabulary keep their ids; new ones are
-            numbered from the last id on.
+        tokens: List of strings, or of dicts with "content" and options. See `OPTIONS` for default
+            values. "normalized" controls whether to search in normalized texts, and defaults to
+            True for tokens that are not special.
+        ids: Dict to map tokens to ids. Tokens in this vocabulary keep their ids, and new tokens
+            will be appended after the last id.
 
     Raises:
-        ValueError: If a token is neither a string nor an object of the known fields, or if two
-            tokens have one content or one id.
+        ValueError: If a token is not a string or a dict with known fields, or if two tokens have
+            the same content or the same id.
 
     Example:
         >>> [token] = complete_added_tokens(["<e>"], {"a": 0})
@@ -176,7 +177,7 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
 
 
 def tokens_with_added(tokens: Sequence[str], added: Sequence[Mapping]) -> list[str]:
-    """Return the tokens of a model and the added ones in the order of their ids.
+    """Return model tokens and added tokens, sorted by id.
 
     Example:
         >>> tokens_with_added(["a"], complete_added_tokens([{"content": "<e>", "id": 2}], {"a": 0}))
@@ -198,7 +199,7 @@ def _check(token: Mapping, name: str) -> None:
 
 
 def special_added_token(token_id: int, token: str, lstrip: bool = False) -> dict:
-    """Return the entry of a special token in tokenizer.json."""
+    """Return an entry to add a special token to tokenizer.json."""
     own = {"id": token_id, "content": token, "lstrip": lstrip, "special": True}
     entry = {**OPTIONS, **own, "normalized": False}
     return {field: entry[field] for field in FIELDS}

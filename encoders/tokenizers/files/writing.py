@@ -1,4 +1,4 @@
-"""Writes a tokenizer as the files that transformers reads."""
+"""Write tokenizers to files that can be loaded by transformers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class WritesFiles:
-    """Mixin: writes the files that all tokenizers have.
+    """Mixin to write the files that are common to all tokenizers.
 
-    Subclasses implement `_vocabulary_files`, `_settings`, `_steps` and `_model`.
+    Subclasses must implement `_vocabulary_files`, `_settings`, `_steps` and `_model`.
     """
 
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -26,16 +26,16 @@ class WritesFiles:
     }
 
     def to_files(self) -> dict[str, str | bytes]:
-        """Write the tokenizer as files that transformers' AutoTokenizer reads with the same ids.
+        """Convert the tokenizer to files that transformers' AutoTokenizer can load with equal ids.
 
         Returns:
-            {file name: text or bytes}: the vocabulary files, tokenizer.json,
-            tokenizer_config.json and special_tokens_map.json.
+            Dict to map file names to text or bytes. This includes the vocabulary files,
+            tokenizer.json, tokenizer_config.json and special_tokens_map.json.
         """
         special = self._special_token_settings()
         settings = {**self._settings(), **self._generic(), **self._limits(), **special}
         if settings["tokenizer_class"] == "PreTrainedTokenizerFast" and self.uses_segments:
-            # which leaves them out in transformers 5
+            # omitted by default in transformers 5
             inputs = ["input_ids", "token_type_ids", "attention_mask"]
             settings.setdefault("model_input_names", inputs)
         fast = {
@@ -54,7 +54,7 @@ class WritesFiles:
         }
 
     def _special_token_settings(self) -> dict[str, str]:
-        """Return {name in tokenizer_config.json: special token}."""
+        """Return the special tokens to write to tokenizer_config.json."""
         return {
             name: getattr(self, argument)
             for argument, names in self.special_token_names.items()
@@ -62,12 +62,12 @@ class WritesFiles:
         }
 
     def _limits(self) -> dict:
-        """Return the settings in tokenizer_config.json that are not the default."""
-        # transformers always finds special tokens in texts, and leaves this field alone.
+        """Return settings for tokenizer_config.json that differ from the default values."""
+        # transformers ignores this field, as it always finds special tokens in texts.
         found = {"special_tokens_in_text": True} if self.special_tokens_in_text else {}
         if self.truncation_side != "right":
             found["truncation_side"] = self.truncation_side
-        # Classes that pad left in transformers need the other side by name.
+        # Classes with left padding in transformers need an explicit value for right padding.
         if "left" in (self.padding_side, argument_defaults(type(self))["padding_side"]):
             found["padding_side"] = self.padding_side
         if self.model_max_length is not None:
@@ -75,7 +75,7 @@ class WritesFiles:
         return found
 
     def _generic(self) -> dict:
-        """Return the generic class if transformers' own class would join two texts differently."""
+        """Return generic class settings if transformers' own class would join texts differently."""
         defaults = argument_defaults(type(self))
         adds_segments = self.uses_segments and not defaults["uses_segments"]
         segments = ["token_type_ids"] if self.uses_segments else []
@@ -85,23 +85,23 @@ class WritesFiles:
         return {"tokenizer_class": "PreTrainedTokenizerFast", **inputs}
 
     def _added_tokens(self) -> list[dict]:
-        """Return the special tokens and the other added tokens as entries of tokenizer.json."""
+        """Return entries for tokenizer.json with all special tokens and added tokens."""
         special = self.special_entries()
         known = {token["content"] for token in special}
         return [*special, *(token for token in self.added_tokens if token["content"] not in known)]
 
     def special_entries(self) -> list[dict]:
-        """Return the special tokens as entries of tokenizer.json."""
+        """Return entries for tokenizer.json with all special tokens."""
         tokens = dict.fromkeys(getattr(self, argument) for argument in SPECIAL_TOKENS)
         lstrip = self.mask_token if self.lstrip_mask else None
         return [special_added_token(self.token_to_id(t), t, t == lstrip) for t in tokens]
 
     def _model_in_texts(self) -> Model:
-        """Return the model, as both engines execute it."""
+        """Return the model to be executed by both engines."""
         return Model(self._model())
 
     def _template(self) -> dict:
-        """Return the post-processor: the special tokens around one text and around a pair."""
+        """Return a post-processor to add special tokens around single texts and pairs."""
         start, end = self.start_token, self.end_token
         second = int(self.uses_segments)
         first = [_text("A", 0), _special(end, 0)]
@@ -123,15 +123,15 @@ class WritesFiles:
         }
 
     def _vocabulary_files(self) -> Mapping[str, str | bytes]:
-        """Return the files of the vocabulary."""
+        """Return the vocabulary files."""
         raise NotImplementedError
 
     def _settings(self) -> dict:
-        """Return the contents of tokenizer_config.json, without special tokens."""
+        """Return the content for tokenizer_config.json, without special tokens."""
         raise NotImplementedError
 
     def _model(self) -> dict:
-        """Return the model of tokenizer.json."""
+        """Return the model for tokenizer.json."""
         raise NotImplementedError
 
 
@@ -144,5 +144,5 @@ def _text(name: str, segment: int) -> dict:
 
 
 def as_json(content: object) -> str:
-    """Return indented JSON with a line break at the end."""
+    """Return indented JSON with a trailing line break."""
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""Decodes and encodes UTF-8; characters of texts as code points with their offsets."""
+"""Decode and encode UTF-8. Characters are represented as code points with offsets."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, row_ids
 def decode_utf8(
     texts: tf.Tensor, joined: tf.Tensor, splits: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the code points (N,) of texts (B,), and their row splits (B + 1,).
+    """Return code points (N,) for texts (B,), and row splits (B + 1,).
 
-    It is many times faster than TensorFlow's decoder, which is used for malformed texts.
+    This is many times faster than the decoder in TensorFlow, which is only used for malformed
+    texts.
 
     Args:
-        texts: strings.
-        joined: uint8 (S,), the concatenated bytes of the texts.
-        splits: int32 (B + 1,), where the bytes of each text start.
+        texts: String tensor with shape (B,).
+        joined: uint8 tensor with shape (S,). Concatenated bytes for all texts.
+        splits: int32 tensor with shape (B + 1,). Start position for each text in the bytes.
     """
     is_first = tf.pad(tf.bitcast(joined, tf.int8) >= -64, [[0, 1]], constant_values=True)
-    positions = tf.cast(tf.where(is_first)[:, 0], tf.int32)  # (N + 1,), first bytes and the end
+    positions = tf.cast(tf.where(is_first)[:, 0], tf.int32)  # (N + 1,), with the end
     codes = tf.cast(tf.gather(joined, positions[:-1]), tf.int32)
-    long = tf.cast(tf.where(codes >= 0x80)[:, 0], tf.int32)  # characters of several bytes
+    long = tf.cast(tf.where(codes >= 0x80)[:, 0], tf.int32)  # characters with several bytes
     sizes = tf.gather(positions, long + 1) - tf.gather(positions, long)
     long_codes, valid = decode_multibyte(joined, tf.gather(positions, long), sizes)
     valid &= tf.reduce_sum(sizes - 1) + tf.size(codes) == tf.size(joined)
@@ -52,15 +53,15 @@ def decode_utf8(
 def decode_multibyte(
     joined: tf.Tensor, positions: tf.Tensor, sizes: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Decode characters of several bytes.
+    """Decode characters with several bytes.
 
     Args:
-        joined: uint8 (S,), bytes.
-        positions: int32 (M,), positions of the first bytes.
-        sizes: int32 (M,), numbers of bytes.
+        joined: uint8 tensor with shape (S,). Bytes to decode.
+        positions: int32 tensor with shape (M,). Position of the first byte per character.
+        sizes: int32 tensor with shape (M,). Number of bytes per character.
 
     Returns:
-        the code points (M,), and whether all are well-formed.
+        Code points with shape (M,), and whether all characters are well-formed.
 
     Source: The Unicode Standard, section 3.9, table 3-7.
 
@@ -84,15 +85,15 @@ def decode_multibyte(
 
 
 def encode_utf8(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Encode characters as UTF-8; special tokens become one symbol each, from 256 on.
+    """Encode characters as UTF-8. Special tokens are encoded as a single symbol, starting with 256.
 
     Args:
-        codes: int32 (N,), code points.
+        codes: int32 tensor with shape (N,). Code points to encode.
 
     Returns:
-        symbols: int32 (S,).
-        splits: int32 (N + 1,), where each character starts in the symbols.
-        owners: int32 (S,), the character of each symbol.
+        symbols: int32 tensor with shape (S,). Bytes, and symbols for special tokens.
+        splits: int32 tensor with shape (N + 1,). Start position for each character in the symbols.
+        owners: int32 tensor with shape (S,). Character index for each symbol.
 
     Example:
         >>> encode_utf8(tf.constant([ord("a"), ord("½")]))[0].numpy().tolist()
@@ -101,7 +102,7 @@ def encode_utf8(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
     def encoded() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         long = tf.cast(tf.where(codes >= 0x80)[:, 0], tf.int32)
-        code = tf.gather(codes, long)  # all others are one byte
+        code = tf.gather(codes, long)  # other characters have a single byte
         special = code >= SPECIALS.start
         length = 2 + tf.cast(code >= 0x800, tf.int32) + tf.cast(code >= 0x10000, tf.int32)
         length = tf.where(special, 1, length)
@@ -132,13 +133,15 @@ def encode_utf8(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 class Characters(NamedTuple):
-    """Holds the characters of a batch of texts, concatenated.
+    """Holds concatenated characters for a batch of texts.
 
     Attributes:
-        codes: int32 (N,), code points.
-        starts, ends: int32 (N,), spans of the original characters, counted over the batch.
-        row_splits: int32 (B + 1,), where each text starts in `codes`.
-        original_splits: int32 (B + 1,), where each text starts among the original characters.
+        codes: int32 tensor with shape (N,). Code points.
+        starts, ends: int32 tensors with shape (N,). Spans in original characters, counted over the
+            whole batch.
+        row_splits: int32 tensor with shape (B + 1,). Start position for each text in `codes`.
+        original_splits: int32 tensor with shape (B + 1,). Start position for each text in the
+            original characters.
     """
 
     codes: tf.Tensor
@@ -148,22 +151,22 @@ class Characters(NamedTuple):
     original_splits: tf.Tensor
 
     def take(self, indices: tf.Tensor) -> Characters:
-        """Return the characters at ascending indices (K,)."""
+        """Select characters by ascending indices with shape (K,)."""
         codes, starts, ends = (tf.gather(part, indices) for part in self[:3])
         splits = tf.searchsorted(indices, self.row_splits)
         return Characters(codes, starts, ends, splits, self.original_splits)
 
     def where(self, keep: tf.Tensor) -> Characters:
-        """Return the characters where `keep`, boolean (N,), is true."""
+        """Select characters with a boolean tensor with shape (N,)."""
         return self.take(tf.cast(tf.where(keep)[:, 0], tf.int32))
 
     def row_starts(self) -> tf.Tensor:
-        """Return a mask (N,) of the first character of each text."""
+        """Return a mask with shape (N,) for the first character in each text."""
         return index_mask(self.row_splits[:-1], tf.size(self.codes))
 
 
 def characters(texts: tf.Tensor) -> Characters:
-    """Decode texts (B,); malformed bytes become U+FFFD.
+    """Decode texts with shape (B,). Malformed bytes are replaced by U+FFFD.
 
     Example:
         >>> characters(tf.constant(["né", "", "e"])).row_splits.numpy().tolist()
@@ -181,7 +184,7 @@ def characters(texts: tf.Tensor) -> Characters:
 
 
 def insert_spaces(chars: Characters, wanted: tf.Tensor) -> Characters:
-    """Insert a space, with the same span, before the characters where `wanted` (N,) is true."""
+    """Insert a space with the same span before each character selected by `wanted` (N,)."""
     added = tf.concat([[0], tf.cumsum(tf.cast(wanted, tf.int32))], 0)  # (N + 1,), before each
     size = tf.size(chars.codes) + added[-1]
     positions = (tf.range(tf.size(chars.codes)) + added[1:])[:, None]
@@ -207,14 +210,15 @@ NUM_CODE_POINTS = 0x110000
 SPECIALS = range(NUM_CODE_POINTS, NUM_CODE_POINTS + 128)
 HANGUL_SYLLABLES = range(0xAC00, 0xD7A4)
 PAGE_BITS = 7
-NUM_LOW = 0x3000  # code points before the East Asian ones
+NUM_LOW = 0x3000  # code points below East Asian characters
 
 
 class CodePointTable(tf.Module):
-    """Maps code points to numbers, stored in pages of 128 without duplicates.
+    """Maps code points to numbers. Values are stored in pages of 128 values without duplicates.
 
     Args:
-        values: int32 array (0x110000 + 128,), one number per code point and special token.
+        values: int32 array with shape (0x110000 + 128,). Value for each code point, and for each
+            special token.
 
     Example:
         >>> table = CodePointTable(np.arange(0x110000 + 128, dtype=np.int32) % 10)
@@ -224,7 +228,7 @@ class CodePointTable(tf.Module):
 
     def __init__(self, values: np.ndarray):
         super().__init__()
-        number_of: dict[bytes, int] = {}  # of each page; np.unique would sort, for 150 ms
+        number_of: dict[bytes, int] = {}  # number per page; np.unique would take 150 ms to sort
         pages = values.astype(np.int32).reshape(-1, 1 << PAGE_BITS)
         page_of = [number_of.setdefault(page.tobytes(), len(number_of)) for page in pages]
         self._low_numbers = tf.constant(values[:NUM_LOW], tf.int32)
@@ -232,7 +236,7 @@ class CodePointTable(tf.Module):
         self._page_starts = tf.constant(np.array(page_of, np.int32) << PAGE_BITS)
 
     def __call__(self, code_points: tf.Tensor) -> tf.Tensor:
-        """Return the number of each code point, int32 of the same shape."""
+        """Return int32 values for code points. The shape is not changed."""
         return tf.cond(
             tf.reduce_max(code_points) < NUM_LOW,
             lambda: tf.gather(self._low_numbers, code_points),
@@ -246,12 +250,12 @@ class CodePointTable(tf.Module):
 
 @functools.lru_cache(maxsize=1)
 def unicode_data() -> dict:
-    """Return the tables: closed ranges of code points, and mappings from code points."""
+    """Load the Unicode tables, with closed code point ranges and code point mappings."""
     return json.loads(DATA_FILE.read_text(encoding="utf-8"))
 
 
 def members(name: str) -> np.ndarray:
-    """Return a mask over all code points that is true in the named ranges.
+    """Return a mask over all code points, which is True in the named ranges.
 
     Example:
         >>> members("bpe_number")[[ord("7"), ord("½"), ord("x")]].tolist()
@@ -265,7 +269,7 @@ def members(name: str) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def decompositions() -> dict[int, list[int]]:
-    """Return canonical decompositions (NFD), those of Hangul by Python's own tables.
+    """Return canonical decompositions (NFD). For Hangul, the tables in Python are used.
 
     Example:
         >>> [chr(c) for c in decompositions()[ord("각")]]

@@ -1,4 +1,4 @@
-"""Parses SentencePiece's precompiled charsmap, a trie of byte strings."""
+"""Parse precompiled SentencePiece charsmaps, which contain a trie of byte strings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 
-MAX_GRAPHEME_BYTES = 5  # of graphemes that are replaced as a whole
+MAX_GRAPHEME_BYTES = 5  # maximum size for graphemes that are replaced as a whole
 
 
 MAX_CHARSMAP_BYTES = 2**26
@@ -20,28 +20,27 @@ LABEL_MASK = 1 << 31 | 0xFF
 
 
 def charsmap_rules(charsmap: str | None) -> dict[str, str]:
-    """Return {text: replacement} of a charsmap in base64, as tokenizer.json holds it."""
+    """Return {text: replacement} for a base64 charsmap from tokenizer.json."""
     if not charsmap:
         return {}
     return read_charsmap(base64.b64decode(charsmap, validate=True), "precompiled_charsmap")
 
 
 def read_charsmap(content: bytes, name: str) -> dict[str, str]:
-    """Parse a charsmap to the replacements of characters and of short sequences of them.
+    """Parse a charsmap to get replacements for characters and short sequences.
 
     Args:
-        content: the size of a double-array trie, its units of 32 bits, and the replacements, each
-            with a zero at its end.
-        name: of the file and field, for error messages.
+        content: Bytes. Trie size, trie units with 32 bits, and replacements that end with a zero.
+        name: String. Name to use in error messages.
 
     Returns:
-        {text: replacement}, for keys of up to `MAX_GRAPHEME_BYTES` bytes: `PrecompiledNormalizer`
-        never looks up longer ones.
+        Dict to map texts to replacements, for keys with up to `MAX_GRAPHEME_BYTES` bytes. Longer
+        keys are never used by `PrecompiledNormalizer`.
 
     Raises:
         ValueError: If the trie or a rule is damaged.
 
-    Source: Yata, "Darts-clone", a double-array trie; SentencePiece's builder of normalisations.
+    Source: Yata, "Darts-clone", a double-array trie; SentencePiece's builder for normalizer rules.
     """
     if len(content) < 4 or len(content) > MAX_CHARSMAP_BYTES:
         raise ValueError(f"{name} has {len(content)} bytes. Expected 4 to {MAX_CHARSMAP_BYTES}.")
@@ -70,11 +69,11 @@ def read_charsmap(content: bytes, name: str) -> dict[str, str]:
 
 
 def _entries(units: np.ndarray, name: str) -> list[tuple[bytes, int]]:
-    """Return (key, value) of the keys of up to `MAX_GRAPHEME_BYTES` bytes."""
-    units = np.append(units, np.zeros(256, units.dtype))  # units beyond the end have no label
+    """Return (key, value) for keys with up to `MAX_GRAPHEME_BYTES` bytes."""
+    units = np.append(units, np.zeros(256, units.dtype))  # add units without a label
     found = []
     waiting = [(b"", _offset(int(units[0])))]
-    for _ in range(len(units)):  # a bound, since nodes may be shared in circles
+    for _ in range(len(units)):  # avoid endless loops, since a trie may contain cycles
         if not waiting:
             return found
         key, base = waiting.pop()

@@ -1,6 +1,7 @@
-"""Unicode's normal forms: decompose, sort marks, compose.
+"""Unicode normal forms: decompose characters, sort marks, compose characters.
 
-Comment letters: N characters, W starters, from which pairs are composed in parallel.
+Comments use these letters for shapes: N characters, W starters. Pairs are composed in parallel for
+all starters.
 """
 
 import functools
@@ -35,7 +36,7 @@ LEADS, VOWELS, TAILS = range(0x1100, 0x1113), range(0x1161, 0x1176), range(0x11A
 
 
 class UnicodeNormalizer(tf.Module):
-    """Normalizes texts by a normal form of Unicode, with the spans of the library `tokenizers`.
+    """Applies a Unicode normal form to texts. Spans are the same as in the `tokenizers` library.
 
     Args:
         form: String. "NFC", "NFD", "NFKC" or "NFKD". Defaults to "NFC".
@@ -64,7 +65,7 @@ class UnicodeNormalizer(tf.Module):
         self._composites = tf.constant(tables.composites)
 
     def __call__(self, chars: Characters) -> Characters:
-        """Return the characters in the normal form; special tokens are kept."""
+        """Normalize characters. Special tokens are not changed."""
 
         def touched() -> tf.Tensor:
             return tf.reduce_any(self._is_touched(chars.codes) > 0)
@@ -76,18 +77,18 @@ class UnicodeNormalizer(tf.Module):
         owners = tf.range(tf.size(chars.codes))
         parts = chars._replace(codes=self._packed(chars.codes), starts=owners)
         parts = expand_characters(parts, self._expansions, self._splits)
-        # Parts after the first of a character are flagged: they have no span of their own.
+        # Only the first part of a character has a span. Mark all other parts with a flag.
         is_other = tf.cast(parts.starts == shift_right(parts.starts, 1, -1), tf.int32)
         flags = tf.bitwise.left_shift(is_other, KIND_SHIFT)
         parts = sort_combining_marks(parts._replace(codes=parts.codes + flags))
-        taken = 1 - tf.bitwise.right_shift(parts.codes, KIND_SHIFT)  # characters in each part
+        taken = 1 - tf.bitwise.right_shift(parts.codes, KIND_SHIFT)  # number of characters per part
         codes, kept = unpack_codes(parts.codes), tf.range(tf.size(parts.codes))
         if self._composes:
             codes, target = self._compose_pairs(parts)
             taken = tf.math.unsorted_segment_sum(taken, target, tf.size(codes))
             kept = tf.cast(tf.where(target == kept)[:, 0], tf.int32)
             codes, taken = tf.gather(codes, kept), tf.gather(taken, kept)
-        # As in the library, a composed character has the span of its first character.
+        # As in the library, use the span of the first character for composed characters.
         position = tf.cumsum(taken, exclusive=True) - tf.cast(taken == 0, tf.int32)
         return Characters(
             codes,
@@ -98,10 +99,10 @@ class UnicodeNormalizer(tf.Module):
         )
 
     def _compose_pairs(self, parts: Characters) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return code points (N,), and the index (N,) of the character that each is joined to.
+        """Return code points (N,), and the index (N,) of the character that each was joined with.
 
-        The standard's algorithm runs from every character that cannot be joined to an earlier one
-        up to the next such character, all in parallel.
+        The standard algorithm is executed in parallel. Each run starts at a character that cannot
+        be joined with previous characters, and ends at the next such character.
         """
         codes = unpack_codes(parts.codes)
         orders = tf.bitwise.right_shift(parts.codes, ORDER_SHIFT)
@@ -118,13 +119,13 @@ class UnicodeNormalizer(tf.Module):
             position, ends, starter, last = (tf.gather(part, inside) for part in walkers)
             order = tf.gather(orders, position)
             made = self._pair(tf.gather(codes, tf.maximum(starter, 0)), tf.gather(codes, position))
-            # A mark that stays blocks marks of the same or a lower order.
+            # A mark that is not joined blocks later marks with the same or a lower order.
             joins = (starter >= 0) & (last < order) & (made >= 0)
             who = tf.boolean_mask(starter, joins)
             codes = tf.tensor_scatter_nd_update(codes, who[:, None], made[joins])
             target = tf.tensor_scatter_nd_update(target, position[joins][:, None], who)
             begins = ~joins & (order == 0)
-            # Marks before the first starter block nothing.
+            # Marks before the first starter do not block other marks.
             last = tf.where(joins, last, tf.where(begins | (starter < 0), -1, order))
             return codes, target, position + 1, ends, tf.where(begins, position, starter), last
 
@@ -138,7 +139,7 @@ class UnicodeNormalizer(tf.Module):
         return codes, target
 
     def _pair(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-        """Return the composites (W,) of two code points; -1 for none."""
+        """Return composites (W,) for pairs of code points, or -1 if a pair cannot be composed."""
         key = tf.bitwise.left_shift(tf.cast(first, tf.int64), 21) + tf.cast(second, tf.int64)
         entry = tf.minimum(tf.searchsorted(self._pairs, key), tf.size(self._pairs) - 1)
         made = tf.gather(self._composites, entry)
@@ -155,17 +156,21 @@ def _among(codes: tf.Tensor, codes_range: range) -> tf.Tensor:
 
 
 class CompositionTables(NamedTuple):
-    """Holds the tables of normal forms.
+    """Holds tables for normal forms.
 
     Attributes:
-        touched: (code points,), 1 if the composing form may change or move a character.
-        decomposed: (code points,), 1 if the decomposing form may change or move a character.
-        packed: (code points,), combining order and code point, or the index of an expansion.
-        expansions: combining order and code point of the parts of characters.
-        expansion_splits: where each expansion starts.
-        may_follow: (code points,), 1 if it may be composed with an earlier character.
-        pairs: int64, ascending, pairs of code points with a composite.
-        composites: the composites of the pairs.
+        touched: Array with shape (code points,). 1 if a character can change or move when
+            composing.
+        decomposed: Array with shape (code points,). 1 if a character can change or move when
+            decomposing.
+        packed: Array with shape (code points,). Combining order and code point, or an expansion
+            index.
+        expansions: Array with combining order and code point for the parts of each character.
+        expansion_splits: Array with start positions for each expansion.
+        may_follow: Array with shape (code points,). 1 if a character can be composed with an
+            earlier character.
+        pairs: Ascending int64 array. Pairs of code points that can be composed.
+        composites: Array with the composite for each pair.
     """
 
     touched: np.ndarray
@@ -180,7 +185,7 @@ class CompositionTables(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def composition_tables(compatible: bool = False) -> CompositionTables:
-    """Return the tables of canonical or compatible decompositions, built once."""
+    """Return cached tables for canonical or compatibility decompositions."""
     orders, never = combining_orders(), members("never_composed")
     packed = np.arange(SPECIALS.stop, dtype=np.int32)
     for code, order in orders.items():
@@ -220,7 +225,8 @@ def composition_tables(compatible: bool = False) -> CompositionTables:
 def _composites(never: np.ndarray) -> dict[tuple[int, int], int]:
     """Return {pair of code points: composite}, without Hangul syllables.
 
-    The last part of a character is composed with the composite of the others.
+    If a character has more than two parts, the last part is composed with the composite of all
+    previous parts.
     """
     whole = {
         tuple(parts): code

@@ -1,4 +1,4 @@
-"""BERT's normalizer: clean, strip accents, lower-case; kinds of characters; case folding."""
+"""BERT normalizer (clean, strip accents, lower-case), character kinds and case folding."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
 
 @functools.cache
 def folding_map(lowercase: bool, keep_accents: bool) -> dict[int, list[int]]:
-    """Return {code point: code points} of ALBERT's accent stripping and lower-casing.
+    """Return {code point: code points} to strip accents and lower-case texts as in ALBERT.
 
     Example:
         >>> [chr(c) for c in folding_map(lowercase=True, keep_accents=False)[ord("Ǽ")]]
@@ -48,7 +48,7 @@ def folding_map(lowercase: bool, keep_accents: bool) -> dict[int, list[int]]:
 
 
 def fold_text(text: str, lowercase: bool, keep_accents: bool) -> str:
-    """Apply ALBERT's quotation marks, accent stripping and lower-casing to a text.
+    """Normalize quotation marks, strip accents and lower-case a text as in ALBERT.
 
     Example:
         >>> fold_text("``Ça''", lowercase=True, keep_accents=False)
@@ -60,7 +60,10 @@ def fold_text(text: str, lowercase: bool, keep_accents: bool) -> str:
 
 
 def normalize_white_space(chars: Characters) -> Characters:
-    """Replace line breaks, tabs, and white space beside white space or at the end by spaces.
+    """Replace white space by spaces.
+
+    This is done for line breaks, for tabs, for consecutive white space, and for white space at the
+    end of texts.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
@@ -79,14 +82,14 @@ def normalize_white_space(chars: Characters) -> Characters:
 
 
 def normalize_quotation_marks(chars: Characters) -> Characters:
-    """Replace two backticks or apostrophes by a quotation mark with the span of the second.
+    """Replace two backticks or apostrophes by a quotation mark with the span of the second one.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
         >>> "".join(map(chr, normalize_quotation_marks(characters(tf.constant(["``a'''"]))).codes))
         '"a"\\''
     """
-    followed = shift_left(~chars.row_starts(), 1, False)  # by a character of the same text
+    followed = shift_left(~chars.row_starts(), 1, False)  # by a character in the same text
     pairs = tf.zeros_like(followed)
     for quote in "`'":
         is_quote = chars.codes == ord(quote)
@@ -97,10 +100,10 @@ def normalize_quotation_marks(chars: Characters) -> Characters:
     )
 
 
-# Kinds of characters for the pre-tokenizer. A MARK is removed after the canonical ordering, where
-# it counts; a COMPLEX character becomes several, or takes part in the ordering.
+# Character kinds for the pre-tokenizer. A MARK will be removed, but only after the canonical
+# ordering. A COMPLEX character is expanded, or is needed for the ordering.
 WORD, ALONE, SPACE, DROPPED, MARK, COMPLEX = range(6)
-# One int32 packs kind, combining order and code point; packed numbers compare by kind.
+# Kind, combining order and code point are packed in an int32. Packed values are sorted by kind.
 CODE_MASK, ORDER_SHIFT, ORDER_MASK, KIND_SHIFT = 2**21 - 1, 21, 63, 27
 FIRST_ALONE, FIRST_SPACE, FIRST_DROPPED, FIRST_MARK, FIRST_COMPLEX = (
     kind << KIND_SHIFT for kind in (ALONE, SPACE, DROPPED, MARK, COMPLEX)
@@ -108,17 +111,17 @@ FIRST_ALONE, FIRST_SPACE, FIRST_DROPPED, FIRST_MARK, FIRST_COMPLEX = (
 
 
 class BertNormalizer(tf.Module):
-    """Normalizes characters as `BertNormalizer` of `tokenizers`, and packs them with their kinds.
+    """Normalizes characters as `BertNormalizer` in `tokenizers`, and packs them with kinds.
 
     Args:
-        lowercase: lower-case every character.
-        strip_accents: decompose (NFD) and remove nonspacing marks.
-        split_chinese: make every Chinese character a word.
-        clean_text: remove control characters.
-        numbers: int32 (code points,), number to return for each character.
+        lowercase: Boolean. Whether to convert characters to lower-case.
+        strip_accents: Boolean. Whether to decompose characters (NFD) and remove nonspacing marks.
+        split_chinese: Boolean. Whether to split texts at Chinese characters.
+        clean_text: Boolean. Whether to remove control characters.
+        numbers: int32 array with shape (code points,). Number to return for each character.
 
-    Source: Devlin et al., "BERT" (2019), its released tokenization; the tables are those
-    of the library `tokenizers`.
+    Source: Devlin et al., "BERT" (2019), with the released tokenization code. The tables are the
+        same as in the `tokenizers` library.
     """
 
     def __init__(
@@ -141,7 +144,7 @@ class BertNormalizer(tf.Module):
         self._expansion_splits = tf.constant([*tables.expansion_splits, 0], tf.int32)
 
     def __call__(self, chars: Characters) -> Characters:
-        """Return characters of the kinds WORD, ALONE and SPACE, packed."""
+        """Return packed characters with the kinds WORD, ALONE and SPACE."""
         chars = chars._replace(codes=self._table(chars.codes))
         return tf.cond(
             tf.reduce_max(chars.codes) < FIRST_DROPPED, lambda: chars, lambda: self._cleaned(chars)
@@ -156,18 +159,19 @@ class BertNormalizer(tf.Module):
         return chars.where(chars.codes < FIRST_DROPPED)
 
     def _expand(self, chars: Characters) -> Characters:
-        """Remove DROPPED characters and expand COMPLEX ones."""
+        """Remove DROPPED characters, and expand COMPLEX characters."""
         chars = chars.where((chars.codes < FIRST_DROPPED) | (chars.codes >= FIRST_MARK))
         return expand_characters(chars, self._expansions, self._expansion_splits)
 
 
 def expand_characters(chars: Characters, expansions: tf.Tensor, splits: tf.Tensor) -> Characters:
-    """Replace COMPLEX characters by their expansions, which get their spans.
+    """Replace COMPLEX characters by expansions with the same span.
 
     Args:
-        chars: packed; a COMPLEX character has the index of its expansion for a code point.
-        expansions: packed characters of all expansions.
-        splits: where each expansion starts; two more than expansions.
+        chars: Packed `Characters`. A COMPLEX character contains an expansion index instead of a
+            code point.
+        expansions: int32 tensor. Packed characters for all expansions.
+        splits: int32 tensor. Start position for each expansion, with two additional values.
     """
     is_complex = chars.codes >= FIRST_COMPLEX
     entry = tf.where(is_complex, unpack_codes(chars.codes), 0)
@@ -188,14 +192,14 @@ def expand_characters(chars: Characters, expansions: tf.Tensor, splits: tf.Tenso
 
 
 def unpack_codes(packed: tf.Tensor) -> tf.Tensor:
-    """Return the code points (or other numbers) of packed characters."""
+    """Return code points (or other values) from packed characters."""
     return tf.bitwise.bitwise_and(packed, CODE_MASK)
 
 
 def sort_combining_marks(chars: Characters) -> Characters:
-    """Sort each run of combining marks by combining class.
+    """Sort consecutive combining marks by combining class.
 
-    Spans are not moved, as in the library `tokenizers`, and remain ascending.
+    As in the `tokenizers` library, spans are not moved, so they will always be ascending.
 
     Source: The Unicode Standard, section 3.11, canonical ordering algorithm.
     """
@@ -204,7 +208,7 @@ def sort_combining_marks(chars: Characters) -> Characters:
     key = tf.cast(run, tf.int64) * 64 + tf.cast(order, tf.int64)
 
     def sorted_marks() -> Characters:
-        marks = tf.where(order > 0)[:, 0]  # all others keep their positions
+        marks = tf.where(order > 0)[:, 0]  # other characters are not moved
         by_class = tf.gather(marks, tf.argsort(tf.gather(key, marks), stable=True))
         codes = tf.gather(chars.codes, by_class)
         codes = tf.tensor_scatter_nd_update(chars.codes, marks[:, None], codes)
@@ -214,13 +218,13 @@ def sort_combining_marks(chars: Characters) -> Characters:
 
 
 class NormalizationTables:
-    """Holds how `BertNormalizer` changes every character.
+    """Holds tables to describe how `BertNormalizer` changes each character.
 
     Attributes:
-        packed: int32 (code points,), the packed result of each character; for a COMPLEX one with
-            the index of its expansion.
-        expansions: packed characters of all expansions.
-        expansion_splits: where each expansion starts.
+        packed: int32 array with shape (code points,). Packed result for each character. For COMPLEX
+            characters, this contains an expansion index.
+        expansions: List of packed characters for all expansions.
+        expansion_splits: List of start positions for each expansion.
     """
 
     def __init__(self, lowercase: bool, strip_accents: bool, split_chinese: bool, clean_text: bool):
@@ -243,7 +247,7 @@ class NormalizationTables:
                 self.packed[code] = self._becomes(code)
 
     def unchanged(self, words: list[str]) -> list[str]:
-        """Return the words that normalization does not change and that stay one word.
+        """Return words that are not changed by normalization and will not be split.
 
         Example:
             >>> tables = normalization_tables(True, True, split_chinese=True, clean_text=True)
@@ -258,10 +262,10 @@ class NormalizationTables:
         return [word for word, kept in zip(words, keep, strict=True) if kept]
 
     def _becomes(self, code: int) -> int:
-        """Return the packed result of a character; add its expansion if there is one."""
+        """Return the packed result for a character. Add an expansion if needed."""
         parts = [p for part in self.parts.get(code, [code]) for p in self._lowered(code, part)]
         kept = [p for p in parts if p >> KIND_SHIFT != MARK]
-        if all(combining_order(p) for p in parts if p not in kept):  # else one is in a run of marks
+        if all(combining_order(p) for p in parts if p not in kept):  # else the order matters
             if not kept:
                 return parts[0]
             if len(kept) == 1 and not combining_order(kept[0]):
@@ -271,7 +275,7 @@ class NormalizationTables:
         return COMPLEX << KIND_SHIFT | len(self.expansion_splits) - 2
 
     def _lowered(self, code: int, part: int) -> list[int]:
-        """Return the packed lower-case characters of one part of a decomposition."""
+        """Return packed lower-case characters for a part of a decomposition."""
         order = self.orders.get(part, 0) << ORDER_SHIFT
         lowered = self.lower.get(str(part), [part])
         kinds = [ALONE if self.chinese[code] else int(self.kinds[c]) for c in lowered]
@@ -279,12 +283,12 @@ class NormalizationTables:
 
 
 def combining_order(packed: int) -> int:
-    """Return the combining order of a packed character; 0 if it does not combine."""
+    """Return the combining order for a packed character, or 0 if it does not combine."""
     return packed >> ORDER_SHIFT & ORDER_MASK
 
 
 def combining_orders() -> dict[int, int]:
-    """Return canonical combining classes, renumbered from 1 to fit in six bits."""
+    """Return canonical combining classes, renumbered from 1 to fit into six bits."""
     classes = unicode_data()["combining_class"]
     rank = {value: i + 1 for i, value in enumerate(sorted(set(classes.values())))}
     return {int(code): rank[value] for code, value in classes.items()}
@@ -294,10 +298,10 @@ def combining_orders() -> dict[int, int]:
 def normalization_tables(
     lowercase: bool, strip_accents: bool, split_chinese: bool, clean_text: bool
 ) -> NormalizationTables:
-    """Return the tables of a set of options, built once."""
+    """Return cached tables for the given options."""
     return NormalizationTables(lowercase, strip_accents, split_chinese, clean_text)
 
 
 def is_special_token(codes: tf.Tensor) -> tf.Tensor:
-    """Return a mask (N,) of the code points of special tokens."""
+    """Return a mask with shape (N,) for code points that represent special tokens."""
     return codes >= SPECIALS.start

@@ -1,4 +1,4 @@
-"""Many words as one array of symbols, which takes less memory than lists; tables of hashes."""
+"""Store many words in a single array to save memory, and look up values in hash tables."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from encoder_zoo.encoders.tokenizers.text.characters import SPECIALS
 
 
 class HashTable(tf.lookup.StaticHashTable):
-    """Maps keys to values like `tf.lookup.StaticHashTable`, but is freed with its last reference.
+    """Maps keys to values like `tf.lookup.StaticHashTable`, but will be freed when no longer used.
 
-    TensorFlow keeps named tables until the process ends, 5 MB for a `BertTokenizer` of 30,000
-    tokens. A table made eagerly is anonymous here; in graphs, as in a SavedModel, it has a name.
+    TensorFlow keeps named tables until the process ends, which takes 5 MB for a `BertTokenizer`
+    with 30,000 tokens. Tables created here in eager mode are anonymous. In graphs, such as for a
+    SavedModel, tables are named.
 
     Args:
-        keys: (N,), strings or int64, at least one.
-        values: (N,), int32 or int64.
-        default_value: value of other keys.
+        keys: Array with shape (N,), with at least one string or int64 value.
+        values: int32 or int64 array with shape (N,).
+        default_value: Integer. Value to return for missing keys.
 
     Example:
         >>> table = HashTable(["cat", "dog"], [7, 8], default_value=-1)
@@ -42,15 +43,15 @@ class HashTable(tf.lookup.StaticHashTable):
 
 
 MAX_SYMBOL = 2**16 - 1
-UNKNOWN_SYMBOL = 1  # the number of all characters without a token
+UNKNOWN_SYMBOL = 1  # used for all characters without a token
 
 
 class PackedWords(NamedTuple):
-    """Holds words (W,), concatenated.
+    """Holds concatenated words.
 
     Attributes:
-        symbols: int64 (S,), symbols of all words.
-        lengths: int64 (W,), number of symbols of each word.
+        symbols: int64 array with shape (S,). Symbols in all words.
+        lengths: int64 array with shape (W,). Number of symbols per word.
 
     Example:
         >>> words = PackedWords.from_texts(["cat", "", "do"])
@@ -65,36 +66,38 @@ class PackedWords(NamedTuple):
 
     @classmethod
     def from_symbols(cls, words: Sequence[Sequence[int]]) -> PackedWords:
-        """Pack words given as sequences of symbols, or as bytes."""
+        """Create words from sequences of symbols, or from bytes."""
         symbols = np.fromiter(itertools.chain.from_iterable(words), np.int64)
         return cls(symbols, np.array([len(word) for word in words], np.int64))
 
     @classmethod
     def from_texts(cls, words: Sequence[str]) -> PackedWords:
-        """Pack words given as strings, with code points as symbols."""
+        """Create words from strings. Code points are used as symbols."""
         encoded = "".join(words).encode("utf-32-le", "surrogatepass")
         lengths = np.array([len(word) for word in words], np.int64)
         return cls(np.frombuffer(encoded, "<u4").astype(np.int64), lengths)
 
     @property
     def starts(self) -> np.ndarray:
-        """int64 (W,), where each word starts."""
+        """int64 array with shape (W,). Start index for each word."""
         return np.cumsum(self.lengths) - self.lengths
 
     def where(self, keep: np.ndarray) -> PackedWords:
-        """Return the words where `keep`, boolean (W,), is true."""
+        """Select words with a boolean array with shape (W,)."""
         return PackedWords(self.symbols[np.repeat(keep, self.lengths)], self.lengths[keep])
 
     def concatenate(self, other: PackedWords) -> PackedWords:
-        """Return these words followed by others."""
+        """Append other words."""
         return PackedWords(*map(np.concatenate, zip(self, other, strict=True)))
 
 
 def character_numbers(words: PackedWords) -> np.ndarray:
-    """Number the characters of words, given as code points: int32 (code points,), from 2 on.
+    """Assign a number to each character in the words, starting with 2.
+
+    Words must contain code points. The returned int32 array can be indexed by code point.
 
     Raises:
-        ValueError: If the words have too many different characters.
+        ValueError: If there are too many different characters.
     """
     alphabet = np.unique(words.symbols)
     if len(alphabet) >= MAX_SYMBOL:

@@ -1,4 +1,4 @@
-"""SentencePiece's precompiled normalizer, and maps of single characters."""
+"""Precompiled SentencePiece normalizer, and maps for single characters."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from encoder_zoo.encoders.tokenizers.text.normalization import (
 from encoder_zoo.encoders.tokenizers.text.packed_words import HashTable
 from encoder_zoo.encoders.tokenizers.text.ragged import row_ids, shift_left, shift_right
 
-# One int32 packs a code point, or the index of an expansion, with flags.
+# A code point or an expansion index is packed in an int32, together with flags.
 CODE_MASK = 2**21 - 1
 KEY, ENDS, EXTENDS, PREPENDS, RETURN, COMPLEX = (1 << bit for bit in range(21, 27))
-GRAPHEME = EXTENDS  # lower numbers need only the table
-SIGNS = (0xA9, 0xAE)  # the pictographs of two bytes
+GRAPHEME = EXTENDS  # lower values can be handled with a table lookup
+SIGNS = (0xA9, 0xAE)  # pictographs with two bytes
 JOINER, RETURN_CODE, NEWLINE = 0x200D, 0x0D, 0x0A
 
 
 class Expansions(tf.Module):
-    """Holds numbered sequences of code points.
+    """Holds a numbered list of code point sequences.
 
     Args:
-        sequences: of code points.
+        sequences: List of code point sequences.
     """
 
     def __init__(self, sequences: Sequence[Sequence[int]]):
@@ -45,20 +45,20 @@ class Expansions(tf.Module):
         self.splits = tf.constant(np.cumsum([0, *lengths, 0]), tf.int32)
 
     def lengths(self, entries: tf.Tensor) -> tf.Tensor:
-        """Return the number of code points of each entry."""
+        """Return the number of code points for each entry."""
         return tf.gather(self.splits, entries + 1) - tf.gather(self.splits, entries)
 
     def codes(self, entries: tf.Tensor, within: tf.Tensor) -> tf.Tensor:
-        """Return one code point of each entry."""
+        """Return one code point for each entry."""
         positions = tf.gather(self.splits, entries) + within
         return tf.gather(self.flat, tf.minimum(positions, tf.size(self.flat) - 1))
 
 
 class CharacterMap(tf.Module):
-    """Replaces single characters by others, which get their spans.
+    """Replaces single characters by other characters with the same span.
 
     Args:
-        mapping: {code point: code points}; others are kept.
+        mapping: Dict to map code points to lists of code points. Other characters are not changed.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
@@ -78,7 +78,7 @@ class CharacterMap(tf.Module):
         self._expansions = Expansions(list(several.values()))
 
     def __call__(self, chars: Characters) -> Characters:
-        """Return the mapped characters."""
+        """Apply the mapping to all characters."""
         packed = self._table(chars.codes)
         mapped, expansions = chars._replace(codes=packed), self._expansions
         return tf.cond(
@@ -89,16 +89,17 @@ class CharacterMap(tf.Module):
 
 
 class PrecompiledNormalizer(tf.Module):
-    """Normalizes by SentencePiece's charsmap, with the results and spans of `tokenizers`.
+    """Applies a SentencePiece charsmap, with the same results and spans as `tokenizers`.
 
-    SentencePiece replaces the longest key at each position. `tokenizers` looks up graphemes of up
-    to five bytes, where the shortest key replaces the whole grapheme, and then single characters.
+    SentencePiece replaces the longest key at each position. In contrast, `tokenizers` first looks
+    up graphemes with up to five bytes, and replaces the whole grapheme if a key matches (the
+    shortest key is used). It then looks up single characters.
 
     Args:
-        rules: {text: replacement}, see `read_charsmap`.
+        rules: Dict to map texts to replacements, see `read_charsmap`.
 
     Raises:
-        ValueError: If a rule is for more than two characters.
+        ValueError: If a rule applies to more than two characters.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
@@ -139,7 +140,7 @@ class PrecompiledNormalizer(tf.Module):
         self._pairs = HashTable(keys, np.arange(-1, len(pairs)), default_value=-1)
 
     def __call__(self, chars: Characters) -> Characters:
-        """Return the normalized characters."""
+        """Normalize characters."""
         packed = self._table(chars.codes)
         return tf.cond(
             tf.reduce_max(packed) < GRAPHEME,
@@ -153,7 +154,7 @@ class PrecompiledNormalizer(tf.Module):
         heads = ~self._joins(chars.codes, packed, part_starts)
         is_unit, pair = self._units(chars.codes, packed, heads)
 
-        units = tf.cast(tf.where(is_unit)[:, 0], tf.int32)  # (U,), each replaced as a whole
+        units = tf.cast(tf.where(is_unit)[:, 0], tf.int32)  # (U,), units to replace as a whole
         packed, pair = tf.gather(packed, units), tf.gather(pair, units)
         old = shift_left(units, 1, tf.size(is_unit)) - units
         simple = tf.bitwise.bitwise_and(packed, CODE_MASK)
@@ -168,7 +169,7 @@ class PrecompiledNormalizer(tf.Module):
         codes = tf.where(tf.gather(is_complex, owner), codes, tf.gather(simple, owner))
         unit_splits = tf.concat([[0], tf.cumsum(tf.cast(is_unit, tf.int32))], 0)  # (N + 1,)
         part = tf.gather(tf.cumsum(tf.cast(part_starts, tf.int32)) - 1, units)  # (U,)
-        first = tf.cast(tf.where(part_starts)[:, 0], tf.int32)  # first characters of the parts
+        first = tf.cast(tf.where(part_starts)[:, 0], tf.int32)  # first character in each part
         first_new = tf.gather(splits, tf.gather(unit_splits, first))
         part_first = tf.gather(first, part), tf.gather(first_new, part)
         positions = source_indices(old, new, splits, owner, within, *part_first)
@@ -181,9 +182,9 @@ class PrecompiledNormalizer(tf.Module):
         )
 
     def _joins(self, codes: tf.Tensor, packed: tf.Tensor, part_starts: tf.Tensor) -> tf.Tensor:
-        """Return a mask (N,) of the characters in one grapheme with the character before.
+        """Return a mask with shape (N,) for characters that belong to the previous grapheme.
 
-        Rules for graphemes of more than five bytes, such as those of Hangul, are omitted.
+        Rules for graphemes with more than five bytes (e.g. Hangul) are not needed.
 
         Source: Unicode Standard Annex 29, "Text Segmentation", section 3.1.1.
         """
@@ -201,11 +202,11 @@ class PrecompiledNormalizer(tf.Module):
     def _units(
         self, codes: tf.Tensor, packed: tf.Tensor, heads: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return a mask (N,) of the first characters of units, and the rule (N,) of a pair or -1.
+        """Return a mask (N,) for the first character in each unit, and a pair rule (N,) or -1.
 
         Args:
-            codes, packed: int32 (N,).
-            heads: boolean (N,), first characters of graphemes.
+            codes, packed: int32 tensors with shape (N,).
+            heads: Boolean tensor with shape (N,). True for the first character in each grapheme.
         """
         positions = tf.cast(tf.where(heads)[:, 0], tf.int32)
         sizes = 1 + tf.cast(codes >= 0x80, tf.int32) + tf.cast(codes >= 0x800, tf.int32)
@@ -235,18 +236,22 @@ def source_indices(
     first: tf.Tensor,
     first_new: tf.Tensor,
 ) -> tf.Tensor:
-    """Return the index of the old character (E,) whose span each new one has, as `tokenizers` does.
+    """Return the index of an old character for each new character, shape (E,).
 
-    Each new character takes the next old one, and the last of a shorter replacement also the rest;
-    surplus characters of a longer one share the last span. Removed characters belong to the new
-    character before them; at the beginning of a text, where there is none, the spans of all
-    following characters are shifted.
+    New characters have the span of this old character. As in `tokenizers`, each new character is
+    assigned to the next old character. If a replacement is shorter, the last new character also
+    covers the remaining old characters. If a replacement is longer, additional characters share the
+    last span. Removed characters are assigned to the previous new character. At the beginning of a
+    text, this is not possible, so the spans for all following characters will be shifted.
 
     Args:
-        old, new: int32 (U,), number of old and new characters of each unit.
-        splits: int32 (U + 1,), where the new characters of each unit start.
-        owner, within: int32 (E,), unit of every new character, and offset in it.
-        first, first_new: int32 (U,), first old and new character of each unit's text.
+        old, new: int32 tensors with shape (U,). Number of old and new characters per unit.
+        splits: int32 tensor with shape (U + 1,). Start position for each unit in the new
+            characters.
+        owner, within: int32 tensors with shape (E,). Unit for each new character, and the offset
+            within this unit.
+        first, first_new: int32 tensors with shape (U,). First old and new character in the text
+            that contains the unit.
     """
     old_count, new_count = tf.gather(old, owner), tf.gather(new, owner)
     added = tf.cast(within >= old_count, tf.int32)
@@ -257,6 +262,6 @@ def source_indices(
     change = added - left
     taken = tf.where(change > 0, 0, 1 - change)
     before_it = tf.cumsum(taken, exclusive=True)
-    start = tf.gather(tf.pad(before_it, [[0, 1]]), first_new)  # a text may be empty now
+    start = tf.gather(tf.pad(before_it, [[0, 1]]), first_new)  # a text can be empty at this point
     position = before_it - tf.gather(start, owner) + tf.gather(first, owner)
     return tf.maximum(position - tf.cast(change > 0, tf.int32), tf.gather(first, owner))

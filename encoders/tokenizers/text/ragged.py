@@ -1,4 +1,4 @@
-"""Operations on the flat values of ragged rows: spans, masks, shifts."""
+"""Operations on flat values for ragged rows, such as spans, masks and shifts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from encoder_zoo.common.machine import usable_cores
 
 
 def row_ids(splits: array_ops.Tensor, num: array_ops.Tensor) -> array_ops.Tensor:
-    """Return the row index (num,) of every value, given row splits (B + 1,).
+    """Return the row index for each value with shape (num,), given row splits with shape (B + 1,).
 
-    It is faster than `value_rowids` for rows of very different lengths.
+    This is faster than `value_rowids` if row lengths vary a lot.
 
     Example:
         >>> import tensorflow as tf
@@ -29,7 +29,10 @@ def row_ids(splits: array_ops.Tensor, num: array_ops.Tensor) -> array_ops.Tensor
 
 
 def index_mask(indices: array_ops.Tensor, size: array_ops.Tensor) -> array_ops.Tensor:
-    """Return a mask (size,) that is true at the indices; indices of `size` are ignored."""
+    """Return a mask with shape (size,) that is True at the given indices.
+
+    Indices equal to `size` will be ignored.
+    """
     return (
         array_ops.scatter_nd(indices[:, None], array_ops.ones_like(indices), [size + 1])[:size] > 0
     )
@@ -38,12 +41,12 @@ def index_mask(indices: array_ops.Tensor, size: array_ops.Tensor) -> array_ops.T
 def span_indices(
     starts: array_ops.Tensor, ends: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
-    """Return the indices in spans (W,), concatenated.
+    """Return the indices in all spans (W,), concatenated.
 
     Returns:
-        indices: int32 (P,), the indices in the spans.
-        span: int32 (P,), the span of each index.
-        splits: int32 (W + 1,), where the indices of each span start.
+        indices: int32 tensor with shape (P,). Indices in all spans.
+        span: int32 tensor with shape (P,). Span number for each index.
+        splits: int32 tensor with shape (W + 1,). Start position for each span in `indices`.
 
     Example:
         >>> import tensorflow as tf
@@ -58,7 +61,7 @@ def span_indices(
 def in_any_span(
     starts: array_ops.Tensor, ends: array_ops.Tensor, which: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return a mask (N,) of the indices in those half-open spans (N,) where `which` is true."""
+    """Return a mask with shape (N,) for indices in half-open spans (N,) selected by `which`."""
     change = array_ops.where(which, 1, 0)
     num = array_ops.size(starts)
     delta = array_ops.scatter_nd(starts[:, None], change, [num + 1])
@@ -72,16 +75,19 @@ def replace_by_spans(
     spans: array_ops.Tensor,
     splits: array_ops.Tensor,
 ) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
-    """Return the indices of values (N,), some replaced by spans of others that follow them.
+    """Replace values (N,) with spans of other values, and return indices.
+
+    The other values are stored after the N values.
 
     Args:
-        num: N.
-        replaced: int32 (M,), indices of the replaced values.
-        spans: int32 (M,), index of the span for each of them.
-        splits: int32 (S + 1,), where the spans start among the other values.
+        num: Integer scalar N.
+        replaced: int32 tensor with shape (M,). Indices to replace.
+        spans: int32 tensor with shape (M,). Span number to use for each replaced value.
+        splits: int32 tensor with shape (S + 1,). Start position for each span in the other values.
 
     Returns:
-        As `span_indices`: indices (P,) among all values, value replaced (P,), splits (N + 1,).
+        Indices with shape (P,) into all values, the replaced value for each index with shape (P,),
+        and splits with shape (N + 1,). See `span_indices`.
 
     Example:
         >>> import tensorflow as tf
@@ -97,19 +103,19 @@ def replace_by_spans(
 
 
 def shift_right(values: array_ops.Tensor, steps: int, fill: object) -> array_ops.Tensor:
-    """Shift values (N,) to higher indices, filling the start."""
+    """Shift values (N,) to higher indices. Free positions at the start are filled."""
     filling = array_ops.fill([steps], array_ops.cast(fill, values.dtype))
     return array_ops.concat([filling, values], 0)[: array_ops.size(values)]
 
 
 def shift_left(values: array_ops.Tensor, steps: int, fill: object) -> array_ops.Tensor:
-    """Shift values (N,) to lower indices, filling the end."""
+    """Shift values (N,) to lower indices. Free positions at the end are filled."""
     filling = array_ops.fill([steps], array_ops.cast(fill, values.dtype))
     return array_ops.concat([values, filling], 0)[steps : steps + array_ops.size(values)]
 
 
 def every_other(flags: array_ops.Tensor) -> array_ops.Tensor:
-    """Keep the first, third, ... of every run of true values.
+    """Keep every other value (first, third, ...) in runs of true values.
 
     Example:
         >>> import tensorflow as tf
@@ -125,23 +131,25 @@ def every_other(flags: array_ops.Tensor) -> array_ops.Tensor:
     return flags & (within % 2 == 0)
 
 
-CHUNK_BYTES = 2**18  # of text per chunk
+CHUNK_BYTES = 2**18  # text size per chunk
 
 
 def in_chunks(
     function: Callable[[array_ops.Tensor], tuple[array_ops.RaggedTensor, ...]],
     rows: array_ops.Tensor | array_ops.RaggedTensor,
 ) -> tuple[array_ops.RaggedTensor, ...]:
-    """Call a function on the rows in chunks and concatenate the results.
+    """Apply a function to chunks of rows, and concatenate the results.
 
-    Chunks run in parallel, so that memory is that of a few chunks. Symbolic tensors are not split.
+    Chunks are processed in parallel, so memory is only needed for a few chunks. Symbolic tensors
+    are not split.
 
     Args:
-        function: takes rows (B, ...) and returns ragged tensors with as many rows.
-        rows: string tensor (B,), or ragged (B, None).
+        function: Callable. Takes rows (B, ...) and returns ragged tensors with the same number of
+            rows.
+        rows: String tensor with shape (B,), or ragged tensor with shape (B, None).
 
     Returns:
-        the results for all rows.
+        Results for all rows.
 
     Example:
         >>> letters, = in_chunks(lambda rows: (array_ops.strings.unicode_split(rows, "UTF-8"),),
@@ -156,14 +164,14 @@ def in_chunks(
     if len(bounds) <= 2:
         return function(rows)
     chunks = [rows[start:end] for start, end in itertools.pairwise(bounds)]
-    # Threads rather than tf.data, which would optimize the function's graph in every call.
+    # Use threads, because tf.data would optimize the graph for each call.
     with ThreadPoolExecutor(usable_cores()) as threads:
         parts = zip(*threads.map(function, chunks), strict=True)
     return tuple(array_ops.concat(list(part), axis=0) for part in parts)
 
 
 def chunk_bounds(rows: array_ops.Tensor | array_ops.RaggedTensor) -> list[int]:
-    """Return the first rows of chunks of about `CHUNK_BYTES`, and the number of rows.
+    """Return start rows for chunks with about `CHUNK_BYTES`, followed by the total number of rows.
 
     Example:
         >>> chunk_bounds(array_ops.constant(["a" * 2**18, "b", "c"]))

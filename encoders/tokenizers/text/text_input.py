@@ -1,4 +1,4 @@
-"""Converts texts of many types to checked string tensors, and joins spellings to texts."""
+"""Convert texts from various types to validated string tensors, and join tokens to texts."""
 
 from __future__ import annotations
 
@@ -11,45 +11,46 @@ from encoder_zoo.common.lazy import array_ops, in_tensorflow, refuse_in_fork, tf
 from encoder_zoo.common.missing import is_masked_array, missing_rows
 from encoder_zoo.common.wording import invalid
 
-BYTES_PER_WORD = 8  # most texts have shorter words
+BYTES_PER_WORD = 8  # most words are shorter
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def as_text_tensor(texts: object, name: str = "texts") -> array_ops.Tensor:
-    """Convert texts to a checked string tensor.
+    """Convert texts to a validated string tensor.
 
-    Lone surrogates become U+FFFD. Symbolic tensors are not checked; the tokenizers read their
-    malformed bytes as U+FFFD.
+    Lone surrogates are replaced by U+FFFD. Symbolic tensors are not validated, but the tokenizers
+    will replace malformed bytes by U+FFFD.
 
     Args:
-        texts: a string, or a list, tuple, NumPy array, string tensor, or column of pandas, polars,
-            Arrow or datasets, of strings; `bytes` are read as UTF-8.
-        name: of the argument, for error messages.
+        texts: String, or a list, tuple, NumPy array, string tensor, or pandas, polars, Arrow or
+            datasets column with strings. `bytes` are decoded as UTF-8.
+        name: String. Argument name to use in error messages. Defaults to "texts".
 
     Returns:
-        tf.string tensor, () for a single string and (B,) otherwise; `[]` gives (0,).
+        tf.string tensor with shape () for a single string, or with shape (B,) otherwise. The shape
+        for `[]` is (0,).
 
     Raises:
-        ValueError: If a text is not a string in UTF-8.
+        ValueError: If a text is not a valid UTF-8 string.
 
     Example:
         >>> as_text_tensor(["naïve", "b"]).shape
         TensorShape([2])
     """
-    if in_tensorflow():  # elsewhere texts are read without the backend, in workers of a loader too
+    if in_tensorflow():  # other backends can also read texts in data loader workers
         refuse_in_fork()
     if isinstance(texts, array_ops.Tensor):
         return _checked_tensor(texts, name)
     if isinstance(texts, str | bytes):
         return array_ops.constant(_checked_text(texts, name), array_ops.string)
     if isinstance(texts, Sequence) and not hasattr(texts, "__array__"):
-        texts = list(texts)  # such as a column of datasets
+        texts = list(texts)  # for example, a column from datasets
     if not isinstance(texts, list) and not hasattr(texts, "__array__"):
         raise invalid(
             name, texts, "a string, or a list, NumPy array, pandas column or tensor of strings"
         )
     if is_masked_array(texts):
-        texts = texts.tolist()  # None in the place of what is masked
+        texts = texts.tolist()  # masked values become None
     rows = texts if isinstance(texts, list) else np.asarray(texts, dtype=object).tolist()
     if isinstance(rows, str | bytes):  # an array of rank 0
         return array_ops.constant(_checked_text(rows, name), array_ops.string)
@@ -62,7 +63,7 @@ def as_text_tensor(texts: object, name: str = "texts") -> array_ops.Tensor:
 
 
 def _checked_text(text: object, name: str) -> bytes:
-    """Return a text as UTF-8; raise an error for other values."""
+    """Encode a text as UTF-8. Raise an error for all other types."""
     if isinstance(text, str):
         try:
             return text.encode("utf-8")
@@ -82,13 +83,13 @@ def _checked_text(text: object, name: str) -> bytes:
 
 
 def _checked_tensor(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
-    """Check type and rank of a string tensor, and the bytes of an eager one."""
+    """Check dtype, rank and bytes (only for eager tensors) of a string tensor."""
     if texts.dtype != array_ops.string or (array_ops.TensorShape(texts.shape).rank or 0) > 1:
         raise ValueError(
             f"{name} is a tensor of {texts.dtype.name} with shape {texts.shape}. Expected strings "
             "of rank 0 or 1."
         )
-    if in_tensorflow() and not array_ops.is_symbolic_tensor(texts):  # arrays were checked when made
+    if in_tensorflow() and not array_ops.is_symbolic_tensor(texts):  # arrays are already checked
         repaired = array_ops.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
         for row in np.flatnonzero(np.atleast_1d(tf.not_equal(texts, repaired).numpy())):
             _checked_text(np.atleast_1d(texts.numpy())[row], f"{name}[{row}]")
@@ -98,9 +99,9 @@ def _checked_tensor(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
 def truncate_texts(texts: array_ops.Tensor, num: int) -> array_ops.Tensor:
     """Truncate long texts (B,) after at least `num` tokens.
 
-    An ASCII letter after a space always begins a word, and every word has a token. So a text is
-    truncated before such a space if `num` words begin before it; a text with fewer in its first
-    `BYTES_PER_WORD * num` bytes stays as it is.
+    An ASCII letter after a space always starts a word, and every word contains at least one token.
+    A text is therefore truncated before such a space if at least `num` words start before it. Texts
+    with fewer words in the first `BYTES_PER_WORD * num` bytes are not truncated.
 
     Example:
         >>> truncate_texts(array_ops.constant(["one, two " + "and more " * 9]), 2).numpy().tolist()
@@ -110,7 +111,7 @@ def truncate_texts(texts: array_ops.Tensor, num: int) -> array_ops.Tensor:
 
     def cut() -> array_ops.Tensor:
         codes = tf.io.decode_raw(texts, tf.uint8, fixed_length=width)  # (B, width)
-        is_letter = tf.bitwise.bitwise_or(codes, 32) - ord("a") < 26  # lower-cased; wraps around
+        is_letter = tf.bitwise.bitwise_or(codes, 32) - ord("a") < 26  # lower-case; may wrap around
         begins = is_letter[:, 1:] & (codes[:, :-1] == ord(" "))
         enough = array_ops.math.count_nonzero(begins, 1, dtype=array_ops.int32) > num
         last = array_ops.reduce_max(array_ops.where(begins, array_ops.range(width - 1), 0), 1)
@@ -125,12 +126,12 @@ def truncate_texts(texts: array_ops.Tensor, num: int) -> array_ops.Tensor:
 def join_spelling(
     rows: array_ops.RaggedTensor, spelling: array_ops.Tensor, skipped: Sequence[int] = ()
 ) -> array_ops.Tensor:
-    """Return the texts of the tokens of each row, (B,).
+    """Join tokens in each row to a text. The result has shape (B,).
 
     Args:
-        rows: ragged (B, None) int32, token ids.
-        spelling: (V,) the text of each id.
-        skipped: ids that are left out.
+        rows: Ragged int32 tensor with shape (B, None). Token ids.
+        spelling: String tensor with shape (V,). Text for each id.
+        skipped: List of ids to skip.
 
     Example:
         >>> import tensorflow as tf
