@@ -1,4 +1,4 @@
-"""BPE tokenizer of BERTweet."""
+"""BPE tokenizer for BERTweet."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
 from encoder_zoo.encoders.tokenizers.steps import TWEET_WORDS, WORD_END, Model
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
-CONTINUED = "@@"  # suffix of tokens that do not end a word
+CONTINUED = "@@"  # suffix for tokens that do not end a word
 NUM_FIRST = 4  # number of tokens with fixed ids
 
 
 @serializable
 class BertweetTokenizer(WritesFiles, Tokenizer):
-    """BPE tokenizer of BERTweet.
+    """BPE tokenizer for BERTweet.
 
-    Texts are split at white space. A line break directly after a word belongs to the word. Texts
-    are not normalized. As in the training of BERTweet, replace user names and links in tweets by
-    "@USER" and "HTTPURL".
+    Texts are split at white space. A line break directly after a word is part of the word. Texts
+    are not normalized. To get the same inputs as in BERTweet training, user names and links in
+    tweets should be replaced by "@USER" and "HTTPURL".
 
     Args:
-        vocabulary: List of tokens in the order of their ids. The first tokens are the start,
-            padding, end and unknown tokens. Tokens that do not end a word have the suffix "@@".
-        merges: List of "a b" pairs in the order in which they were learned. The last character of a
+        vocabulary: List of tokens in the order of their ids, starting with the start, padding, end
+            and unknown tokens. Tokens that do not end a word have the suffix "@@".
+        merges: List of "a b" pairs in the order in which they were learned. The last character in a
             word has the suffix "</w>".
-        **options: Other arguments of `Tokenizer`.
+        **options: Other arguments for `Tokenizer`.
 
     Raises:
         ValueError: If the vocabulary does not start with the four special tokens, contains a token
@@ -63,27 +63,27 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
         self._merges = list(merges)
 
     def spelling(self) -> list[str]:
-        """Return the text of each id."""
+        """Return the text for each id."""
         return [f"{t} ".removesuffix(f"{CONTINUED} ") for t in self.get_vocabulary()]
 
     @property
     def merges(self) -> list[str]:
-        """Pairs of symbols in the order in which they were learned."""
+        """Symbol pairs in the order in which they were learned."""
         return list(self._merges)
 
     def starts_word(self, token: str) -> bool:
-        """Return False, because tokens only indicate the end of a word, see `ends_word`."""
+        """Return False, since tokens only indicate where a word ends, see `ends_word`."""
         return False
 
     def ends_word(self, token: str) -> bool:
-        """Return whether a token is the last of its word."""
+        """Return whether a token is the last one in a word."""
         return not token.endswith(CONTINUED)
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
         return array_ops.strings.strip(texts)
 
     def _symbols(self) -> list[str]:
-        """Return the symbols of the merges, and all characters with and without a word end."""
+        """Return all symbols in merges, and all characters with and without a word end."""
         letters = {c for token in (*self.vocabulary, *self._merges) for c in token} - {" "}
         symbols = [symbol for c in sorted(letters) for symbol in (c, c + WORD_END)]
         for merge in self._merges:
@@ -92,7 +92,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
         return list(dict.fromkeys(symbols))
 
     def _model_in_texts(self) -> Model:
-        """Return a BPE model of the symbols, with a mapping from symbols to token ids."""
+        """Return a BPE model that uses symbols, with a mapping from symbols to token ids."""
         symbols, special = self._symbols(), set(self.special_token_ids)
         tokens = {t: i for t, i in self._vocabulary.ids.items() if i not in special}
         names = [
@@ -105,7 +105,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
         return Model(model, ids)
 
     def _steps(self) -> dict:
-        """Return the steps. A tokenizer.json cannot represent them together with the model."""
+        """Return the steps, which cannot be stored in tokenizer.json together with the model."""
         words = {"pre_tokenizer": TWEET_WORDS}
         return {**dict.fromkeys(("normalizer", "post_processor", "decoder")), **words}
 
@@ -139,16 +139,16 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
         return cls(tokens, _merges_in(files), added_tokens=added, **roles, **template)
 
     def to_files(self) -> dict[str, str | bytes]:
-        """Convert the tokenizer to files for AutoTokenizer of transformers.
+        """Convert the tokenizer to files that can be loaded with AutoTokenizer in transformers.
 
-        The files do not include a tokenizer.json, because the library `tokenizers` does not support
-        the suffix "@@".
+        The files do not include a tokenizer.json, because the suffix "@@" is not supported by the
+        `tokenizers` library.
 
         Returns:
-            Dict of file names to texts, for vocab.txt, bpe.codes and tokenizer_config.json.
+            Dict to map file names to texts, for vocab.txt, bpe.codes and tokenizer_config.json.
 
         Raises:
-            ValueError: If the files cannot represent the special tokens around texts.
+            ValueError: If the special tokens around texts cannot be stored in these files.
         """
         if self.pair_separators != 2 or self.uses_segments:
             raise ValueError(
@@ -180,7 +180,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
 
 
 def _check_vocabulary(vocabulary: list[str], first: list[str]) -> None:
-    """Raise a ValueError if vocab.txt cannot store the vocabulary."""
+    """Raise a ValueError if the vocabulary cannot be stored in vocab.txt."""
     if vocabulary[:NUM_FIRST] != first:
         raise invalid(f"vocabulary[:{NUM_FIRST}]", vocabulary[:NUM_FIRST], f"{first}")
     if len(set(vocabulary)) < len(vocabulary):
@@ -204,7 +204,7 @@ def _check_merges(merges: Sequence[str]) -> None:
 
 
 def _lines(files: TokenizerFiles, name: str) -> list[str]:
-    """Return the lines of a file, or raise a ValueError if it does not end with a line break."""
+    """Return all lines in a file. Raise a ValueError if it does not end with a line break."""
     content = files.contents[name].replace("\r", "\n")  # as in transformers
     check_count(content.count("\n"), name)
     if content and not content.endswith("\n"):
@@ -216,7 +216,7 @@ def _lines(files: TokenizerFiles, name: str) -> list[str]:
 
 
 def _tokens_in(files: TokenizerFiles) -> list[str]:
-    """Read the tokens of vocab.txt without their counts."""
+    """Read tokens from vocab.txt, without counts."""
     tokens = []
     for i, line in enumerate(_lines(files, "vocab.txt"), 1):
         token, space, _ = line.strip().rpartition(" ")
@@ -227,7 +227,7 @@ def _tokens_in(files: TokenizerFiles) -> list[str]:
 
 
 def _merges_in(files: TokenizerFiles) -> list[str]:
-    """Read the merges of bpe.codes without their counts."""
+    """Read merges from bpe.codes, without counts."""
     merges = []
     for i, line in enumerate(_lines(files, "bpe.codes"), 1):
         parts = line.split()

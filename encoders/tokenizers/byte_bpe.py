@@ -1,4 +1,4 @@
-"""Byte-level BPE tokenizers of RoBERTa, ModernBERT and EuroBERT."""
+"""Byte-level BPE tokenizers for RoBERTa, ModernBERT and EuroBERT."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ logger = logging.getLogger("encoder_zoo")
 
 @serializable
 class RobertaTokenizer(WritesFiles, Tokenizer):
-    """Byte-level BPE tokenizer of RoBERTa.
+    """Byte-level BPE tokenizer for RoBERTa.
 
-    The token ids are the same as in the training of RoBERTa checkpoints.
+    This tokenizer returns the same token ids that were used to train RoBERTa checkpoints.
 
     Args:
-        vocabulary: Dict of tokens to ids, or path of a vocab.json. Bytes without a token become the
-            unknown token.
-        merges: List of "a b" pairs in the order in which they were learned, or path of a
+        vocabulary: Dict to map tokens to ids, or path to a vocab.json. Bytes without a token are
+            converted to the unknown token.
+        merges: List of "a b" pairs in the order in which they were learned, or path to a
             merges.txt.
         add_prefix_space: Boolean. Whether to insert a space before the first word. Defaults to
             False.
-        trim_offsets: Boolean or None. Whether the spans of tokens exclude surrounding spaces. If
-            None, the default of the class is used. Defaults to None.
-        **options: Other arguments of `Tokenizer`.
+        trim_offsets: Boolean or None. Whether to exclude surrounding spaces from token spans. If
+            None, the class default will be used. Defaults to None.
+        **options: Other arguments for `Tokenizer`.
 
     Raises:
         ValueError: If the vocabulary does not contain a special token or has too large ids, or if a
@@ -89,26 +89,26 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
         check_merges(merges, vocabulary)
 
     def spelling(self) -> list[bytes]:
-        """Return the text of each id."""
+        """Return the text for each id."""
         return [spelled_bytes(token) for token in self.get_vocabulary()]
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """{token: id} of the model."""
+        """{token: id} for all tokens in the model."""
         return {token: i for i, token in enumerate(self._vocabulary.tokens) if token}
 
     @property
     def unknown_bytes(self) -> bool:
-        """Return whether a byte has no token."""
+        """Return whether the vocabulary lacks a token for any byte."""
         return not set(byte_alphabet()) <= set(self._vocabulary.tokens)
 
     @property
     def merges(self) -> list[str]:
-        """Pairs of tokens in the order in which they were learned."""
+        """Token pairs in the order in which they were learned."""
         return list(self._merges)
 
     def starts_word(self, token: str) -> bool:
-        """Return whether a token begins a word after a space."""
+        """Return whether a token starts a word after a space."""
         return token.startswith("Ġ")
 
     # -- files -------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
         return made
 
     def _byte_level(self) -> dict:
-        """Return the ByteLevel step. As a post-processor, this step trims spans."""
+        """Return a ByteLevel step. If used as a post-processor, this step trims spans."""
         return {
             "type": "ByteLevel",
             "add_prefix_space": self.add_prefix_space,
@@ -220,16 +220,16 @@ def bpe_model(
     fuse_unk: bool = False,
     byte_fallback: bool = False,
 ) -> dict:
-    """Return a BPE model in the format of tokenizer.json.
+    """Return a BPE model in the format used for tokenizer.json.
 
     Args:
-        vocabulary: Dict of tokens to ids.
-        merges: List of "a b" pairs in their order.
+        vocabulary: Dict to map tokens to ids.
+        merges: List of "a b" pairs, in order.
         unknown: String or None. Unknown token. Defaults to None.
-        affix: String or None. Prefix and suffix of subwords. "" and None mean no affix. Defaults to
-            "".
-        fuse_unk: Boolean. Field of the model. Defaults to False.
-        byte_fallback: Boolean. Field of the model. Defaults to False.
+        affix: String or None. Prefix and suffix for subwords. Use "" or None to disable. Defaults
+            to "".
+        fuse_unk: Boolean. Whether to fuse consecutive unknown tokens. Defaults to False.
+        byte_fallback: Boolean. Whether to convert unknown characters to bytes. Defaults to False.
     """
     return {
         "type": "BPE",
@@ -269,11 +269,11 @@ def _check_merges(merges: list[str], vocabulary: Mapping[str, int], folder: Path
 
 @serializable
 class ModernBertTokenizer(RobertaTokenizer):
-    """Byte-level BPE tokenizer of ModernBERT, with NFC normalization.
+    """Byte-level BPE tokenizer for ModernBERT, with NFC normalization.
 
-    A composed character has the span of its first part. Spans include the spaces of tokens. The
-    arguments are the same as for `RobertaTokenizer`. The `added_tokens` of ModernBERT are runs of 2
-    to 24 spaces.
+    Composed characters have the same span as the first part. Token spans include spaces. See
+    `RobertaTokenizer` for the arguments. In ModernBERT checkpoints, `added_tokens` are used for 2
+    to 24 consecutive spaces.
 
     Source: Warner et al. 2024, ModernBERT, section 2.1.3.
 
@@ -302,11 +302,11 @@ class ModernBertTokenizer(RobertaTokenizer):
 
 @serializable
 class EuroBertTokenizer(RobertaTokenizer):
-    """Tokenizes texts by byte-level BPE as Llama 3 does, as EuroBERT checkpoints were trained.
+    """Byte-level BPE tokenizer for EuroBERT, which is based on the Llama 3 tokenizer.
 
-    Words are found by another pattern than RoBERTa's: numbers have at most three digits. A word
-    that is a token is that token, whatever the merges make of it. The end token pads. Spans keep
-    the spaces of their tokens. The arguments are those of `RobertaTokenizer`.
+    Words are split with a different pattern than in RoBERTa. For example, numbers are split after
+    three digits. If a word is in the vocabulary, merges are not applied. The end token is also used
+    for padding. Token spans include spaces. See `RobertaTokenizer` for the arguments.
 
     Source: Boizard et al. 2025, EuroBERT, section 2.1; Dubey et al. 2024, The Llama 3 Herd of
         Models, section 3.2.
@@ -332,7 +332,7 @@ class EuroBertTokenizer(RobertaTokenizer):
 
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> EuroBertTokenizer:
-        # The library would put a space before every word, not only before the first.
+        # The library would add a space before every word instead of only before the first word.
         if any(step.get("add_prefix_space") for step in files.steps("pre_tokenizer")):
             raise files.mismatch("pre_tokenizer has add_prefix_space", "none")
         return super()._from_files(files, **template)

@@ -1,4 +1,4 @@
-"""Choose the tokenizer class of a checkpoint by its files, without TensorFlow."""
+"""Select the tokenizer class for a checkpoint based on its files, without TensorFlow."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -40,20 +40,20 @@ def choose_tokenizer(
     names: Collection[str],
     default: TokenizerClass | None = None,
 ) -> TokenizerClass:
-    """Choose the tokenizer class that the files of a checkpoint describe.
+    """Select the tokenizer class for a checkpoint based on its files.
 
     The order of precedence is tokenizer.json, the class in tokenizer_config.json, the class in
-    config.json, the vocabulary files, the default.
+    config.json, the vocabulary files, and the default class.
 
     Args:
-        files: TokenizerFiles with the tokenizer.json and tokenizer_config.json of the checkpoint.
-        config: Dict. Contents of config.json, or {} if the file does not exist.
-        names: List of the names of all files in the folder of the checkpoint.
-        default: TokenizerClass of the family, or None. Defaults to None.
+        files: `TokenizerFiles` with tokenizer.json and tokenizer_config.json.
+        config: Dict. Content of config.json, or {} if the file does not exist.
+        names: List with the names of all files in the checkpoint folder.
+        default: TokenizerClass to use by default for the model family, or None. Defaults to None.
 
     Raises:
-        ValueError: If `tokenizer_class` is not implemented.
-        FileNotFoundError: If the folder has no file of a tokenizer.
+        ValueError: If `tokenizer_class` is not supported.
+        FileNotFoundError: If the folder does not contain any tokenizer files.
 
     Example:
         >>> files = TokenizerFiles("preset", {})
@@ -63,7 +63,7 @@ def choose_tokenizer(
         'BertTokenizer'
     """
     named = _named(files, config)
-    if named is BERTWEET:  # which tokenizer.json cannot describe
+    if named is BERTWEET:  # not supported in tokenizer.json
         return named
     if "tokenizer.json" in files:
         described = _described(files)
@@ -78,7 +78,7 @@ def choose_tokenizer(
     if named:
         return named
     present = [kind for kind in TOKENIZERS if set(kind.files) <= set(names)]
-    if BERTWEET in present and WORDPIECE in present:  # bpe.codes beside vocab.txt
+    if BERTWEET in present and WORDPIECE in present:  # both vocab.txt and bpe.codes
         present.remove(WORDPIECE)
     if default and (default in present or not present):
         return default
@@ -92,7 +92,7 @@ def choose_tokenizer(
 
 
 def _named(files: TokenizerFiles, config: Mapping) -> TokenizerClass | None:
-    """Return the class named in tokenizer_config.json or else in config.json, if any."""
+    """Return the class named in tokenizer_config.json or config.json, if any."""
     first, second = files.tokenizer_class, strip_fast(config.get("tokenizer_class"))
     if first is None:
         return _kind_of(second, files.folder / "config.json")
@@ -108,7 +108,7 @@ def _named(files: TokenizerFiles, config: Mapping) -> TokenizerClass | None:
 
 
 def _kind_of(name: object, path: Path) -> TokenizerClass | None:
-    """Return the class for a name in transformers; None for a generic name."""
+    """Return the class for a transformers class name, or None for a generic name."""
     if name is None or name in GENERIC_CLASSES:
         return None
     for kind in TOKENIZERS:
@@ -125,7 +125,7 @@ def _kind_of(name: object, path: Path) -> TokenizerClass | None:
 
 
 def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
-    """Return the classes that fit the steps in tokenizer.json, the likeliest first."""
+    """Return the classes that support the steps in tokenizer.json, sorted by likelihood."""
     model = files.part("model")
     kind = model_type(model)
     if kind == "WordPiece":
@@ -153,7 +153,7 @@ def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
 
 
 def _tokens(model: Mapping) -> set[str]:
-    """Return the strings in a model's vocabulary, whatever its format."""
+    """Return all strings in the vocabulary. This works for all model types."""
     vocabulary = model.get("vocab")
     entries = vocabulary if isinstance(vocabulary, dict | list) else ()
     tokens = (entry[0] if isinstance(entry, list) and entry else entry for entry in entries)

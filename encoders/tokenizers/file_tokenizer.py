@@ -1,6 +1,6 @@
-"""Tokenizer without special tokens for a tokenizer.json with any steps.
+"""Tokenizer without special tokens, for tokenizer.json files with arbitrary steps.
 
-Dimensions in comments: N is the number of texts.
+Comments use these letters for shapes: N texts.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 @serializable
 class FileTokenizer(ConfigFromSignature):
-    """Tokenize texts with the library `tokenizers`, without special tokens.
+    """Tokenizes texts with the `tokenizers` library, without special tokens.
 
-    All files that the library reads are supported. Datasets and exports need a TensorFlow
-    implementation of every step.
+    All files that can be loaded by the library are supported. Datasets and exports require a
+    TensorFlow implementation for each step.
 
     Args:
-        tokenizer_json: String. Contents of tokenizer.json.
-        keeps_unknown: Boolean. Whether unknown words are tokens. Defaults to True.
+        tokenizer_json: String. Content of tokenizer.json.
+        keeps_unknown: Boolean. Whether to keep tokens for unknown words. Defaults to True.
 
     Attributes:
-        tokenizer_json: String. Contents of tokenizer.json.
-        keeps_unknown: Boolean. Whether unknown words are tokens.
-        unknown_id: Integer. Id of the unknown token, or None if the model has none.
+        tokenizer_json: String. Content of tokenizer.json.
+        keeps_unknown: Boolean. Whether to keep tokens for unknown words.
+        unknown_id: Integer. Id for unknown words, or None if this is not defined by the model.
 
     Raises:
-        ValueError: If the library cannot read the file, or if TensorFlow operations do not support
-            a step in a dataset or export.
+        ValueError: If the library cannot read the file, or if a step in a dataset or export is not
+            supported by TensorFlow operations.
 
     Example:
         >>> model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1, "cat": 2}}
@@ -62,7 +62,7 @@ class FileTokenizer(ConfigFromSignature):
         [[1, 2]]
     """
 
-    # Attributes that preprocessors require.
+    # Attributes required by preprocessors.
     uses_segments = False
     library_is_equal = True
     model_max_length = None
@@ -89,7 +89,7 @@ class FileTokenizer(ConfigFromSignature):
 
     @classmethod
     def from_files(cls, files: Mapping[str, Any]) -> Self:
-        """Build the tokenizer from the files of a preset."""
+        """Load a tokenizer from preset files."""
         return cls(**files)
 
     def __copy__(self) -> FileTokenizer:
@@ -104,25 +104,25 @@ class FileTokenizer(ConfigFromSignature):
         return self._library.get_vocab_size()
 
     def get_vocabulary(self) -> list[str]:
-        """Return the tokens in the order of their ids."""
+        """Return all tokens, sorted by id."""
         tokens = sorted(self._library.get_vocab().items(), key=lambda item: item[1])
         return [token for token, _ in tokens]
 
     def to_files(self) -> dict[str, str]:
-        """Return a dict of file names to contents for a preset."""
+        """Return a dict that maps file names to content, to be stored in a preset."""
         return {"tokenizer.json": self.tokenizer_json}
 
     def ids_of(self, texts: list[str], first: int | None = None) -> tuple[np.ndarray, ...]:
-        """Return the ids of all tokens, their number in each text, and whether texts were cut.
+        """Return token ids, the number of tokens per text, and whether texts were truncated.
 
         Args:
             texts: List of N strings.
-            first: Integer or None. Maximum number of tokens of each text, from which unknown tokens
-                may then be removed. If None, all tokens are returned. Defaults to None.
+            first: Integer or None. Maximum number of tokens per text. Unknown tokens are only
+                removed after truncation. By default, all tokens are returned.
 
         Returns:
-            Tuple of int32 ids (T,), int64 counts (N,), and booleans (N,) that are true if a text
-            has further tokens.
+            Tuple with int32 ids (T,), int64 counts (N,), and booleans (N,) that are True if a text
+            was truncated.
         """
         found = encode(self._library, texts)
         rows = [encoding.ids for encoding in found]
@@ -141,12 +141,12 @@ class FileTokenizer(ConfigFromSignature):
         """Convert texts to token ids.
 
         Args:
-            texts: Strings of shape (N,), in memory or as a symbolic tensor.
-            first: Integer or None. Maximum number of tokens of each text, from which unknown tokens
-                may then be removed. If None, all tokens are returned. Defaults to None.
+            texts: Strings with shape (N,), in memory or as a symbolic tensor.
+            first: Integer or None. Maximum number of tokens per text. Unknown tokens are only
+                removed after truncation. By default, all tokens are returned.
 
         Returns:
-            Integer RaggedTensor of shape (N, None).
+            Integer RaggedTensor with shape (N, None).
         """
         if array_ops.is_symbolic_tensor(texts):
             ids = self.graph.ids_of_texts(texts)[:, :first]
@@ -158,7 +158,7 @@ class FileTokenizer(ConfigFromSignature):
 
     @functools.cached_property
     def graph(self) -> TokenizerGraph:
-        """TensorFlow graph of the steps, built on first use."""
+        """TensorFlow graph to execute the steps. It is built on first use."""
         from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
 
         file = json.loads(self._library.to_str())  # contains all fields
@@ -170,7 +170,7 @@ class FileTokenizer(ConfigFromSignature):
         return make_graph(steps, Model(file["model"]), exact=True)
 
     def tokenize_with_offsets(self, texts: Any) -> tuple:
-        """Return ids, starts and ends of the tokens as RaggedTensors of shape (N, None)."""
+        """Return token ids, starts and ends as RaggedTensors with shape (N, None)."""
         found = encode(self._library, texts_in_memory(texts), with_offsets=True)
         left_out = None if self.keeps_unknown else self.unknown_id
         rows = [

@@ -1,4 +1,4 @@
-"""BPE tokenizer of Gemma and mmBERT, with byte fallback."""
+"""BPE tokenizer for Gemma and mmBERT, with byte fallback."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @serializable
 class GemmaTokenizer(SentencePieceTokenizer):
-    """BPE tokenizer of Gemma and mmBERT.
+    """BPE tokenizer for Gemma and mmBERT.
 
-    Spaces are replaced by "▁". Texts are not normalized in any other way.
+    Spaces are replaced by "▁". No other normalization is applied to texts.
 
     Args:
         vocabulary: List of tokens in the order of their ids, with "▁" instead of spaces.
         merges: List of "a b" pairs in the order in which they were learned.
         byte_fallback: Boolean. Whether to encode characters without a token as the byte tokens
             "<0x00>" to "<0xFF>". Defaults to True.
-        **options: Other arguments of `Tokenizer`.
+        **options: Other arguments for `Tokenizer`.
 
     Raises:
         ValueError: If a merge does not join two tokens to a third token.
@@ -65,7 +65,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
         )
 
     def get_config(self) -> dict:
-        """Return the arguments of the constructor, without fixed arguments of the base class."""
+        """Return the constructor arguments, except for arguments with fixed values."""
         fixed = ("scores", "precompiled_charsmap", "remove_extra_whitespaces")
         return {name: v for name, v in super().get_config().items() if name not in fixed}
 
@@ -98,4 +98,4 @@ class GemmaTokenizer(SentencePieceTokenizer):
         }
 
     def _sentencepiece_model(self) -> None:
-        """Return None, because the model is only stored in tokenizer.json."""
+        """Return None, since the model can only be stored in tokenizer.json."""

@@ -1,4 +1,4 @@
-"""Tokenizer for a tokenizer.json with any steps."""
+"""Tokenizer for tokenizer.json files with arbitrary steps."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 FILE = "tokenizer.json"
-BEFORE = "\ue000"  # a token before the one to spell
+BEFORE = "\ue000"  # placed before a token to get its text
 
 
 @serializable
 class GenericTokenizer(WritesFiles, Tokenizer):
-    """Tokenizer that executes the steps of any tokenizer.json.
+    """Tokenizer that executes the steps in a tokenizer.json.
 
-    `Tokenizer.from_preset` returns this class if no other class, such as `BertTokenizer`, supports
-    the steps of a tokenizer.json. Texts in memory are tokenized by the library `tokenizers`.
-    Datasets and exports need a TensorFlow implementation of every step.
+    `Tokenizer.from_preset` returns this class if the steps are not supported by a more specific
+    class, such as `BertTokenizer`. Texts in memory are tokenized with the `tokenizers` library.
+    Datasets and exports require a TensorFlow implementation for each step.
 
     Args:
-        tokenizer_json: String. Contents of the file.
-        **options: Other arguments of `Tokenizer`. `added_tokens` defaults to the added tokens in
+        tokenizer_json: String. Content of the file.
+        **options: Other arguments for `Tokenizer`. `added_tokens` defaults to the added tokens in
             the file.
 
     Raises:
-        ValueError: If the library cannot read the file, or if TensorFlow operations do not support
-            a step in a dataset or export.
+        ValueError: If the library cannot read the file, or if a step in a dataset or export is not
+            supported by TensorFlow operations.
 
     Example:
         >>> words = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "cat"]
@@ -96,11 +96,11 @@ class GenericTokenizer(WritesFiles, Tokenizer):
             self._engines["library"] = self._make_library()
 
     def get_config(self) -> dict:
-        """Return the arguments of the constructor, without the vocabulary in the file."""
+        """Return the constructor arguments, except for the vocabulary in the file."""
         return {name: v for name, v in super().get_config().items() if name != "vocabulary"}
 
     def _vocabulary_with(self, roles: set[str]) -> dict[str, int]:
-        """Return {token: id} of the model and of the added tokens with a role."""
+        """Return {token: id} for tokens in the model, and for added tokens with a role."""
         vocabulary = self._model_of_file["vocab"]
         if isinstance(vocabulary, list):  # tokens with scores
             check_count(len(vocabulary), "model.vocab")
@@ -112,15 +112,15 @@ class GenericTokenizer(WritesFiles, Tokenizer):
     def from_files(
         cls, files: TokenizerFiles, named: type[Tokenizer] | None = None, **template
     ) -> GenericTokenizer:
-        """Build a tokenizer from tokenizer.json.
+        """Load a tokenizer from tokenizer.json.
 
         Args:
-            files: TokenizerFiles with a tokenizer.json.
-            named: Class whose special tokens are used as defaults. Defaults to None.
+            files: `TokenizerFiles` with a tokenizer.json.
+            named: Class to use for default special tokens. Defaults to None.
             **template: Arguments `uses_segments` and `pair_separators`.
 
         Raises:
-            ValueError: If the library or this package does not support the tokenizer.json.
+            ValueError: If tokenizer.json is not supported by the library or by this package.
         """
         roles = files.special_tokens_for(named or cls)
         roles["unknown_token"] = files.unknown_of_model() or roles["unknown_token"]
@@ -132,7 +132,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
 
     @property
     def library_is_equal(self) -> bool:
-        """True, because the library defines the results of the steps."""
+        """True, since steps are always defined by the library."""
         return True
 
     def _make_graph(self) -> TokenizerGraph:
@@ -143,7 +143,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
 
     @functools.cached_property
     def _has_graph(self) -> bool:
-        """Return whether TensorFlow operations support all steps."""
+        """Return whether all steps are supported by TensorFlow operations."""
         with contextlib.suppress(ValueError):
             return self.graph is not None
         return False
@@ -172,12 +172,12 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         return copy.deepcopy(self._model_of_file)
 
     def special_entries(self) -> list[dict]:
-        """Return the entries of the special tokens in tokenizer.json, with their options."""
+        """Return entries for special tokens in tokenizer.json, with options."""
         return [{**e, **self._entries.get(e["content"], {})} for e in super().special_entries()]
 
     @property
     def _decoders(self) -> list[dict]:
-        """Steps of the decoder."""
+        """Decoder steps."""
         decoder = self._file.get("decoder") or {}
         return [step for step in decoder.get("decoders", [decoder]) if step]
 
@@ -200,7 +200,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         return self._decode([BEFORE, token]).removeprefix(BEFORE).encode()
 
     def spelling(self) -> list[bytes]:
-        """Return the text of each id."""
+        """Return the text for each id."""
         return [self._text_of(token) for token in self.get_vocabulary()]
 
     def starts_word(self, token: str) -> bool:

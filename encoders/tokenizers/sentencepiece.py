@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers of XLM-RoBERTa, CamemBERT, ALBERT, DeBERTa and XLNet."""
+"""SentencePiece tokenizers for XLM-RoBERTa, CamemBERT, ALBERT, DeBERTa and XLNet."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePiec
 from encoder_zoo.encoders.tokenizers.steps import COMPOSING, METASPACE, QUOTES
 from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS
 
-# Names in transformers of the special tokens that its classes put around texts.
+# Names used in transformers for the special tokens to add around texts.
 TEMPLATE_NAMES = {"start_token": "bos_token", "end_token": "eos_token"}
 
 
 @serializable
 class XLMRobertaTokenizer(SentencePieceTokenizer):
-    """SentencePiece tokenizer of XLM-RoBERTa.
+    """SentencePiece tokenizer for XLM-RoBERTa.
 
-    The vocabulary consists of <s>, <pad>, </s>, <unk>, the pieces of the model, and <mask>. The
-    arguments are the same as for `SentencePieceTokenizer`.
+    The vocabulary consists of <s>, <pad>, </s>, <unk>, all SentencePiece tokens, and <mask>. See
+    `SentencePieceTokenizer` for the arguments.
 
     Source: Conneau et al., "Unsupervised Cross-lingual Representation Learning at Scale" (2020),
         section 3.
@@ -47,10 +47,10 @@ class XLMRobertaTokenizer(SentencePieceTokenizer):
 
 @serializable
 class CamembertTokenizer(SentencePieceTokenizer):
-    """SentencePiece tokenizer of CamemBERT.
+    """SentencePiece tokenizer for CamemBERT.
 
-    The vocabulary consists of <s>NOTUSED, <pad>, </s>NOTUSED, <unk>, <unk>NOTUSED, the pieces of
-    the model, and <mask>. The arguments are the same as for `SentencePieceTokenizer`.
+    The vocabulary consists of <s>NOTUSED, <pad>, </s>NOTUSED, <unk>, <unk>NOTUSED, all
+    SentencePiece tokens, and <mask>. See `SentencePieceTokenizer` for the arguments.
 
     Source: Martin et al., "CamemBERT: a Tasty French Language Model" (2020), section 4.
 
@@ -77,14 +77,15 @@ class CamembertTokenizer(SentencePieceTokenizer):
 
 @serializable
 class AlbertTokenizer(SentencePieceTokenizer):
-    """Tokenizes texts as ALBERT, with the ids of the model's pieces.
+    """SentencePiece tokenizer for ALBERT.
 
-    Two backticks or apostrophes become a quotation mark. The other arguments are those of
-    `SentencePieceTokenizer`.
+    Two consecutive backticks or apostrophes are replaced by a quotation mark. See
+    `SentencePieceTokenizer` for all other arguments.
 
     Args:
-        lowercase: lower-case the text.
-        keep_accents: if False, decompose characters by NFKD and remove marks.
+        lowercase: Boolean. Whether to lower-case texts. Defaults to True.
+        keep_accents: Boolean. Whether to keep accents. If False, characters are decomposed (NFKD)
+            and marks are removed. Defaults to False.
 
     Source: Lan et al., "ALBERT: A Lite BERT" (2020), section 4.1, and its released tokenization.
 
@@ -151,12 +152,12 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
 @serializable
 class DebertaV2Tokenizer(SentencePieceTokenizer):
-    """SentencePiece tokenizer of DeBERTa-v2 and DeBERTa-v3.
+    """SentencePiece tokenizer for DeBERTa-v2 and DeBERTa-v3.
 
-    The vocabulary consists of the pieces of the model and [MASK]. Texts are normalized by the
-    charsmap of the model, as in the training of the checkpoints. transformers 5 ignores the
-    charsmap of spm.model. Checkpoints with a tokenizer.json of transformers 5 are loaded with
-    `normalize_nfc=True`, so that the ids are the same.
+    The vocabulary consists of all SentencePiece tokens, and [MASK]. Texts are normalized with the
+    charsmap in spm.model, which was also used to train the checkpoints. This charsmap is ignored by
+    transformers 5. Checkpoints with a tokenizer.json from transformers 5 are loaded with
+    `normalize_nfc=True` to get the same ids.
 
     Args:
         vocabulary: List of tokens, see `SentencePieceTokenizer`.
@@ -164,12 +165,12 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         precompiled_charsmap: String or None, see `SentencePieceTokenizer`. Defaults to None.
         remove_extra_whitespaces: Boolean, see `SentencePieceTokenizer`. Defaults to True.
         normalize_nfc: Boolean. Whether to normalize texts with NFC instead of the charsmap, as in
-            transformers 5. White space other than spaces, line breaks and tabs is then treated as
-            ordinary characters. Defaults to False.
-        **options: Other arguments of `SentencePieceTokenizer`.
+            transformers 5. In this case, white space is treated as ordinary characters, except for
+            spaces, line breaks and tabs. Defaults to False.
+        **options: Other arguments for `SentencePieceTokenizer`.
 
     Raises:
-        ValueError: If an argument of `SentencePieceTokenizer` is invalid, or if `normalize_nfc` is
+        ValueError: If an argument for `SentencePieceTokenizer` is invalid, or if `normalize_nfc` is
             combined with another normalization.
 
     Source: He et al., "DeBERTa" (2021), released tokenization of version 2; `DebertaV2Tokenizer` of
@@ -229,7 +230,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         return steps
 
     def _sentencepiece_model(self) -> SentencePieceModel | None:
-        """Return None if `normalize_nfc` is True, which the format cannot represent."""
+        """Return None if `normalize_nfc` is True, which is not supported by the file format."""
         return None if self.normalize_nfc else super()._sentencepiece_model()
 
     def _settings(self) -> dict:
@@ -238,15 +239,16 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
 
 @serializable
 class XLNetTokenizer(AlbertTokenizer):
-    """SentencePiece tokenizer of XLNet.
+    """SentencePiece tokenizer for XLNet.
 
-    Examples have the form `A <sep> <cls>` or `A <sep> B <sep> <cls>`, and <cls> has its own segment
-    id. Batches are padded on the right, while transformers pads XLNet on the left. The outputs are
-    the same, because positions are relative and classifiers read the last token before the padding.
+    Examples have the form `A <sep> <cls>` or `A <sep> B <sep> <cls>`. The <cls> token has a
+    separate segment id. Batches are padded on the right, whereas transformers uses left padding for
+    XLNet. This does not change the outputs, since positions are relative, and since classifiers use
+    the last token before the padding.
 
     Args:
         lowercase: Boolean. Whether to lower-case texts. Defaults to False.
-        **options: Other arguments of `AlbertTokenizer`.
+        **options: Other arguments for `AlbertTokenizer`.
 
     Source: Yang et al. 2019, XLNet: Generalized Autoregressive Pretraining for Language
     Understanding, section 2.5, and its released tokenization.

@@ -1,4 +1,4 @@
-"""Base class of SentencePiece tokenizers with Unigram or BPE models."""
+"""Base class for SentencePiece tokenizers with Unigram or BPE models."""
 
 from __future__ import annotations
 
@@ -41,26 +41,27 @@ from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
 class SentencePieceTokenizer(WritesFiles, Tokenizer):
-    """Base class of tokenizers for models that were trained by SentencePiece.
+    """Base class for tokenizers that were trained with SentencePiece.
 
-    A text is normalized and split at white space. Every word gets the prefix "▁". A Unigram model
-    splits the word into the tokens with the highest sum of scores. A BPE model merges its
-    characters. Ids and offsets are the same as in the library `tokenizers`.
+    Texts are normalized and split at white space. The prefix "▁" is added to each word. A Unigram
+    model then splits words into the tokens with the highest sum of scores, whereas a BPE model
+    merges characters. Ids and offsets are the same as in the `tokenizers` library.
 
     Args:
         vocabulary: List of tokens in the order of their ids, with "▁" instead of spaces.
-        scores: List of log probabilities, with None for tokens that are not found in texts. Added
-            tokens at the end have no score. BPE models do not use the values.
+        scores: List of log probabilities. Use None for tokens that should not be found in texts.
+            Scores are not needed for added tokens at the end. The values are not used by BPE
+            models.
         precompiled_charsmap: String or None. Normalizer in base64, as in tokenizer.json. If None,
-            texts are not normalized. Defaults to None.
+            texts will not be normalized. Defaults to None.
         byte_fallback: Boolean. Whether to encode characters without a token as the byte tokens
             "<0x00>" to "<0xFF>". Defaults to False.
-        merges: List of "a b" pairs in the order in which they were learned for a BPE model, or None
-            for a Unigram model. Defaults to None.
+        merges: List of "a b" pairs in the order in which they were learned for BPE models, or None
+            for Unigram models. Defaults to None.
         remove_extra_whitespaces: Boolean. Whether to split texts at white space and remove it. If
-            False, every space is replaced by "▁", a space is inserted before the text, and tokens
+            False, all spaces are replaced by "▁", a space is inserted before each text, and tokens
             can span several words. Defaults to True.
-        **options: Other arguments of `Tokenizer`.
+        **options: Other arguments for `Tokenizer`.
 
     Raises:
         ValueError: If the vocabulary does not contain a special token, if there are more scores
@@ -97,17 +98,17 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @property
     def scores(self) -> list[float | None]:
-        """Scores of the tokens, with None for tokens that are not found in texts."""
+        """Scores for all tokens, with None for tokens that cannot be found in texts."""
         return [None if np.isnan(score) else score for score in self._scores.tolist()]
 
     @property
     def merges(self) -> list[str] | None:
-        """Pairs of tokens in the order in which they were learned, or None for Unigram models."""
+        """Token pairs in the order in which they were learned, or None for Unigram models."""
         return None if self._merges is None else list(self._merges)
 
     @property
     def ids_in_texts(self) -> list[int]:
-        """Ids of the tokens with a score that are not special tokens."""
+        """Ids for all tokens with a score, except for special tokens."""
         special, tokens = set(self.special_token_ids[:5]), self._vocabulary.tokens
         return [
             token_id
@@ -117,7 +118,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @property
     def merges_in_texts(self) -> list[str]:
-        """Merges whose results are found in texts."""
+        """Merges that result in tokens to find in texts."""
         texts = {self._vocabulary.tokens[i] for i in self.ids_in_texts}
         return [
             merge
@@ -133,17 +134,17 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         return array_ops.strings.regex_replace(texts, "^ ", "")
 
     def spelling(self) -> list[bytes]:
-        """Return the text of each id."""
+        """Return the text for each id."""
         return [self._text_of(token) for token in self.get_vocabulary()]
 
     def _text_of(self, token: str) -> bytes:
-        """Return the text of a token."""
+        """Return the text for a token."""
         if self.byte_fallback and token in BYTE_TOKENS:
             return bytes([BYTE_TOKENS.index(token)])
         return token.replace(SPACE, " ").encode("utf-8")
 
     def _check_byte_tokens(self) -> None:
-        """Raise an error if bytes have no tokens."""
+        """Raise an error if a byte token is missing."""
         lacking = [token for token in BYTE_TOKENS if token not in self._vocabulary.ids]
         if lacking:
             raise ValueError(
@@ -153,7 +154,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @property
     def byte_ids(self) -> list[int]:
-        """Ids of the tokens of the 256 bytes."""
+        """Token ids for all 256 bytes."""
         return [self._vocabulary.ids[token] for token in BYTE_TOKENS]
 
     # -- files -------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> SentencePieceTokenizer:
-        """See `WritesFiles`. As in transformers, tokenizer.json takes precedence."""
+        """Load the tokenizer. As in transformers, tokenizer.json takes precedence."""
         roles = files.special_tokens_for(cls)
         cls._check_settings(files, roles)
         own = [token for token, _ in (*cls.front, *cls.behind)]  # such as <s>NOTUSED
@@ -199,7 +200,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         )
         normalized = [token["content"] for token in tokenizer.added_tokens if token["normalized"]]
         if normalized and not tokenizer.library_is_equal:
-            # The library puts no "▁" before what follows such a token.
+            # The library does not insert "▁" after these tokens.
             raise files.mismatch(
                 f"added_tokens: {shown(normalized[0])} is looked for in the normalized text",
                 "only tokens with normalized: false where spaces are kept or characters composed",
@@ -210,15 +211,15 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
     def from_sentencepiece(
         cls, content: bytes, name: str = "the model", **options
     ) -> SentencePieceTokenizer:
-        """Build a tokenizer from a SentencePiece model.
+        """Load a tokenizer from a SentencePiece model.
 
         Args:
-            content: Bytes. Contents of the model file.
-            name: String. Name of the file for error messages. Defaults to "the model".
-            **options: Other arguments of the constructor.
+            content: Bytes. Content of the model file.
+            name: String. File name to use in error messages. Defaults to "the model".
+            **options: Other arguments for the constructor.
 
         Raises:
-            ValueError: If the model is damaged, or if its settings or pieces are not supported.
+            ValueError: If the model is damaged, or if settings or tokens are not supported.
         """
         model = spm.read_model(content, name)
         for field, expected in MODEL_SETTINGS.items():
@@ -260,7 +261,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @classmethod
     def _with_merges(cls, pieces: Sequence[spm.Piece], options: Mapping) -> dict:
-        """Add the merges, and user-defined symbols as added tokens, as transformers does."""
+        """Add merges to the options, and add user-defined symbols as added tokens (as in transformers)."""
         merges = merges_by_score(
             {piece.text: piece.score for piece in pieces if piece.kind == spm.NORMAL}
         )
@@ -277,14 +278,14 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
     def _merge_scores(
         cls, tokens: Sequence[str], merges: Sequence[str], textless: Collection[str]
     ) -> list[float | None]:
-        """Return the scores of the tokens of a BPE model, with those of `front` and `behind`."""
+        """Return scores for tokens in a BPE model. Scores for `front` and `behind` are included."""
         own = dict((*cls.front, *cls.behind))
         scores = zip(tokens, merge_scores(tokens, merges, textless), strict=True)
         return [own.get(token, score) for token, score in scores]
 
     @classmethod
     def _compare_model(cls, files: TokenizerFiles, tokens: Sequence[str]) -> None:
-        """Raise an error if the model file has other pieces than tokenizer.json."""
+        """Raise an error if the model file and tokenizer.json contain different tokens."""
         if cls.model_file in files:
             path = str(files.folder / cls.model_file)
             pieces = cls._arranged(spm.read_model(files.contents[cls.model_file], path).pieces)
@@ -294,7 +295,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @classmethod
     def _check_settings(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> None:
-        """Raise an error for settings of transformers' class that are not implemented."""
+        """Raise an error for settings in transformers that are not supported."""
         path = files.folder / "tokenizer_config.json"
         if not files.names_class:
             return
@@ -315,12 +316,12 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @classmethod
     def _options(cls, files: TokenizerFiles) -> dict:
-        """Return further arguments of the constructor from the files."""
+        """Read additional constructor arguments from the files."""
         return {}
 
     @classmethod
     def _arranged(cls, pieces: Sequence[spm.Piece]) -> list[tuple[str, float | None]]:
-        """Return (token, score) in the order of ids, given the pieces of a model."""
+        """Convert SentencePiece tokens to (token, score) pairs, sorted by id."""
         kept = [
             (piece.text, None if piece.kind in (spm.CONTROL, spm.UNKNOWN) else piece.score)
             for piece in pieces[cls.skipped :]
@@ -328,7 +329,10 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         return [*cls.front, *kept, *cls.behind]
 
     def _sentencepiece_model(self) -> spm.SentencePieceModel | None:
-        """Return the model that `_arranged` turns into these tokens; None if there is none."""
+        """Convert tokens to a SentencePiece model, or return None if this is not possible.
+
+        This is the inverse of `_arranged`.
+        """
         entries = list(zip(self.vocabulary, self.scores, strict=False))
         kept = entries[len(self.front) : len(entries) - len(self.behind)]
         lost = [("<unk>", None), ("<s>", None), ("</s>", None)][: self.skipped]
@@ -362,10 +366,10 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @property
     def proto(self) -> bytes:
-        """The bytes of the model file.
+        """The model as a SentencePiece file (bytes).
 
         Raises:
-            ValueError: If SentencePiece's format cannot hold the tokens.
+            ValueError: If the tokens cannot be stored in this file format.
         """
         if (model := self._sentencepiece_model()) is None:
             raise ValueError(
@@ -381,16 +385,16 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
     def _settings(self) -> dict:
         inputs = ["input_ids", "token_type_ids", "attention_mask"]
         if self.merges is not None or not self.remove_extra_whitespaces:
-            # transformers' own classes are Unigram models that split at white space.
+            # The classes in transformers only support Unigram models that split at white space.
             inputs = inputs if self.uses_segments else ["input_ids", "attention_mask"]
             return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
         settings = {"tokenizer_class": type(self).__name__, "add_prefix_space": True}
-        if self.uses_segments:  # transformers' own classes leave them out
+        if self.uses_segments:  # omitted by default in transformers
             settings["model_input_names"] = inputs
         return settings
 
     def _normalizers(self) -> list[dict]:
-        """Return the steps of the normalizer in tokenizer.json."""
+        """Return the normalizer steps for tokenizer.json."""
         charsmap = self.precompiled_charsmap
         steps = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else []
         return steps if self.remove_extra_whitespaces else [*steps, SPACE_PREPENDED, REPLACED_SPACE]
@@ -409,9 +413,10 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         return self._unigram() if self.merges is None else self._bpe()
 
     def _model_in_texts(self) -> Model:
-        """Return the model, in which tokens that texts do not contain have names with a space.
+        """Return the model to be executed by both engines.
 
-        Spaces in texts are removed or become "▁".
+        Tokens that cannot occur in texts are renamed to names with a space. This is safe, since
+        spaces in texts are removed or replaced by "▁".
         """
         made, found = super()._model_in_texts(), set(self.ids_in_texts)
         found |= set(self.byte_ids if self.byte_fallback else ())
@@ -427,7 +432,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         return made
 
     def _unigram(self) -> dict:
-        """Return the Unigram model of tokenizer.json."""
+        """Return the Unigram model for tokenizer.json."""
         scores = [0.0 if score is None else score for score in self.scores]
         scores += [0.0] * (len(self.vocabulary) - len(scores))
         return {
@@ -438,13 +443,13 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         }
 
     def _bpe(self) -> dict:
-        """Return the BPE model of tokenizer.json."""
+        """Return the BPE model for tokenizer.json."""
         ids = {token: i for i, token in enumerate(self.vocabulary)}
         options = {"affix": None, "fuse_unk": True, "byte_fallback": self.byte_fallback}
         return bpe_model(ids, self.merges, self.unknown_token, **options)
 
     def _added_tokens(self) -> list[dict]:
-        """Return also the tokens without a score, which are not found in texts."""
+        """Add tokens without a score, which cannot be found in texts by the model."""
         known = super()._added_tokens()
         ids = {token["id"] for token in known}
         without = [i for i, score in enumerate(self.scores) if score is None and i not in ids]
@@ -453,7 +458,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
 
 def checked_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.ndarray:
-    """Return scores with NaN for None; raise an error for other values."""
+    """Convert scores to an array with NaN for None. Raise an error for invalid values."""
     if len(scores) > len(tokens):
         raise ValueError(
             f"scores has {len(scores)} values for {len(tokens)} tokens. Expected one for each at "
@@ -467,7 +472,7 @@ def checked_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.
     return np.array([np.nan if score is None else score for score in scores], np.float64)
 
 
-# Settings of the model that are implemented.
+# Supported model settings.
 MODEL_SETTINGS = {
     "model_type": (spm.UNIGRAM, spm.BPE),
     "treat_whitespace_as_suffix": (False,),
@@ -482,7 +487,7 @@ def _check_textless(
     scores: Sequence[float | None],
     roles: Mapping[str, str],
 ) -> None:
-    """Raise an error if a special token is an ordinary piece, which texts hold."""
+    """Raise an error if a special token is an ordinary token that can occur in texts."""
     known = dict(zip(tokens, scores, strict=False))
     for argument, token in roles.items():
         if known.get(token):

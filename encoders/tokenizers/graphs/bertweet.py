@@ -1,4 +1,4 @@
-"""The graph of BERTweet's tokenizer: words between white space, split by fastBPE's merges."""
+"""Graph for the BERTweet tokenizer: words between white space are split with fastBPE merges."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.steps import Model, Steps
 
 
-MAX_WORD = MAX_SYMBOLS + len(WORD_END)  # of a symbol in the table
+MAX_WORD = MAX_SYMBOLS + len(WORD_END)  # maximum symbol length in the table
 
 
 class BertweetGraph(TokenizerGraph):
-    """The graph of words between white space, and of BPE with an ending on the last character.
+    """Graph for words between white space, and for BPE with a suffix on the last character.
 
     Args:
         steps: `Steps` to execute.
-        model: `Model` of the steps.
+        model: `Model` to use with the steps.
     """
 
     def __init__(self, steps: Steps, model: Model):
@@ -76,7 +76,7 @@ class BertweetGraph(TokenizerGraph):
     def _single_tokens(
         self, words: Mapping[str, int], numbers: np.ndarray, special: PackedWords
     ) -> tuple[PackedWords, np.ndarray]:
-        """Return the words that the merges make one token, as numbers, and their ids."""
+        """Return words with numbered characters that are merged to a single token, and ids."""
         words, ids = PackedWords.from_texts(list(words)), np.array(list(words.values()), np.int64)
         words = words._replace(symbols=numbers[words.symbols].astype(np.int64))
         is_made = are_single_tokens(
@@ -92,7 +92,7 @@ class BertweetGraph(TokenizerGraph):
     def _encode_words(
         self, numbers: tf.Tensor, all_ends: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
     ) -> WordTokens:
-        """Return the tokens of the words at starts (W,) ... ends (W,) of the numbers (N,)."""
+        """Return tokens for words, given start and end indices with shape (W,) for numbers (N,)."""
         ends_word = tf.cast(index_mask(all_ends - 1, tf.size(numbers)), tf.int32)
         symbols = numbers + self._num_characters * ends_word
         tokens = self._model.encode(symbols, starts, ends)
@@ -109,7 +109,7 @@ class BertweetGraph(TokenizerGraph):
         return Tokens(ids, starts, ends, rows)
 
     def _word_bounds(self, chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return starts and ends (W,) of the words, with a line break directly after them."""
+        """Return starts and ends (W,) for words. A line break directly after a word is included."""
         solid = self._spaces(chars.codes) == 0
         special = chars.codes >= SPECIALS.start
         alone = chars.row_starts() | special | shift_right(special, 1, False)

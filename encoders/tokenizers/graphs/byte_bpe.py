@@ -1,4 +1,4 @@
-"""The model of byte-level BPE in TensorFlow's core operations."""
+"""Byte-level BPE model, implemented with TensorFlow core operations."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from encoder_zoo.encoders.tokenizers.text.ragged import row_ids, shift_left, spa
 
 
 class ByteBPE(tf.Module):
-    """Splits words into tokens by BPE of their bytes.
+    """Splits words into tokens with BPE on bytes.
 
     Args:
-        model: Dict of the model in tokenizer.json.
-        unknown_id: Integer. Id of bytes without a token.
-        special_ids: List of integers. Ids of the special tokens that are found in texts.
+        model: Dict with a model from tokenizer.json.
+        unknown_id: Integer. Id for bytes without a token.
+        special_ids: List of integers. Ids for special tokens that can be found in texts.
     """
 
     def __init__(self, model: Mapping, unknown_id: int, special_ids: Sequence[int]):
@@ -45,10 +45,10 @@ class ByteBPE(tf.Module):
     def _single_tokens(
         self, vocabulary: Mapping[str, int], ignore_merges: bool
     ) -> tuple[PackedWords, np.ndarray]:
-        """Return the words that are one token, as 1 + symbols, and their ids.
+        """Return words (as symbols, starting with 1) that are a single token, and the token ids.
 
-        They are those that the merges make one token, or with `ignore_merges` all tokens; of these
-        the table has no long ones.
+        With `ignore_merges`, this includes all tokens. Otherwise, only tokens that result from
+        merges are used. Tokens that are too long for the table are not included.
         """
         byte_of = alphabet_bytes()
         ids = {
@@ -69,7 +69,11 @@ class ByteBPE(tf.Module):
         return words._replace(symbols=1 + words.symbols), np.array([*ids, *self._special_ids])
 
     def _long_tokens(self, words: PackedWords, ids: np.ndarray) -> tf.lookup.StaticHashTable | None:
-        """Return {bytes: id} of the tokens too long for the table that no merges make."""
+        """Return a table to look up tokens that are too long for the word table.
+
+        Only tokens that do not result from merges are included. Return None if there are no such
+        tokens.
+        """
         if not len(ids):
             return None
         left = ~are_single_tokens(self._model.encode, words, ids)
@@ -82,7 +86,7 @@ class ByteBPE(tf.Module):
         return tf.lookup.StaticHashTable(pairs, default_value=-1)
 
     def _encode_words(self, symbols, starts, ends) -> WordTokens:
-        """Return the tokens of words (W,) that are not in the table."""
+        """Return tokens for words (W,) that are not in the table."""
         tokens = self._model.encode(symbols, starts, ends)
         if self._long is None:
             return tokens
@@ -96,7 +100,7 @@ class ByteBPE(tf.Module):
         return _replace_whole(tokens, ids)
 
     def __call__(self, words: Words) -> Tokens:
-        """Return the tokens of words."""
+        """Tokenize words."""
         chars, starts = words.chars, tf.cast(tf.where(words.begins)[:, 0], tf.int32)
         symbols, splits, owners = encode_utf8(chars.codes)  # (S,), (N + 1,), (S,)
         begins = tf.gather(splits, starts)
@@ -111,7 +115,7 @@ class ByteBPE(tf.Module):
 
 
 def _replace_whole(tokens: WordTokens, ids: tf.Tensor) -> WordTokens:
-    """Return tokens of words, of which those with an id of their own, (W,) or -1, have that one."""
+    """Replace the tokens in a word by a single token if the word has an id (W,) other than -1."""
     whole = tf.gather(ids, row_ids(tokens.splits, tf.size(tokens.ids)))  # (T,)
     kept = (whole < 0) | (tokens.starts == 0)
     kept_before = tf.concat([[0], tf.cumsum(tf.cast(kept, tf.int32))], 0)

@@ -1,4 +1,4 @@
-"""The base class of the tokenizers' graphs: characters, added tokens, offsets, words."""
+"""Base class for tokenizer graphs. Handles characters, added tokens, offsets and words."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class TokenizerGraph(tf.Module):
-    """The tables and graphs of a tokenizer, with TensorFlow's core operations only.
+    """Holds the tables and graphs for a tokenizer, implemented with TensorFlow core operations.
 
-    A subclass implements `_tokenize(characters)`; its `__init__` calls `_index_added_tokens` at the
-    end.
+    Subclasses must implement `_tokenize(characters)`, and call `_index_added_tokens` at the end of
+    `__init__`.
 
     Args:
         steps: `Steps` to execute.
-        model: `Model` of the steps.
+        model: `Model` to use with the steps.
     """
 
     def __init__(self, steps: Steps, model: Model):
@@ -35,7 +35,7 @@ class TokenizerGraph(tf.Module):
         self.words_are_independent = steps.words_are_independent
         self.unknown_token_id = steps.unknown_id
         self._special_finder, special = None, steps.special_tokens
-        self.special_ids = [token["id"] for token in special]  # of those found in texts
+        self.special_ids = [token["id"] for token in special]  # special tokens to find in texts
         if special:
             lstrip = next((token["content"] for token in special if token["lstrip"]), None)
             self._special_finder = SpecialTokenFinder([t["content"] for t in special], lstrip)
@@ -46,7 +46,7 @@ class TokenizerGraph(tf.Module):
         self.ids_of_words = graph_of_method(self._ids_of_words, [words])
 
     def _index_added_tokens(self, steps: Steps) -> None:
-        """Build the finders of added tokens, which need the subclass's normalizer."""
+        """Build finders for added tokens. This requires the normalizer from the subclass."""
         if len(steps.trims) > 1:
             raise without_interpreter("post_processor", steps.post_processor)
         options = {"trim_offsets": bool(steps.trims), "keep_first_space": any(steps.trims)}
@@ -65,14 +65,14 @@ class TokenizerGraph(tf.Module):
             return self._ids(texts, as_words=False)
 
     def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
-        """Return the ids of `_encode`; overridden by tokenizers with a faster path to them."""
+        """Return ids from `_encode`. This can be overridden with a faster implementation."""
         return self._encode(texts, as_words)[0]
 
     def _tokens_of_texts(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         return self._encode(texts, as_words=False)
 
     def _encode(self, texts: tf.Tensor, as_words: bool) -> tuple[tf.RaggedTensor, ...]:
-        """Return ids, starts and ends of texts (B,), or of words that each follow a space."""
+        """Return ids, starts and ends for texts (B,), or for words that each follow a space."""
         with tf.device("CPU"):  # a GPU would only add copies
             chars = self._characters(texts)
             tokens = self._trim_spans(self._with_added(chars, as_words))
@@ -91,7 +91,7 @@ class TokenizerGraph(tf.Module):
         return chars if self._special_finder is None else self._special_finder(chars)
 
     def _with_added(self, chars: Characters, as_words: bool) -> Tokens:
-        """Find the added tokens, and tokenize the parts around them."""
+        """Find added tokens, and tokenize the text between them."""
 
         def tokenize(parts: Characters) -> Tokens:
             return self._tokenize(self._add_prefix_space(parts, as_words))
@@ -105,23 +105,23 @@ class TokenizerGraph(tf.Module):
         return tokenize_around(self._raw_finder, normalize_and_tokenize)(chars)
 
     def _normalize(self, chars: Characters) -> Characters:
-        """Apply the normalizer."""
+        """Normalize characters."""
         return chars
 
     def _code_points(self, chars: Characters) -> tf.Tensor:
-        """Return the code points, int32 (N,), of normalized characters."""
+        """Return int32 code points (N,) for normalized characters."""
         return chars.codes
 
     def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
-        """Insert the space before the first word that the pre-tokenizer adds, if any."""
+        """Insert a space before the first word, if this is done by the pre-tokenizer."""
         return chars
 
     def _tokenize(self, chars: Characters) -> Tokens:
-        """Split normalized texts into the tokens of the model."""
+        """Split normalized texts into tokens."""
         raise NotImplementedError
 
     def _trim_spans(self, tokens: Tokens) -> Tokens:
-        """Trim the spans of the tokens, as the post-processor does."""
+        """Trim token spans, if this is done by the post-processor."""
         return tokens
 
     def _ids_of_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
@@ -140,11 +140,11 @@ def _call(method: weakref.WeakMethod, *args):
 
 
 def graph_of_method(method: Callable, signature: Sequence[tf.TypeSpec]) -> Callable:
-    """Compile a method to a `tf.function` of its own object.
+    """Compile a bound method to a `tf.function`.
 
-    A partial function avoids TensorFlow's warning of repeated tracing, which counts the methods of
-    all objects of a class as one function. The graph holds a weak reference to the object, so that
-    the object's tables are freed with it.
+    TensorFlow shows a warning for repeated tracing, and counts methods per class. A partial
+    function is used to avoid this warning. The graph only holds a weak reference to the object, so
+    that tables can be freed together with the object.
     """
     partial = functools.partial(_call, weakref.WeakMethod(method))
     return tf.function(partial, input_signature=signature, autograph=False)

@@ -1,4 +1,4 @@
-"""Chooses the graph that executes the steps of a tokenizer."""
+"""Select the graph to execute tokenizer steps."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _WORDPIECE = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100
 
 
 def make_graph(steps: Steps, model: Model, exact: bool = False) -> TokenizerGraph:
-    """Build the tables and graphs that execute steps and model.
+    """Build the tables and graphs to execute tokenizer steps and a model.
 
     Args:
         steps: `Steps` to execute.
-        model: `Model` of the steps.
-        exact: Boolean. Whether ids and offsets must equal those of the library even if
-            `steps.library_is_equal` is False. Defaults to False.
+        model: `Model` to use with the steps.
+        exact: Boolean. Whether ids and offsets must be equal to the results from the library, even
+            if `steps.library_is_equal` is False. Defaults to False.
 
     Raises:
-        ValueError: If a step or the model has no interpreter in TensorFlow's operations.
+        ValueError: If a step or the model is not supported by TensorFlow operations.
     """
     check_model(steps, model)
     graph = StepsGraph if exact and not steps.library_is_equal else choose_graph(steps, model)
-    with tf.init_scope(), for_graphs():  # its tables belong to no graph of the user
+    with tf.init_scope(), for_graphs():  # do not add tables to a user's graph
         return graph(steps, model)
 
 
 def check_model(steps: Steps, model: Model) -> None:
-    """Raise a ValueError if a setting of the model has no interpreter."""
+    """Raise a ValueError if a model setting is not supported."""
     kind, vocabulary = model.settings["type"], model.settings["vocab"]
     settings = model_settings(model.settings, kind)
     is_byte_level = "ByteLevel" in steps.types("pre_tokenizer")
@@ -68,7 +68,7 @@ def check_model(steps: Steps, model: Model) -> None:
 
 
 def choose_graph(steps: Steps, model: Model) -> type[TokenizerGraph]:
-    """Return the fastest graph that executes the steps."""
+    """Return the fastest graph class that supports the steps."""
     if model.settings.get("end_of_word_suffix"):
         return BertweetGraph
     if model.settings["type"] == "WordPiece" and has_bert_steps(steps):

@@ -1,6 +1,6 @@
-"""The patterns of tokenizer.json as regular expressions of RE2, found in TensorFlow's strings.
+"""Convert patterns in tokenizer.json to RE2, and find matches with TensorFlow string ops.
 
-Comment letters: N characters, S bytes.
+Comments use these letters for shapes: N characters, S bytes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from encoder_zoo.encoders.tokenizers.text.normalization import is_special_token
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_right
 
 BYTES = [bytes([byte]) for byte in range(256)]
-OPENED, CLOSED = 0xFE, 0xFF  # bytes around a match, which UTF-8 does not contain
+OPENED, CLOSED = 0xFE, 0xFF  # bytes to mark matches, which do not occur in UTF-8
 MARKED = bytes([OPENED]) + rb"\0" + bytes([CLOSED])
-# Classes of characters, measured from the library.
+# Character classes, as observed in the library.
 CLASSES = {
     r"\s": "bpe_space",
     r"\w": "pattern_word",
@@ -39,7 +39,7 @@ INSIDE = re.compile(rf"({_CLASS})(?!-[^\]])|{_LETTER}|[^\\\[\]&]")
 
 
 def as_re2(pattern: str) -> str | None:
-    """Return a regular expression of Oniguruma for RE2. None if RE2 may find something else.
+    """Convert an Oniguruma pattern to RE2. Return None if RE2 could find different matches.
 
     Example:
         >>> as_re2(r"a|(?:bc){2,}"), as_re2(r"a(?!b)"), as_re2("^a")
@@ -67,17 +67,17 @@ def as_re2(pattern: str) -> str | None:
 
 
 def _ranges(name: str, in_class: bool) -> str:
-    """Return the characters of a class such as "\\s" for RE2."""
+    """Convert a character class such as "\\s" to ranges for RE2."""
     kind = name[0] + name[1].lower() + name[2:]
     belongs = members(CLASSES[kind])[:NUM_CODE_POINTS]
-    if in_class and kind == r"\w":  # where Oniguruma leaves out fractions and superscripts
+    if in_class and kind == r"\w":  # fractions and superscripts are excluded by Oniguruma
         belongs &= members("word_character")[:NUM_CODE_POINTS]
     ranges = character_class(belongs if kind == name else ~belongs)
     return ranges[1:-1] if in_class else ranges
 
 
 def runs(values: tf.Tensor) -> tf.Tensor:
-    """Return a mask (N,) of values that differ from the one before."""
+    """Return a mask (N,) for values that differ from the previous value."""
     return values != shift_right(values, 1, -1)
 
 
@@ -86,11 +86,11 @@ def _without_special(codes: tf.Tensor) -> tf.Tensor:
 
 
 def join_words(chars: Characters, begins: tf.Tensor) -> tf.Tensor:
-    """Return the words as strings (W,), with U+FFFD for special tokens.
+    """Join characters to words, and return strings (W,). Special tokens are replaced by U+FFFD.
 
     Args:
-        chars: Characters of the words.
-        begins: Boolean tensor of shape (N,). The first character of each word.
+        chars: `Characters` in all words.
+        begins: Boolean tensor with shape (N,). True for the first character in each word.
     """
     symbols, splits, _ = encode_utf8(_without_special(chars.codes))
     ends = tf.concat([tf.boolean_mask(splits[:-1], begins), [tf.size(symbols)]], 0)
@@ -101,15 +101,16 @@ def join_words(chars: Characters, begins: tf.Tensor) -> tf.Tensor:
 def make_finder(
     pattern: Mapping[str, str],
 ) -> Callable[[Characters, tf.Tensor], tuple[tf.Tensor, tf.Tensor]] | None:
-    """Make the function that finds the matches of a pattern in words.
+    """Make a function to find pattern matches in words.
 
     Args:
         pattern: Dict with a "String" or a "Regex", as in tokenizer.json.
 
     Returns:
-        Function of characters and of a mask (N,) of first characters of words. It returns two
-        masks (N,): whether a match contains a character, and the first characters of matches and of
-        the parts between them. None if RE2 cannot express the pattern, or finds empty matches.
+        Function to be called with characters and a mask (N,) for the first character in each word.
+        It returns two masks (N,): whether a character is part of a match, and whether a character
+        is the first one in a match or in a part between matches. None is returned if the pattern is
+        not supported by RE2, or if it matches an empty text.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
@@ -138,7 +139,7 @@ def make_finder(
 
 
 def _is_refused(expression: str) -> bool:
-    """Return whether RE2 cannot compile an expression, or finds it in an empty text."""
+    """Return whether an expression cannot be compiled by RE2, or matches an empty text."""
     try:
         with tf.init_scope():
             return bool(tf.strings.regex_full_match(tf.constant(""), expression))

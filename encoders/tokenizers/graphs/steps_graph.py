@@ -1,4 +1,4 @@
-"""The graph of any steps: a normalizer, a pre-tokenizer and a model, one after the other."""
+"""Graph for arbitrary steps. Applies a normalizer, a pre-tokenizer and a model in sequence."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MODELS = {"WordLevel": WordLevel, "WordPiece": CharacterModel, "Unigram": Charac
 
 
 class StepsGraph(TokenizerGraph):
-    """The graph of any steps that TensorFlow's operations can execute.
+    """Graph for all steps that are supported by TensorFlow operations.
 
     Args:
         steps: `Steps` to execute.
-        model: `Model` of the steps.
+        model: `Model` to use with the steps.
     """
 
     def __init__(self, steps: Steps, model: Model):
@@ -58,7 +58,7 @@ class StepsGraph(TokenizerGraph):
         words = Words.from_texts(chars)
         if as_words and self._is_byte_level:
             return words.prepend(ord(" ")).chars
-        if as_words and self._needs_space:  # every space is "▁" by now
+        if as_words and self._needs_space:  # spaces are already replaced by "▁"
             wanted = words.begins & is_text_start(chars) & ~is_special_token(chars.codes)
             return words.insert(ord(SPACE), wanted).chars
         return chars
@@ -67,12 +67,12 @@ class StepsGraph(TokenizerGraph):
         return self._model(self._pre_tokenize(Words.from_texts(chars)))
 
     def _trim_spans(self, tokens: Tokens) -> Tokens:
-        """Remove the spaces around tokens from their spans, as RobertaProcessing does."""
+        """Exclude spaces at both ends from token spans, as in RobertaProcessing."""
         if not self._trims:
             return tokens
         ids, starts, ends, rows = tokens
         leading, trailing = tf.unstack(tf.gather(self._spaces, ids), num=2, axis=1)
-        if self._trims[0]:  # the only space before a text counts as the added one
+        if self._trims[0]:  # a single leading space is treated like an inserted space
             first = tf.boolean_mask(rows[:-1], rows[:-1] < rows[1:])
             ones = tf.cast(tf.gather(leading, first) == 1, tf.int32)
             leading = tf.tensor_scatter_nd_sub(leading, first[:, None], ones)
@@ -81,7 +81,7 @@ class StepsGraph(TokenizerGraph):
 
 
 def spaces_around(steps: Steps, vocabulary: Mapping[str, int]) -> np.ndarray:
-    """Return the numbers of spaces at the start and end of each token, shape (ids, 2)."""
+    """Return the number of leading and trailing spaces for each token, with shape (ids, 2)."""
     added = [token["id"] for token in (*steps.special_tokens, *steps.added_tokens)]
     size = 1 + max(*vocabulary.values(), *steps.skipped_ids, *added)
     spaces = np.zeros([size, 2], np.int32)

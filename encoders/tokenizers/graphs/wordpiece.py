@@ -1,4 +1,4 @@
-"""The graph of WordPiece: normalization, a split at spaces and punctuation, the model."""
+"""Graph for WordPiece: normalize texts, split at spaces and punctuation, apply the model."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.steps import Model, Steps
 
 MAX_WORD_CHARACTERS = 100
-START, CONTINUATION = 1, 2  # roots of the trie
+START, CONTINUATION = 1, 2  # root nodes in the trie
 
 
 class WordPiece(tf.Module):
-    """Splits words into the longest tokens of a vocabulary, from left to right.
+    """Splits words into the longest tokens in a vocabulary, from left to right.
 
     Args:
-        tokens: as symbols that count from 1, without "##".
-        continues: boolean (W,), whether each token continues a word.
-        ids: (W,), of the tokens.
-        unknown_id: of words that cannot be split, or have more than `MAX_WORD_CHARACTERS`.
+        tokens: `PackedWords` without "##". Symbols are numbered from 1.
+        continues: Boolean array with shape (W,). Whether each token continues a word.
+        ids: Integer array with shape (W,). Id for each token.
+        unknown_id: Integer. Id for words that cannot be split, or that have more than
+            `MAX_WORD_CHARACTERS` characters.
 
     Source: Wu et al., "Google's Neural Machine Translation System" (2016), section 4.1.
 
@@ -69,13 +70,13 @@ class WordPiece(tf.Module):
         self._unknown_id = unknown_id
 
     def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
-        """Return the tokens of the words at starts (W,) ... ends (W,) of the symbols (S,)."""
+        """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
         too_long = ends - starts > MAX_WORD_CHARACTERS
         ends = tf.where(too_long, starts, ends)
         indices, word, splits = span_indices(starts, ends + 1)  # (P,), (P,), (W + 1,)
         symbols = tf.gather(symbols, tf.minimum(indices, tf.size(symbols) - 1))
         symbols = tf.tensor_scatter_nd_update(symbols, splits[1:, None] - 1, tf.zeros_like(starts))
-        begins = splits[:-1]  # the symbols are now all words in turn, with a zero behind each
+        begins = splits[:-1]  # symbols now contain all words, separated by zeros
 
         roots = tf.where(index_mask(begins, tf.size(symbols)), START, CONTINUATION)
         ids, lengths = self._trie.longest_matches(
@@ -83,7 +84,7 @@ class WordPiece(tf.Module):
         )
         reached = reachable_positions(begins, lengths)
         stuck = tf.boolean_mask(word, reached & (lengths == 0) & (symbols != 0))
-        failed = too_long | index_mask(stuck, tf.size(starts))  # then the whole word is unknown
+        failed = too_long | index_mask(stuck, tf.size(starts))  # the whole word is unknown
         ids = tf.where(tf.gather(failed, word), self._unknown_id, ids)
         is_token = tf.where(
             tf.gather(failed, word), index_mask(begins, tf.size(symbols)), reached & (lengths > 0)
@@ -94,11 +95,11 @@ class WordPiece(tf.Module):
 
 
 def reachable_positions(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """Return which positions (P,) are reached by consecutive tokens from the begins.
+    """Return a mask (P,) for positions that can be reached with consecutive tokens.
 
     Args:
-        begins: int32 (W,), the first positions.
-        lengths: int32 (P,), length of the token at each position; 0 if there is none.
+        begins: int32 tensor with shape (W,). Start positions.
+        lengths: int32 tensor with shape (P,). Token length at each position, or 0 without a token.
 
     Example:
         >>> reachable_positions(tf.constant([0, 4]), tf.constant([2, 1, 1, 0, 0])).numpy().tolist()
@@ -122,11 +123,11 @@ def reachable_positions(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
 
 
 class WordPieceGraph(TokenizerGraph):
-    """The graph of BERT's normalizer and words and of a WordPiece model.
+    """Graph for BERT. Supports the BERT normalizer and pre-tokenizer with a WordPiece model.
 
     Args:
         steps: `Steps` to execute.
-        model: `Model` of the steps.
+        model: `Model` to use with the steps.
     """
 
     def __init__(self, steps: Steps, model: Model):
@@ -141,10 +142,10 @@ class WordPieceGraph(TokenizerGraph):
         self._index_added_tokens(steps)
 
     def _make_normalizers(self, numbers: np.ndarray, added: list[dict]) -> None:
-        """Build the normalizer to character numbers, and that to code points if needed."""
+        """Build a normalizer that returns character numbers, and one for code points if needed."""
         self._normalizer = BertNormalizer(*self._options, numbers)
         self._numbers = None
-        if any(token["normalized"] for token in added):  # with any characters
+        if any(token["normalized"] for token in added):  # may contain any character
             self._numbers = CodePointTable(numbers)
             identity = np.arange(SPECIALS.stop, dtype=np.int32)
             self._to_codes = BertNormalizer(*self._options, identity)
@@ -152,7 +153,7 @@ class WordPieceGraph(TokenizerGraph):
             self._chinese = CodePointTable(chinese.astype(np.int32))
 
     def _whole_words(self, ids: dict[str, int]) -> dict[str, int]:
-        """Return {word: id} of the words that are one token and that normalization keeps."""
+        """Return {word: id} for words with a single token that are not changed by normalization."""
         words = [t for t in ids if 0 < len(t) <= MAX_WORD_CHARACTERS and not _continues(t)]
         kept = normalization_tables(*self._options).unchanged(words)
         return {word: ids[word] for word in kept}
@@ -163,7 +164,7 @@ class WordPieceGraph(TokenizerGraph):
         return self._word_lookup.ids(texts, self._split_words)
 
     def _split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Return ids (B, None) of texts (B,) that mostly are words of several tokens."""
+        """Return ids (B, None) for texts (B,), which usually are words with several tokens."""
         chars = self._normalizer(characters(texts))
         starts, ends = bert_word_bounds(chars)
         tokens = self._model.encode(unpack_codes(chars.codes), starts, ends)
@@ -174,10 +175,10 @@ class WordPieceGraph(TokenizerGraph):
         if self._numbers is None:
             return self._normalizer(chars)
         chars = self._to_codes(chars)
-        if self._options[3]:  # cleaning makes spaces of all white space
+        if self._options[3]:  # text cleaning converts all white space to spaces
             is_space = (chars.codes >= FIRST_SPACE) & (chars.codes < FIRST_DROPPED)
             chars = chars._replace(codes=tf.where(is_space, FIRST_SPACE | ord(" "), chars.codes))
-        # Chinese characters get a space on both sides, which added tokens may contain.
+        # Add spaces around Chinese characters, since added tokens may contain these spaces.
         repeats = 1 + 2 * self._chinese(unpack_codes(chars.codes))
         splits = tf.concat([[0], tf.cumsum(repeats)], 0)
         owner = row_ids(splits, splits[-1])
@@ -207,13 +208,13 @@ class WordPieceGraph(TokenizerGraph):
 
 
 def has_bert_steps(steps: Steps) -> bool:
-    """Return whether all steps before the model are BERT's."""
+    """Return whether all steps before the model are the same as in BERT."""
     normalizer = steps.types("normalizer") in ([], ["BertNormalizer"])
     return normalizer and steps.types("pre_tokenizer") == ["BertPreTokenizer"] and not steps.trims
 
 
 def bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:
-    """Return whether the case, accents, Chinese characters and control characters are changed."""
+    """Return whether to change case, accents, Chinese characters and control characters."""
     if not normalizer:
         return False, False, False, False
     [step] = normalizer
@@ -225,7 +226,7 @@ def bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]
 def make_word_piece(
     vocabulary: Mapping[str, int], unknown_id: int, special_ids: Sequence[int]
 ) -> tuple[np.ndarray, WordPiece, WordTable]:
-    """Make the numbers of characters, and the model and the table of words of such numbers."""
+    """Make character numbers, and a model and a word table that use these numbers."""
     tokens, continues, ids = _tokens_in_texts(vocabulary, special_ids)
     numbers = character_numbers(tokens)
     tokens = tokens._replace(symbols=numbers[tokens.symbols])
@@ -238,7 +239,7 @@ def make_word_piece(
 def _tokens_in_texts(
     vocabulary: Mapping[str, int], special_ids: Sequence[int]
 ) -> tuple[PackedWords, np.ndarray, np.ndarray]:
-    """Return the tokens that texts can hold, whether they continue a word, and their ids."""
+    """Return the tokens that can occur in texts, whether they continue a word, and the ids."""
     tokens = [token for token in vocabulary if token]
     special = PackedWords.from_symbols([[code] for code in SPECIALS[: len(special_ids)]])
     texts = [token[2:] if _continues(token) else token for token in tokens]

@@ -1,4 +1,4 @@
-"""Byte pair encoding of many words at once."""
+"""Byte pair encoding for many words in parallel."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,17 +15,17 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
 )
 
 NO_RANK = 2**31 - 1
-HALF_WINDOW = 128  # symbols; longer than nearly every token
+HALF_WINDOW = 128  # in symbols; longer than almost all tokens
 
 
 class BPE(tf.Module):
-    """Splits words by byte pair encoding: merges neighbours in the order of the learned pairs.
+    """Splits words by byte pair encoding, which merges neighbours in the order of learned pairs.
 
     Args:
-        symbol_ids: token id of every symbol (byte or character).
-        merges: pairs of tokens, "a b", in the order in which they were learned; together they are
-            tokens, see `files.reading.check_merges`.
-        ids: {token: id}.
+        symbol_ids: List of integers. Token id for each symbol (byte or character).
+        merges: List of "a b" pairs, in the order in which they were learned. Each pair must form
+            another token, see `files.reading.check_merges`.
+        ids: Dict to map tokens to ids.
 
     Source: Sennrich, Haddow & Birch, "Neural Machine Translation of Rare Words with Subword
         Units" (2016), section 3.2.
@@ -41,7 +41,7 @@ class BPE(tf.Module):
             merged.append(ids[left + right])
         self._symbol_ids = tf.constant(symbol_ids, tf.int32)
         self._merged = tf.constant([*merged, 0], tf.int32)
-        keys = np.array([-1, *ranks.keys()], np.int64)  # TensorFlow refuses an empty table
+        keys = np.array([-1, *ranks.keys()], np.int64)  # TensorFlow does not allow empty tables
         values = np.array([NO_RANK, *ranks.values()], np.int64)
         self._ranks = HashTable(keys, values, default_value=NO_RANK)
         safe = safe_in_parallel(ranks, merged)
@@ -49,7 +49,7 @@ class BPE(tf.Module):
         self._safe = tf.constant([*safe, True])
 
     def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
-        """Return the tokens of the words at starts (W,) ... ends (W,) of the symbols (S,)."""
+        """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
         positions, word, splits = span_indices(starts, ends)  # (P,), (P,), (W + 1,)
         nothing = tf.zeros([tf.size(positions), 2], tf.int32)
         entries = self._encode(tf.gather(symbols, positions), splits[:-1], splits[1:], nothing)
@@ -60,13 +60,14 @@ class BPE(tf.Module):
     def _encode(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, entries: tf.Tensor
     ) -> tf.Tensor:
-        """Write the tokens of words (W,) of the symbols (S,) to the entries (S, 2).
+        """Write tokens for words (W,) in the symbols (S,) to the entries (S, 2).
 
-        Merging a word of N symbols takes up to N steps over all symbols. To avoid quadratic time,
-        long words are encoded in windows that overlap by half. Tokens are the encoding of a word
-        if and only if every two neighbours are the encoding of their own text; so where two windows
-        have a token in common, the encoding of the first continues with that of the second. Words
-        with an overlap without a common token are merged as a whole.
+        To merge a word with N symbols, up to N steps over all symbols are needed. To avoid
+        quadratic time, long words are encoded in windows that overlap by half. This works because
+        tokens are the encoding of a word if and only if all pairs of neighbouring tokens are the
+        encoding of their text. If two windows share a token, the encoding can therefore switch from
+        the first to the second window. Words are encoded as a whole if there is an overlap without
+        a shared token.
         """
         is_long = ends - starts > 2 * HALF_WINDOW
         any_long = tf.reduce_any(is_long)
@@ -74,7 +75,7 @@ class BPE(tf.Module):
         even, odd = split_windows(*long, 0), split_windows(*long, HALF_WINDOW)
         num = tf.size(symbols)
 
-        def with_copy(values: tf.Tensor) -> tf.Tensor:  # for the odd windows
+        def with_copy(values: tf.Tensor) -> tf.Tensor:  # needed for odd windows
             return tf.cond(any_long, lambda: tf.concat([values, values], 0), lambda: values)
 
         entries = self._merge_words(
@@ -90,7 +91,7 @@ class BPE(tf.Module):
     def _join_long_words(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, entries: tf.Tensor
     ) -> tf.Tensor:
-        """Join the windows of long words: even ones in entries[:S], odd ones in entries[S:]."""
+        """Join windows for long words: even windows in entries[:S], odd windows in entries[S:]."""
         num = tf.size(symbols)
         even, odd = entries[:num], entries[num:] - [0, num]
         positions, joined, failed = join_windows(even, odd, starts, ends)
@@ -101,7 +102,7 @@ class BPE(tf.Module):
     def _merge_words(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, entries: tf.Tensor
     ) -> tf.Tensor:
-        """Encode words without windows, in as many steps as the longest word needs."""
+        """Encode words without windows. The number of steps depends on the longest word."""
         positions, word, splits = span_indices(starts, ends)  # (P,), (P,), (W + 1,)
         ids = tf.gather(self._symbol_ids, tf.gather(symbols, positions))
         _, found = tf.while_loop(
@@ -117,10 +118,10 @@ class BPE(tf.Module):
         return tf.tensor_scatter_nd_update(entries, tf.gather(positions, starts)[:, None], made)
 
     def _merge_once(self, state: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Merge the pair of lowest rank in every word; write out words without a pair.
+        """Merge the pair with the lowest rank in each word, and write out words without a pair.
 
-        The state (3, tokens of active words) holds token ids, word indices and start positions;
-        `found` holds id + 1 where a token of a finished word starts.
+        The state has shape (3, tokens in active words), with token ids, word indices and start
+        positions. `found` contains id + 1 at the start of each token in a finished word.
         """
         ids, word, position = tf.unstack(state, num=3)
         following = tf.cast(shift_left(ids, 1, 0), tf.int64)
@@ -140,7 +141,7 @@ class BPE(tf.Module):
         return tf.gather(tf.stack([ids, word, position]), active, axis=1), found
 
     def _apart(self, merges: tf.Tensor, rank: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
-        """Select the pairs of lowest rank to merge in this step, from left to right."""
+        """Select pairs with the lowest rank to merge in this step, from left to right."""
         overlapping = tf.reduce_any(merges & shift_right(merges, 1, False))  # as in "aaa"
         merges = tf.cond(overlapping, lambda: every_other(merges), lambda: merges)
         if self._all_safe:
@@ -152,9 +153,9 @@ class BPE(tf.Module):
 
 
 def collect_tokens(entries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return ids, starts and ends (T,) of the tokens in entries (N, 2).
+    """Return ids, starts and ends with shape (T,) for the tokens in entries (N, 2).
 
-    An entry is at the start of its token and holds id + 1 and the end.
+    Each entry is stored at the start of a token, and contains id + 1 and the end.
     """
     starts = tf.cast(tf.where(entries[:, 0] > 0)[:, 0], tf.int32)
     ids, ends = tf.unstack(tf.gather(entries, starts), num=2, axis=1)
@@ -162,11 +163,11 @@ def collect_tokens(entries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 def safe_in_parallel(ranks: Mapping[int, int], merged: Sequence[int]) -> np.ndarray:
-    """Return which merges, boolean (merges,), can be applied to all their pairs in one step.
+    """Return a boolean array with shape (merges,): whether all pairs can be merged in one step.
 
-    They can unless a pair with the resulting token has a lower rank, and so comes first.
+    This is possible unless a pair with the merged token has a lower rank, and must be merged first.
     """
-    earliest = dict.fromkeys(merged, NO_RANK)  # {token: rank of the first pair with it}
+    earliest = dict.fromkeys(merged, NO_RANK)  # rank of the first pair with this token
     for pair, rank in ranks.items():
         for token in (pair >> 32, pair & 0xFFFFFFFF):
             earliest[token] = min(earliest.get(token, NO_RANK), rank)
@@ -174,7 +175,7 @@ def safe_in_parallel(ranks: Mapping[int, int], merged: Sequence[int]) -> np.ndar
 
 
 def split_windows(starts: tf.Tensor, ends: tf.Tensor, offset: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return starts and ends of adjacent windows of words (W,); the last ends with its word."""
+    """Return starts and ends for adjacent windows in words (W,), up to the end of each word."""
     starts += offset
     num = tf.maximum(0, (ends - HALF_WINDOW - starts - 1) // (2 * HALF_WINDOW) + 1)
     within, word, _ = span_indices(tf.zeros_like(num), num)
@@ -185,13 +186,14 @@ def split_windows(starts: tf.Tensor, ends: tf.Tensor, offset: int) -> tuple[tf.T
 def join_windows(
     even: tf.Tensor, odd: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Join the entries (S, 2) of overlapping windows of words (W,).
+    """Join entries (S, 2) from overlapping windows for words (W,).
 
-    Window i of a word covers its blocks i and i + 1, of HALF_WINDOW symbols each.
+    Window i covers the blocks i and i + 1 in a word. Each block has HALF_WINDOW symbols.
 
     Returns:
-        positions (P,) of the words' symbols, their entries (P, 2), and boolean (W,) whether a word
-        has an overlap without a common token; its entries are empty.
+        Positions (P,) for the symbols in words, entries (P, 2) for these symbols, and a boolean
+        tensor (W,) that is True for words with an overlap without a shared token. Entries for these
+        words are empty.
     """
     positions, word, _ = span_indices(starts, ends)  # (symbols of long words,)
     block = (positions - tf.gather(starts, word)) // HALF_WINDOW

@@ -1,4 +1,4 @@
-"""Pre-tokenizers: the split of texts into words, of GPT-2 (byte level) and of BERT."""
+"""Pre-tokenizers to split texts into words, for GPT-2 (byte level), Llama 3 and BERT."""
 
 import functools
 import operator
@@ -14,7 +14,7 @@ OTHER, LETTER, NUMBER, SPACE, SPECIAL = range(5)
 
 
 def byte_level_character_kinds() -> np.ndarray:
-    """Return the kind of every code point for GPT-2's pattern: int32 (code points,)."""
+    """Return an int32 array with shape (code points,): character kinds for the GPT-2 pattern."""
     kinds = np.full(SPECIALS.stop, OTHER)
     kinds[members("bpe_letter")] = LETTER
     kinds[members("bpe_number")] = NUMBER
@@ -24,17 +24,17 @@ def byte_level_character_kinds() -> np.ndarray:
 
 
 def byte_level_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
-    r"""Return the first characters (W,) of the words that GPT-2's pattern finds.
+    r"""Return the first character (W,) of each word, as found by the GPT-2 pattern.
 
-    The pattern 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ depends
-    on a few neighbours only: runs of one kind are words; a space directly before a run belongs to
-    it; the other spaces of a run are a word.
+    The pattern 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ only
+    depends on a few neighbouring characters. Consecutive characters with the same kind form a word.
+    A single space before these characters is included. Any remaining spaces form another word.
 
     Args:
-        codes, kinds: int32 (N,), code points and their kinds.
-        row_starts: boolean (N,), the first character of each text.
+        codes, kinds: int32 tensors with shape (N,). Code points and character kinds.
+        row_starts: Boolean tensor with shape (N,). True for the first character in each text.
 
-    Source: Radford et al. (2019), the encoder released with GPT-2.
+    Source: Radford et al. (2019), with the encoder released for GPT-2.
 
     Example:
         >>> codes = tf.constant([ord(c) for c in "I'll  go"])
@@ -63,12 +63,15 @@ def byte_level_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Te
 def find_contractions(
     codes: tf.Tensor, may_open: tf.Tensor, row_starts: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return apostrophes (A,) of 's 't 'm 'd 're 've 'll, and their numbers of letters (A,).
+    """Find the contractions 's 't 'm 'd 're 've 'll.
 
     Args:
-        codes: int32 (N,), code points.
-        may_open: boolean (N,), where a contraction may begin.
-        row_starts: boolean (N,), the first character of each text.
+        codes: int32 tensor with shape (N,). Code points.
+        may_open: Boolean tensor with shape (N,). Whether a contraction may start at a character.
+        row_starts: Boolean tensor with shape (N,). True for the first character in each text.
+
+    Returns:
+        Tuple with the positions of apostrophes (A,) and the number of letters (A,) after them.
 
     Example:
         >>> codes = tf.constant([ord(c) for c in "I'll'x"])
@@ -95,15 +98,17 @@ def find_contractions(
 
 
 def llama_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
-    r"""Return the first characters (W,) of the words that Llama 3's pattern finds, `LLAMA_WORDS`.
+    r"""Return the first character (W,) of each word, as found by the Llama 3 pattern `LLAMA_WORDS`.
 
-    It depends on runs of one kind alone. A run of letters takes in one character before it, which
-    is no line break, unless that belongs to a longer run of others or follows a space. A run of
-    others takes in the space before it and the line breaks after it.
+    The pattern only depends on consecutive characters with the same kind. Letters include one
+    preceding character that is not a line break, unless this character belongs to a longer run of
+    other characters or follows a space. Other characters include a preceding space and all line
+    breaks that follow.
 
     Args:
-        codes, kinds: int32 (N,), code points and their kinds, see `byte_level_character_kinds`.
-        row_starts: boolean (N,), the first character of each text.
+        codes, kinds: int32 tensors with shape (N,). Code points and character kinds, see
+            `byte_level_character_kinds`.
+        row_starts: Boolean tensor with shape (N,). True for the first character in each text.
 
     Source: Dubey et al. 2024, The Llama 3 Herd of Models, released tokenizer.
 
@@ -119,7 +124,7 @@ def llama_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor)
     special = kinds == SPECIAL
     row_starts |= special | shift_right(special, 1, False)  # split at special tokens
     last_kind = tf.where(row_starts, -1, shift_right(kinds, 1, -1))
-    first = last_kind != kinds  # of a run
+    first = last_kind != kinds  # first character in a run
     is_end = shift_left(row_starts, 1, True)
     next_kind = tf.where(is_end, -1, shift_left(kinds, 1, -1))
 
@@ -143,16 +148,16 @@ def _is_line_break(codes):
 
 
 def _index_in_run(first):
-    """Return how far each character is from the start of its run, (N,)."""
+    """Return the distance between each character and the start of the run, with shape (N,)."""
     starts = tf.cast(tf.where(first)[:, 0], tf.int32)
     positions = tf.range(tf.size(first))
     return positions - tf.gather(starts, tf.cumsum(tf.cast(first, tf.int32)) - 1)
 
 
 def _contractions(codes, may_open, row_starts):
-    """Return masks (N,): the apostrophes of contractions, and the characters behind these."""
+    """Return two masks (N,): apostrophes in contractions, and characters after contractions."""
     lower = tf.where((codes >= ord("A")) & (codes <= ord("Z")), codes + 32, codes)
-    lower = tf.where(codes == ord("ſ"), ord("s"), lower)  # by Unicode's case folding
+    lower = tf.where(codes == ord("ſ"), ord("s"), lower)  # as in Unicode case folding
     positions, letters = find_contractions(lower, may_open, row_starts)
     size = tf.size(codes)
     ones = tf.ones_like(positions)
@@ -162,20 +167,21 @@ def _contractions(codes, may_open, row_starts):
 
 
 def _space_starts(codes, kinds, first, last_kind, is_end):
-    """Return where words begin in runs of white space, (N,).
+    """Return a mask (N,) for words that start in a run of white space.
 
-    Line breaks at the start of a run belong to others before it. Then a word reaches to the last
-    line break, another is the rest but for its last character, and that one begins a word itself.
+    Line breaks at the start of a run belong to other characters before them. The remaining white
+    space is split into a word that ends with the last line break, a word with all but the last
+    character, and the last character, which starts the next word.
     """
     is_space, breaks = kinds == SPACE, _is_line_break(codes)
     size = tf.size(codes)
     run = tf.cumsum(tf.cast(first, tf.int32)) - 1
     opens = is_space & first & breaks & (last_kind == OTHER)
-    # Runs of line breaks and of all else, and those of them that others take in.
+    # Split runs at line breaks, and find the parts that belong to other characters.
     part = tf.cumsum(tf.cast(first | (breaks != shift_right(breaks, 1, False)), tf.int32)) - 1
     taken = tf.gather(tf.math.unsorted_segment_max(tf.cast(opens, tf.int32), part, size + 1), part)
     left = is_space & (taken == 0)
-    # Where the last line break of each run is.
+    # Find the last line break in each run.
     positions = tf.range(size)
     last_break = tf.math.unsorted_segment_max(tf.where(breaks & left, positions, -1), run, size + 1)
     behind = left & (positions > tf.gather(last_break, run))
@@ -187,7 +193,7 @@ def _space_starts(codes, kinds, first, last_kind, is_end):
 
 
 def bert_word_bounds(chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return starts and ends (W,) of BERT's words: runs of WORD, and single ALONE characters."""
+    """Return starts and ends (W,) for words in BERT, i.e. WORD runs and single ALONE characters."""
     is_word = chars.codes < FIRST_ALONE
     follows = tf.concat([[False], is_word], 0)
     row_starts = chars.row_splits[:-1, None]

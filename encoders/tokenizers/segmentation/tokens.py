@@ -1,4 +1,4 @@
-"""Tokens of texts and of words, as tensors."""
+"""Tokens in texts and in words, represented as tensors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
 
 
 class Tokens(NamedTuple):
-    """Holds the tokens of a batch of texts, in order.
+    """Holds all tokens for a batch of texts.
 
     Attributes:
-        ids: int32 (T,), token ids.
-        starts, ends: int32 (T,), spans of the original characters, counted over the batch.
-        row_splits: int32 (B + 1,), where the tokens of each text start.
+        ids: int32 tensor with shape (T,). Token ids.
+        starts, ends: int32 tensors with shape (T,). Spans in original characters, counted over the
+            whole batch.
+        row_splits: int32 tensor with shape (B + 1,). Start position for each text in the tokens.
     """
 
     ids: tf.Tensor
@@ -39,12 +40,12 @@ class Tokens(NamedTuple):
 
 
 class WordTokens(NamedTuple):
-    """Holds the tokens of words, in order.
+    """Holds all tokens for a list of words.
 
     Attributes:
-        ids: int32 (T,), token ids.
-        starts: int32 (T,), offset of a token's first symbol in its word.
-        splits: int32 (W + 1,), where the tokens of each word start.
+        ids: int32 tensor with shape (T,). Token ids.
+        starts: int32 tensor with shape (T,). Offset in the word for the first symbol in each token.
+        splits: int32 tensor with shape (W + 1,). Start position for each word in the tokens.
     """
 
     ids: tf.Tensor
@@ -52,7 +53,7 @@ class WordTokens(NamedTuple):
     splits: tf.Tensor
 
     def fuse(self, token_id: int) -> WordTokens:
-        """Replace neighbouring tokens with this id in the same word by one of them.
+        """Fuse consecutive tokens with the given id if they are in the same word.
 
         Example:
             >>> tokens = [tf.constant(part) for part in ([0, 0, 5, 0], [0, 1, 2, 0], [0, 3, 4])]
@@ -70,12 +71,13 @@ class WordTokens(NamedTuple):
 def are_single_tokens(
     encode: Callable[..., WordTokens], words: PackedWords, ids: np.ndarray
 ) -> np.ndarray:
-    """Return which words, boolean (W,), a model makes one token.
+    """Return a boolean array with shape (W,): whether the model produces a single token per word.
 
     Args:
-        encode: the model's, called eagerly, since a trace would take longer.
-        words: none of them empty.
-        ids: (W,), the expected id of each word.
+        encode: Callable to encode words. It is called in eager mode, since tracing would take
+            longer.
+        words: `PackedWords` without empty words.
+        ids: Integer array with shape (W,). Expected id for each word.
     """
     starts = words.starts.astype(np.int32)
     ends = starts + words.lengths.astype(np.int32)
@@ -85,11 +87,11 @@ def are_single_tokens(
 
 
 class SpecialTokenFinder(tf.Module):
-    """Replaces special tokens in texts by code points of their own, `SPECIALS`.
+    """Replaces special tokens in texts by dedicated code points, see `SPECIALS`.
 
     Args:
-        tokens: the special tokens, numbered in this order, none of which overlap.
-        lstrip: a token that takes in the white space before it, or None.
+        tokens: List of special tokens, which must not overlap. They are numbered in this order.
+        lstrip: String. Token to extend with preceding white space, or None.
     """
 
     def __init__(self, tokens: Sequence[str], lstrip: str | None):
@@ -101,12 +103,12 @@ class SpecialTokenFinder(tf.Module):
         self._spaces = CodePointTable(members("bpe_space").astype("int32"))
 
     def __call__(self, chars: Characters) -> Characters:
-        """Return the characters, with one code point for each special token."""
+        """Replace each special token by a single code point."""
         text = tf.cumsum(tf.cast(chars.row_starts(), tf.int32))
         codes, lengths = chars.codes, tf.ones_like(chars.codes)
         for line in self._lines.split("\n"):
             number, token = line.split(" ", 1)
-            found = text == shift_left(text, len(token) - 1, -1)  # it must end in the same text
+            found = text == shift_left(text, len(token) - 1, -1)  # must end in the same text
             for i, letter in enumerate(token):
                 found &= shift_left(chars.codes, i, -1) == ord(letter)
             codes = tf.where(found, SPECIALS.start + int(number), codes)
@@ -120,7 +122,7 @@ class SpecialTokenFinder(tf.Module):
         return found_all if self._lstrip is None else self._strip_before(found_all, mask)
 
     def _strip_before(self, chars: Characters, mask: int) -> Characters:
-        """Remove the white space directly before a mask."""
+        """Remove white space directly before mask tokens."""
         is_space = self._spaces(chars.codes) > 0
         solid = tf.concat([tf.where(~is_space)[:, 0], [tf.size(is_space, tf.int64)]], 0)
         following = tf.gather(solid, tf.searchsorted(solid, tf.range(tf.size(is_space, tf.int64))))

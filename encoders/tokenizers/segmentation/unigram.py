@@ -1,4 +1,4 @@
-"""The most probable tokens of many words at once, found in a trie."""
+"""Find the most probable tokens for many words in parallel, with a trie."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
 )
 
 SYMBOL_BITS = 16
-NOWHERE = 0  # the node without edges
+NOWHERE = 0  # node without edges
 
 
 class Trie(tf.Module):
-    """Maps sequences of symbols to values, by one hash table from (node, symbol) to node.
+    """Maps symbol sequences to values. A single hash table maps (node, symbol) to the next node.
 
     Args:
-        roots: (W,), the root of each sequence, from 1. With several roots a trie holds several
-            sets of sequences.
-        words: the sequences; symbols count from 1 and are below 2**16.
-        values: (W,), from 0; the last value of equal sequences counts.
-        num_roots: number of roots.
+        roots: Integer array with shape (W,). Root node for each sequence, starting with 1. With
+            several roots, a trie can be used to store several sets of sequences.
+        words: `PackedWords` with symbol sequences. Symbols must be between 1 and 2**16 - 1.
+        values: Integer array with shape (W,). Non-negative values. For duplicate sequences, the
+            last value is used.
+        num_roots: Integer. Number of roots. Defaults to 1.
 
     Example:
         >>> trie = Trie([1], PackedWords.from_symbols([[7, 8]]), [42])
@@ -46,9 +47,9 @@ class Trie(tf.Module):
         num_roots: int = 1,
     ):
         super().__init__()
-        starts, nodes = words.starts, np.array(roots, np.int64)  # the current node of each word
+        starts, nodes = words.starts, np.array(roots, np.int64)  # current node per word
         edges, num_nodes = [np.zeros(0, np.int64)], 1 + num_roots
-        for depth in range(words.lengths.max(initial=0)):  # one more symbol of all words
+        for depth in range(words.lengths.max(initial=0)):  # add a symbol to all words
             walks = words.lengths > depth
             edge = nodes[walks] << SYMBOL_BITS | words.symbols[starts[walks] + depth]
             new, number = np.unique(edge, return_inverse=True)
@@ -56,33 +57,33 @@ class Trie(tf.Module):
             edges.append(new)
             num_nodes += len(new)
         of_nodes = np.full(num_nodes, -1, np.int32)
-        of_nodes[nodes] = values  # NumPy keeps the last of several
+        of_nodes[nodes] = values  # NumPy keeps the last value
         keys = np.concatenate(edges)
         reached = np.arange(1 + num_roots, num_nodes)
         self._edges = HashTable(keys, reached, default_value=NOWHERE)
         self._values = tf.constant(of_nodes)
 
     def step(self, nodes: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the nodes behind the edges of `nodes` (int64) with `symbols`, or NOWHERE."""
+        """Follow edges with `symbols` from `nodes` (int64). Returns NOWHERE for missing edges."""
         shifted = tf.bitwise.left_shift(nodes, SYMBOL_BITS)
         return self._edges.lookup(shifted + tf.cast(symbols, tf.int64))
 
     def value(self, nodes: tf.Tensor) -> tf.Tensor:
-        """Return the values (int32) of the sequences that end at `nodes`; -1 for none."""
+        """Return values (int32) for sequences that end at `nodes`, or -1 for other nodes."""
         return tf.gather(self._values, nodes)
 
     def longest_matches(
         self, roots: tf.Tensor, symbol_at: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Find the longest sequence that matches from each of many positions.
+        """Find the longest matching sequence for each position.
 
         Args:
-            roots: int64 (K,), the root for each position.
-            symbol_at: returns the symbols (A,) at an offset from some of the positions, given
-                their indices (A,) and the offset; 0 ends a search.
+            roots: int64 tensor with shape (K,). Root node for each position.
+            symbol_at: Callable. Takes position indices (A,) and an offset, and returns the symbols
+                (A,) at this offset. Return 0 to stop a search.
 
         Returns:
-            values and lengths: int32 (K,); 0 and 0 where nothing matches.
+            Values and lengths, as int32 tensors with shape (K,). Both are 0 if there is no match.
         """
 
         def step(length, searching, node, values, lengths):
@@ -110,23 +111,23 @@ class Trie(tf.Module):
 
 
 SCALAR, VECTOR, ANY = tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape(None)
-UNKNOWN_PENALTY = 10.0  # of unknown characters, below the lowest score
-LONG = 64  # symbols; longer words are divided where no token crosses
-EMPTY = np.zeros([0], "int32")  # an element: eagerly, TensorFlow cannot concatenate none
+UNKNOWN_PENALTY = 10.0  # for unknown characters, subtracted from the lowest score
+LONG = 64  # in symbols; longer words are split at positions that are not inside a token
+EMPTY = np.zeros([0], "int32")  # TensorFlow cannot concatenate empty lists in eager mode
 
 
 class Unigram(tf.Module):
-    """Splits words into the tokens with the highest sum of scores.
+    """Splits words into tokens with the highest sum of scores.
 
-    Sums are those of `tokenizers`: in float64, from the left, with the longest last token of equal
-    ones. Words of more than `LONG` symbols are divided, so that their sums start again from 0; the
-    comparisons are the same, since float32 scores are added in float64 without rounding.
+    Sums are computed as in `tokenizers`: in float64 and from left to right. For equal sums, the
+    longest last token is used. Words with more than `LONG` symbols are split, so sums restart at 0.
+    This does not affect comparisons, since float32 scores are added in float64 without rounding.
 
     Args:
-        words: the tokens, as symbols that count from 1.
-        ids: (W,), of the tokens.
-        scores: log probability of every id.
-        unknown_id: of symbols without a token of their own.
+        words: `PackedWords` with all tokens. Symbols are numbered from 1.
+        ids: Integer array with shape (W,). Id for each token.
+        scores: List of floats. Log probability for each id.
+        unknown_id: Integer. Id for symbols without a token.
 
     Source: Kudo, "Subword Regularization: Improving Neural Network Translation Models with Multiple
         Subword Candidates" (2018), section 3.2; Viterbi, "Error bounds for convolutional codes"
@@ -146,17 +147,17 @@ class Unigram(tf.Module):
         super().__init__()
         self._trie = Trie(np.ones(len(ids), np.int64), words, ids)
         table = np.array([*scores, -np.inf])
-        self._nothing = len(scores)  # id for no token, with a score of minus infinity
+        self._nothing = len(scores)  # id used if there is no token, with a score of -inf
         table[unknown_id] = min(scores) - UNKNOWN_PENALTY
         self._scores = tf.constant(table, tf.float64)
         self._unknown_id = unknown_id
 
     def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
-        """Return the tokens of the words at starts (W,) ... ends (W,) of the symbols (S,)."""
+        """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
         positions, word, splits = span_indices(starts, ends + 1)  # (P,), (P,), (W + 1,)
         codes = tf.gather(symbols, tf.minimum(positions, tf.size(symbols) - 1))
         codes = tf.tensor_scatter_nd_update(codes, splits[1:, None] - 1, tf.zeros_like(starts))
-        begins = splits[:-1]  # the symbols are now all words in turn, with a zero behind each
+        begins = splits[:-1]  # symbols now contain all words, separated by zeros
 
         arrivals, reach = self._arrivals(codes)
         starts, ends = split_long_words(begins, splits[1:] - 1, reach)
@@ -168,15 +169,16 @@ class Unigram(tf.Module):
         return WordTokens(tf.gather(ids, found), within, tf.searchsorted(found, splits))
 
     def _arrivals(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the tokens that end before each position, and the longest that starts there.
+        """Return all tokens that end before each position, and the reach of tokens that start there.
 
         Returns:
-            arrivals: int32 (P, K), the ids of tokens of K, ..., 1 symbols.
-            reach: int32 (P,), symbols of the longest token.
+            arrivals: int32 tensor with shape (P, K). Token ids for tokens with K, ..., 1 symbols.
+            reach: int32 tensor with shape (P,). Number of symbols in the longest token that starts
+                at each position.
         """
         num = tf.size(codes)
 
-        def step(length, origin, node, columns, reach):  # one more symbol
+        def step(length, origin, node, columns, reach):  # add a symbol
             node = self._trie.step(node, tf.gather(codes, origin + length))
             alive = tf.where(node != NOWHERE)[:, 0]
             origin, node = tf.gather(origin, alive), tf.gather(node, alive)
@@ -206,15 +208,15 @@ class Unigram(tf.Module):
         return tf.transpose(tf.reverse(arrivals, [0])), reach
 
     def _best_lengths(self, arrivals: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-        """Return the length (P,) of the last token of the best path to each position."""
+        """Return lengths (P,) for the last token in the best path to each position."""
         num_lengths = tf.shape(arrivals)[1]
-        order = tf.argsort(starts - ends, stable=True)  # the longest first
+        order = tf.argsort(starts - ends, stable=True)  # longest first
         starts, lengths = tf.gather(starts, order), tf.gather(ends - starts, order)
         steps = tf.reduce_max(tf.concat([lengths, [0]], 0))
         upwards = tf.reverse(lengths, [0])
         active = tf.size(lengths) - tf.searchsorted(upwards, tf.range(1, steps + 1))  # (steps,)
 
-        def step(i, window, columns):  # window: best scores of the K positions before, (A, K)
+        def step(i, window, columns):  # window: best scores for the previous K positions, (A, K)
             num = active[i]
             window = window[:num]
             tokens = tf.gather(arrivals, starts[:num] + i + 1)
@@ -243,7 +245,7 @@ class Unigram(tf.Module):
     def _followed_back(
         self, arrivals: tf.Tensor, lengths: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
     ) -> tf.Tensor:
-        """Return the ids (P,) of the tokens on the best paths at their starts; -1 elsewhere."""
+        """Return token ids (P,) at the start of each token in the best paths, and -1 otherwise."""
         num_lengths = tf.shape(arrivals)[1]
 
         def step(i, current, first, positions, tokens):
@@ -265,7 +267,7 @@ class Unigram(tf.Module):
         *_, positions, tokens = tf.while_loop(
             lambda i, current, *_: tf.size(current) > 0,
             step,
-            [1, tf.boolean_mask(ends, on), tf.boolean_mask(starts, on), *found],  # behind EMPTY
+            [1, tf.boolean_mask(ends, on), tf.boolean_mask(starts, on), *found],  # after EMPTY
             shape_invariants=[SCALAR, VECTOR, VECTOR, ANY, ANY],
             parallel_iterations=1,
         )
@@ -276,11 +278,12 @@ class Unigram(tf.Module):
 def split_long_words(
     begins: tf.Tensor, ends: tf.Tensor, reach: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Divide long words where no token crosses; return starts and ends (G,).
+    """Split long words at positions that are not inside a token, and return starts and ends (G,).
 
     Args:
-        begins, ends: int32 (W,), of the words.
-        reach: int32 (P,), symbols of the longest token that starts at each position.
+        begins, ends: int32 tensors with shape (W,). Start and end for each word.
+        reach: int32 tensor with shape (P,). Number of symbols in the longest token that starts at
+            each position.
 
     Example:
         >>> short = split_long_words(tf.constant([0]), tf.constant([3]), tf.constant([2, 1, 1, 0]))

@@ -1,4 +1,4 @@
-"""A table of words, looked up by their symbols."""
+"""Tables to look up words by symbols."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from encoder_zoo.encoders.tokenizers.text.ragged import replace_by_spans
 
 SYMBOLS_PER_KEY = 4  # 16 bits each
 KEYS = 3
-MAX_SYMBOLS = SYMBOLS_PER_KEY * KEYS  # symbols of a word in the table
+MAX_SYMBOLS = SYMBOLS_PER_KEY * KEYS  # maximum number of symbols per word
 
 
 class WordTable(tf.Module):
-    """Maps words of up to twelve symbols to ids.
+    """Maps words with up to twelve symbols to ids.
 
-    Four symbols of 16 bits are an int64 key, and three keys are a word. Longer words, and all
-    others that are not in the table, take the caller's slow path.
+    Four 16-bit symbols are combined to an int64 key, and three keys are used per word. Longer
+    words, and words that are not in the table, are passed to a slower function.
 
     Args:
-        words: with symbols from 1 to `MAX_SYMBOL`.
-        ids: (W,).
+        words: `PackedWords`. Symbols must be between 1 and `MAX_SYMBOL`.
+        ids: Integer array with shape (W,). Id for each word.
 
     Example:
         >>> table = WordTable(PackedWords.from_symbols([[7, 8], [9]]), [40, 41])
@@ -43,13 +43,13 @@ class WordTable(tf.Module):
         padded[np.arange(MAX_SYMBOLS) < words.lengths[:, None]] = words.symbols
         keys = padded.reshape(-1, MAX_SYMBOLS).view(np.int64)  # (words, KEYS)
         prints, rows = np.unique((keys * FACTORS).sum(1), return_index=True)
-        keys = np.concatenate([keys, np.zeros([1, KEYS], np.int64)])  # the last row is no word
+        keys = np.concatenate([keys, np.zeros([1, KEYS], np.int64)])  # last row: no word
         self._keys = [tf.constant(column) for column in keys.T]
         self._ids = tf.constant([*ids, -1], tf.int32)
         self._rows = HashTable(prints, rows, default_value=len(ids))
 
     def look_up(self, keys: list[tf.Tensor]) -> tf.Tensor:
-        """Return ids, int32 (W,), of words given by their `KEYS` keys (W,); -1 for others."""
+        """Return int32 ids (W,) for words, given `KEYS` keys (W,). Returns -1 for missing words."""
         row = self._rows.lookup(fingerprints(keys))
         same = all_equal([tf.gather(column, row) for column in self._keys], keys)
         return tf.where(same, tf.gather(self._ids, row), -1)
@@ -57,16 +57,16 @@ class WordTable(tf.Module):
     def tokens(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, slow: Callable
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the tokens of words; words not in the table take the slow path.
+        """Return tokens for words. Words that are not in the table are passed to `slow`.
 
         Args:
-            symbols: int32 (S,).
-            starts, ends: int32 (W,), of the words in the symbols.
-            slow: returns the `WordTokens` of words that are not in the table, given their starts
-                and ends, without duplicates.
+            symbols: int32 tensor with shape (S,).
+            starts, ends: int32 tensors with shape (W,). Start and end for each word in the symbols.
+            slow: Callable. Takes starts and ends for words that are not in the table, without
+                duplicates, and returns `WordTokens`.
 
         Returns:
-            ids, starts and ends (T,) of the tokens in order, and splits (W + 1,) of the words.
+            Ids, starts and ends with shape (T,) for all tokens, and splits with shape (W + 1,).
         """
         keys = word_keys(symbols, starts, ends)
         ids = self.look_up(keys)
@@ -83,30 +83,30 @@ class WordTable(tf.Module):
 
 
 FACTORS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, KEYS) | 1
-# Masks of the keys for each length of a word; 0 for words that are too long.
+# Masks to apply to keys for each word length, or 0 if a word is too long.
 MASKS = np.where(np.arange(MAX_SYMBOLS) < np.arange(MAX_SYMBOLS + 2)[:, None], MAX_SYMBOL, 0)
 MASKS[-1] = 0
 MASKS = MASKS.astype(np.uint16).view(np.int64).T  # (KEYS, MAX_SYMBOLS + 2)
 
 
 def fingerprints(keys: list[tf.Tensor]) -> tf.Tensor:
-    """Return hashes (W,) of keys."""
+    """Return hash values (W,) for keys."""
     return tf.add_n([key * factor for key, factor in zip(keys, FACTORS.tolist(), strict=True)])
 
 
 def all_equal(keys: list[tf.Tensor], others: list[tf.Tensor]) -> tf.Tensor:
-    """Return a mask (W,) of the words whose keys are all equal."""
+    """Return a mask (W,) for words with equal keys."""
     return functools.reduce(operator.and_, map(tf.equal, keys, others))
 
 
 def word_keys(symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> list[tf.Tensor]:
-    """Return the `KEYS` keys (W,) of the words at starts (W,) ... ends (W,) of the symbols (S,).
+    """Return `KEYS` keys (W,) for words, given start and end indices (W,) for symbols (S,).
 
-    The keys of words of more than `MAX_SYMBOLS` symbols are 0.
+    Keys are 0 for words with more than `MAX_SYMBOLS` symbols.
     """
     step = SYMBOLS_PER_KEY
     narrow = tf.pad(tf.cast(symbols, tf.uint16), [[0, MAX_SYMBOLS + step]])
-    num = tf.size(symbols) // step + KEYS  # of windows that start at 0, 4, 8, ...; or at 1, 5, 9
+    num = tf.size(symbols) // step + KEYS  # windows start at 0, 4, 8, ...; or at 1, 5, 9
     windows = tf.concat([narrow[shift : shift + step * num] for shift in range(step)], 0)
     windows = tf.bitcast(tf.reshape(windows, [-1, step]), tf.int64)
     first = starts % step * num + starts // step
@@ -118,10 +118,11 @@ def word_keys(symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> list[tf
 
 
 def distinct(keys: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Remove duplicate words, given by their keys (W,); words that are too long are all kept.
+    """Remove duplicate words, given their keys (W,). Words that are too long are never removed.
 
     Returns:
-        the indices of distinct words (D,), and for every word the index (W,) among these.
+        Indices of distinct words with shape (D,), and an index (W,) to map each word to a distinct
+        word.
 
     Example:
         >>> keys = [tf.constant(key, tf.int64) for key in ([7, 8, 7, 0, 0], [0] * 5, [0] * 5)]
@@ -138,22 +139,23 @@ def distinct(keys: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.cast(tf.where(chosen)[:, 0], tf.int32), tf.gather(number, first)
 
 
-ALONE_IN_ASCII = r"([!-/:-@\[-`{-~])"  # each is a word of its own
-# Removed before the split, since TensorFlow splits at two of them.
+ALONE_IN_ASCII = r"([!-/:-@\[-`{-~])"  # each of these characters is a word
+# Remove these characters before the split, since TensorFlow splits at two of them.
 DROPPED_IN_ASCII = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 
 
 class WholeWordLookup(tf.Module):
-    """Maps texts to ids by a table of whole words where possible.
+    """Maps texts to ids with a lookup table for whole words if possible.
 
-    TensorFlow's string kernels split texts at ASCII spaces and punctuation. Normalization and
-    pre-tokenization never cross these borders, so that a part found in the table needs neither;
-    other parts take the caller's slow path.
+    TensorFlow string ops are used to split texts at ASCII spaces and punctuation. Normalization and
+    pre-tokenization only apply to the parts between these characters. Parts that are found in the
+    table do not need to be normalized. All other parts are passed to a slower function.
 
     Args:
-        words: {word: id} of the words that normalization does not change and that are one token.
-        lowercase: whether texts are lower-cased first.
-        clean_text: whether control characters are removed first.
+        words: Dict to map words to ids. Words must be a single token, and must not be changed by
+            normalization.
+        lowercase: Boolean. Whether to lower-case texts first.
+        clean_text: Boolean. Whether to remove control characters first. Defaults to True.
 
     Example:
         >>> words = WholeWordLookup({"cats": 7, "!": 8}, lowercase=True)
@@ -166,19 +168,19 @@ class WholeWordLookup(tf.Module):
         super().__init__()
         self._clean_text = clean_text
         self._lowercase = lowercase
-        # TensorFlow refuses an empty table; a space is never looked up.
+        # TensorFlow does not allow empty tables. Spaces will never be looked up.
         keys, ids = tf.constant([" ", *words]), tf.constant([-1, *words.values()], tf.int32)
         self._table = HashTable(keys, ids, default_value=-1)
 
     def ids(
         self, texts: tf.Tensor, slow: Callable[[tf.Tensor], tf.RaggedTensor]
     ) -> tf.RaggedTensor:
-        """Return the ids (B, None) of texts (B,).
+        """Return ids (B, None) for texts (B,).
 
         Args:
-            texts: strings.
-            slow: returns the ids (P, None) of parts (P,) that are not in the table, without
-                duplicates.
+            texts: String tensor with shape (B,).
+            slow: Callable. Takes parts (P,) that are not in the table, without duplicates, and
+                returns ids (P, None).
         """
         parts, splits = self._parts(texts)
         ids = self._table.lookup(parts)
@@ -190,7 +192,7 @@ class WholeWordLookup(tf.Module):
         return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
 
     def _parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Split texts at ASCII spaces and punctuation: parts (P,) and row splits (B + 1,)."""
+        """Split texts at ASCII spaces and punctuation, to parts (P,) and row splits (B + 1,)."""
         if self._clean_text:
             texts = tf.strings.regex_replace(texts, DROPPED_IN_ASCII, "")
         texts = tf.strings.lower(texts) if self._lowercase else texts  # only ASCII
@@ -202,7 +204,7 @@ class WholeWordLookup(tf.Module):
 def replace_missing(
     ids: tf.Tensor, splits: tf.Tensor, parts: tf.Tensor, slow: Callable
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Replace negative ids (P,) by the tokens of `slow`; return ids and row splits."""
+    """Replace negative ids (P,) with tokens from `slow`, and return ids and row splits."""
     missed = tf.cast(tf.where(ids < 0)[:, 0], tf.int32)
     chosen, alike = tf.unique(tf.gather(parts, missed))
     others = slow(chosen)
@@ -211,21 +213,22 @@ def replace_missing(
     return ids, tf.cast(tf.gather(part_splits, splits), tf.int64)
 
 
-SPLITTING = " \t\n\x0b\x0c\r"  # where tf.strings.split splits
-QUOTE_PAIRS = ("``", "''")  # which ALBERT replaces by a quotation mark
+SPLITTING = " \t\n\x0b\x0c\r"  # white space in tf.strings.split
+QUOTE_PAIRS = ("``", "''")  # replaced by a quotation mark in ALBERT
 
 
 class WhitespaceWordLookup(WholeWordLookup):
-    """Maps texts to ids by a table of words between ASCII white space.
+    """Maps texts to ids with a lookup table for words between ASCII white space.
 
-    Normalization rarely crosses white space, as with a combining mark after a space; if a batch has
-    such a text, all its texts take the slow path.
+    In rare cases, normalization depends on white space, for example if it is followed by a
+    combining mark. If this happens for any text in a batch, all texts are passed to the slower
+    function.
 
     Args:
-        words: {word: id} of words that are one token.
-        rules: of the normalizer, see `read_charsmap`.
-        mapping: {code point: code points}, applied before the rules.
-        lowercase: whether texts are lower-cased first.
+        words: Dict to map words to ids. Words must be a single token.
+        rules: Dict with normalizer rules, see `read_charsmap`.
+        mapping: Dict to map code points to lists of code points. This is applied before the rules.
+        lowercase: Boolean. Whether to lower-case texts first.
 
     Example:
         >>> words = WhitespaceWordLookup({"cat": 7, "½": 8}, {"½": "1/2"}, {}, lowercase=False)
@@ -246,7 +249,7 @@ class WhitespaceWordLookup(WholeWordLookup):
         self._joining = joining_pattern(rules, mapping)
 
     def _parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Split texts at white space, or not at all: parts (P,) and row splits (B + 1,)."""
+        """Split texts at white space if possible. Returns parts (P,) and row splits (B + 1,)."""
         texts = tf.strings.lower(texts) if self._lowercase else texts  # only ASCII
 
         def whole() -> tuple[tf.Tensor, tf.Tensor]:
@@ -264,7 +267,7 @@ class WhitespaceWordLookup(WholeWordLookup):
 def unchanged_words(
     words: Sequence[str], rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]
 ) -> list[str]:
-    """Return the words (none empty) that normalization does not change and that stay one word.
+    """Return (non-empty) words that are not changed by normalization and will not be split.
 
     Example:
         >>> unchanged_words(["cat", "½", "a▁b", "``"], {"½": "1/2"}, {})
@@ -280,10 +283,10 @@ def unchanged_words(
 
 
 def joining_pattern(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]) -> str:
-    """Return a regular expression for texts where normalization crosses white space.
+    """Return a regular expression to find texts where normalization depends on white space.
 
-    White space may be in one grapheme with a neighbour, see `PrecompiledNormalizer`, or be
-    replaced by something else.
+    White space can be part of a grapheme with neighbouring characters, see `PrecompiledNormalizer`,
+    or it can be replaced by other characters.
     """
     follows, leads = members("extends"), members("prepends")
     behind, ahead = follows.copy(), leads.copy()
@@ -302,7 +305,7 @@ def joining_pattern(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int
 
 
 def character_class(belongs: np.ndarray) -> str:
-    """Return the code points where `belongs` is true as a class of a regular expression.
+    """Convert a mask over code points to a character class for regular expressions.
 
     Example:
         >>> character_class(np.isin(np.arange(300), [97, 98, 99, 256]))
