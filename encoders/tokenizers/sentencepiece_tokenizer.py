@@ -261,7 +261,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @classmethod
     def _with_merges(cls, pieces: Sequence[spm.Piece], options: Mapping) -> dict:
-        """Add merges to the options, and add user-defined symbols as added tokens (as in transformers)."""
+        """Add merges and user-defined symbols to the options, as is done in transformers."""
         merges = merges_by_score(
             {piece.text: piece.score for piece in pieces if piece.kind == spm.NORMAL}
         )

@@ -169,7 +169,7 @@ class Unigram(tf.Module):
         return WordTokens(tf.gather(ids, found), within, tf.searchsorted(found, splits))
 
     def _arrivals(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return all tokens that end before each position, and the reach of tokens that start there.
+        """Return all tokens that end before each position, and the reach of the next tokens.
 
         Returns:
             arrivals: int32 tensor with shape (P, K). Token ids for tokens with K, ..., 1 symbols.
