@@ -1,4 +1,4 @@
-"""The ASGI application of the service."""
+"""ASGI application to serve models over HTTP."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ logger = logging.getLogger("encoder_zoo")
 
 CLIENT_LEFT = 499  # status for metrics and logs, as in nginx
 FEW = 4  # maximum number of answers that are serialized in the event loop
-# Up to this many times the maximum request size is read before a request that is too large is
-# rejected. Many clients only read the response after they have sent the whole request.
+# Requests that are too large are read up to this multiple of the maximum size before they are
+# rejected, because many clients only read the response after sending the whole request.
 DISCARDED = 16
 
 
 class Service:
-    """Models and indexes with their queue and metrics.
+    """Models and indexes to serve, together with the queue and the metrics.
 
     Args:
-        models: Dict of names to tasks or opened exports.
-        indexes: Dict of names to indexes.
-        limits: Limits on requests and batches.
+        models: Dict mapping names to tasks or opened exports.
+        indexes: Dict mapping names to indexes.
+        limits: Limits to apply to requests and batches.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Service:
         self.status = "ready"
 
     def choose_model(self, route: Route, fields: Fields) -> Model:
-        """Return the model that is named in a request. Defaults to the first model of the route."""
+        """Return the model to use for a request. By default, this is the first model."""
         served = self.served[route.method]
         name = fields.read(route.kind, lambda v: isinstance(v, str), "a name", next(iter(served)))
         if name not in served:
@@ -106,7 +106,7 @@ class Service:
         return Response(content, media_type="application/json")
 
     def endpoint(self, route: Route) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the function that handles the requests for a route."""
+        """Return the function to handle requests for a route."""
 
         async def respond(request: Request) -> Response:
             start = time.perf_counter()
@@ -162,22 +162,22 @@ def create_app(
 ) -> Starlette:
     """Create an ASGI application that serves models over HTTP.
 
-    The application has a route for every method that at least one model supports: `/v1/embeddings`
-    for `embed`, `/rerank` for `rank`, `/classify`, `/entities` for `extract_entities`, `/answer`,
+    A route is created for each method supported by at least one model: `/v1/embeddings` for
+    `embed`, `/rerank` for `rank`, `/classify`, `/entities` for `extract_entities`, `/answer`,
     `/fill_mask`, and `/search` for indexes. In addition, `/health` returns status 200 after the
-    warm-up, `/metrics` returns metrics for Prometheus, and `/v1/models` lists the names of the
-    models. Concurrent requests for the same model with the same options are batched. All batches
-    are computed in one thread.
+    warm-up, `/metrics` returns metrics for Prometheus, and `/v1/models` lists the model names.
+    Concurrent requests with the same model and options are batched together. All batches are
+    computed on a single thread.
 
     Args:
-        models: Dict of names to tasks or opened exports. Requests can select a model with the field
-            `model`. By default, a route uses the first model that supports its method. Open exports
-            with `ez.open_export(folder, spinning=False)`.
-        indexes: Dict of names to indexes for `/search`. Defaults to None.
-        limits: Limits on requests and batches. Defaults to `Limits()`.
+        models: Dict mapping names to tasks or opened exports. To select a model in a request, use
+            the field `model`. By default, the first model to support the method will be used. It is
+            recommended to open exports with `ez.open_export(folder, spinning=False)`.
+        indexes: Dict mapping names to indexes, to be used for `/search`. Defaults to None.
+        limits: Limits to apply to requests and batches. Defaults to `Limits()`.
 
     Raises:
-        ValueError: If no model supports any route.
+        ValueError: If there are no routes to serve for these models.
 
     Example:
         >>> import encoder_zoo as ez
@@ -249,9 +249,10 @@ async def until_client_leaves(request: Request, asked: Coroutine[Any, Any, list]
 
 
 def is_about_request(error: Exception) -> bool:
-    """Return whether an error was raised by this package because a request is invalid.
+    """Return whether an error was raised by this package due to an invalid request.
 
-    Clients receive the messages of these errors. Other messages could contain internal information.
+    These error messages are sent to clients. Other error messages might include internal
+    information.
     """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
@@ -263,7 +264,7 @@ def is_about_request(error: Exception) -> bool:
 
 
 def explain_error(error: Exception, fields: Fields, route: Route) -> Refusal:
-    """Convert an error about a request to a Refusal with the name of the invalid field."""
+    """Convert a request error to a Refusal, including the name of the invalid field."""
     message = str(error)
     if route.method == "embed":  # the OpenAI API uses other names
         message = re.sub(r"\bdim\b", "dimensions", re.sub(r"\btexts\b", "input", message))
@@ -276,7 +277,7 @@ def explain_error(error: Exception, fields: Fields, route: Route) -> Refusal:
 
 
 def refuse_for_now(status: int, message: str) -> Response:
-    """Return a response that asks the client to send the request again later."""
+    """Return a response to ask the client to retry the request later."""
     return JSONResponse(Refusal(status, message).as_json(), status, headers={"Retry-After": "1"})
 
 
@@ -289,10 +290,10 @@ async def refuse_path(request: Request, error: Exception) -> Response:
 
 
 def write_json(body: Any) -> bytes:
-    """Serialize the body of a response as JSON, one list item at a time.
+    """Serialize the response body to JSON in small steps.
 
-    `json.dumps` holds Python's global interpreter lock. Serializing a long list in one call would
-    delay other requests.
+    Lists are serialized item by item. This is because `json.dumps` holds the global interpreter
+    lock, so serializing a long list at once would delay other requests.
     """
     if isinstance(body, dict):
         pairs = [json.dumps(key).encode() + b":" + write_json(body[key]) for key in body]

@@ -1,4 +1,4 @@
-"""Open the folders that are passed to the command line."""
+"""Open the folders passed on the command line."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
     """Open models and indexes for `create_app`.
 
     Args:
-        sources: List of strings. Folders that were written by `save_to_preset`, by `export` or by
-            `save` of an index. `"Reranker=SOURCE"` calls `Reranker.from_preset(SOURCE)`. Models and
-            indexes are named after their folders.
+        sources: List of folders to open, as written by `save_to_preset` or `export`, or by `save`
+            for indexes. Use `"Reranker=SOURCE"` to call `Reranker.from_preset(SOURCE)`. The folder
+            name will be used as the name for the model or index.
 
     Returns:
-        Tuple of a dict of models and a dict of indexes. An index is opened with the first model
-        that matches the embedder of the index.
+        Tuple with a dict of models and a dict of indexes. Each index is opened with the first model
+        to match the embedder used to build the index.
 
     Raises:
         FileNotFoundError: If a folder does not exist.
-        ValueError: If a folder contains no model or index, or if two folders have the same name.
+        ValueError: If there is no model or index in a folder, or if two folders have the same name.
 
     Example:
         >>> models, indexes = open_folders(["Classifier=bert_nano_en_uncased_sentiment"])
@@ -55,9 +55,9 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def split_class(source: str) -> tuple[str | None, str]:
-    """Split "Class=SOURCE" into the name of a class and the source.
+    """Split "Class=SOURCE" into the class name and the source.
 
-    Sources without the name of a class of this package are not split.
+    This is only done for class names from this package.
 
     Example:
         >>> split_class("Reranker=served/reranker"), split_class("served/a=b")
@@ -68,7 +68,7 @@ def split_class(source: str) -> tuple[str | None, str]:
 
 
 def read_kind(folder: str) -> str:
-    """Read the kind of a folder from the task in its manifest."""
+    """Read the folder kind from the task in the manifest."""
     path = pathlib.Path(folder) / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(
@@ -83,10 +83,10 @@ def read_kind(folder: str) -> str:
 
 
 def open_model(folder: str, kind: str) -> Any:
-    """Open a folder that was written by `save_to_preset` or `export` of a task."""
+    """Open a model folder, as written by `save_to_preset` or `export`."""
     if kind == "export":
-        # On two cores at a load average of 18, spinning threads doubled the CPU time of a request
-        # (36 instead of 17 ms for a sentence and MiniLM).
+        # On two cores with a load average of 18, spinning threads doubled the CPU time per request
+        # (from 17 to 36 ms for a sentence with MiniLM).
         return ez.open_export(folder, spinning=False)
     from encoder_zoo.tasks import all_tasks  # imports Keras, which opened exports do not need
 
@@ -97,12 +97,12 @@ def open_model(folder: str, kind: str) -> Any:
 
 
 def find_embedder(folder: str | os.PathLike[str], models: dict[str, Any]) -> Any:
-    """Return the embedder of an index, or None for a `BM25Index`.
+    """Return the embedder to use for an index, or None for a `BM25Index`.
 
-    For a hybrid index, return a list with the embedder of every part.
+    For a hybrid index, a list with the embedder for each part is returned.
 
     Raises:
-        ValueError: If no model matches the embedder of the index.
+        ValueError: If there is no model to match the embedder used to build the index.
     """
     manifest = json.loads((pathlib.Path(folder) / MANIFEST).read_text("utf-8"))
     if manifest["task"] == "bm25_index":

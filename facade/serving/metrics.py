@@ -1,4 +1,4 @@
-"""Prometheus metrics of the service."""
+"""Prometheus metrics for the service."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ TOKENS = (16, 64, 256, 1024, 4096, 16384, 65536)
 
 
 class Metrics:
-    """Metrics of an application. The labels never contain values from clients.
+    """Metrics for an application. Values from clients are never used as labels.
 
     Args:
-        count_waiting: Function without arguments that returns the number of texts in the queue.
+        count_waiting: Function to get the number of texts in the queue.
     """
 
     def __init__(self, count_waiting: Callable[[], float]):
@@ -62,5 +62,5 @@ class Metrics:
         self._batch_seconds.observe(seconds)
 
     def as_text(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
+        """Return all metrics in the Prometheus text format."""
         return prometheus_client.generate_latest(self._registry)

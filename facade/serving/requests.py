@@ -1,4 +1,4 @@
-"""Read and validate the fields of requests."""
+"""Read and validate request fields."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from encoder_zoo.common.wording import close_names, did_you_mean, invalid
 
 
 class Refusal(Exception):
-    """Raised if a request is rejected.
+    """Raised when a request is rejected.
 
     Args:
-        status: Integer. HTTP status code.
-        message: String. Error message for the client.
-        field: String or None. Name of the invalid field. Defaults to None.
-        code: String or None. Machine-readable code, such as "model_not_found". Defaults to None.
+        status: Integer. The HTTP status code to return.
+        message: String. The error message to send to the client.
+        field: String or None. The name of the invalid field, if any. Defaults to None.
+        code: String or None. Machine-readable error code (e.g. "model_not_found"). Defaults to
+            None.
     """
 
     def __init__(
@@ -26,19 +27,19 @@ class Refusal(Exception):
         self.status, self.field, self.code = status, field, code
 
     def as_json(self) -> dict:
-        """Return the body of the response in the format of the OpenAI API."""
+        """Return the response body in the OpenAI API format."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         error = {"message": str(self), "type": kind, "param": self.field, "code": self.code}
         return {"error": error}
 
 
 def refuse_constant(name: str) -> None:
-    """Raise a ValueError for NaN and Infinity, which are not valid JSON."""
+    """Raise a ValueError for NaN and Infinity, as these are not valid in JSON."""
     raise ValueError(f"{name} is not JSON")
 
 
 def read_json(content: bytes) -> dict[str, Any]:
-    """Parse the body of a request.
+    """Parse the request body as JSON.
 
     Raises:
         Refusal: If the body is not a JSON object in UTF-8.
@@ -58,11 +59,11 @@ def read_json(content: bytes) -> dict[str, Any]:
 
 
 class Fields:
-    """Fields of a request. Fields that were not read are unknown, see `refuse_others`.
+    """The fields from a request. To reject unknown fields, call `refuse_others` after reading.
 
     Args:
-        given: Dict of names to values. Fields whose value is None are treated as missing.
-        max_texts: Integer. Maximum number of texts in a field.
+        given: Dict mapping names to values. Fields that are set to None are treated as missing.
+        max_texts: Integer. Maximum number of texts per field.
 
     Example:
         >>> fields = Fields({"texts": "Hello.", "top_k": 2}, max_texts=8)
@@ -77,26 +78,26 @@ class Fields:
         self.known: list[str] = []
 
     def has(self, name: str) -> bool:
-        """Return whether the request contains a field."""
+        """Return whether a field is included in the request."""
         return name in self._given
 
     def is_single(self, name: str) -> bool:
-        """Return whether a field contains a single text instead of a list."""
+        """Return whether a field is a single text instead of a list."""
         return isinstance(self._given.get(name), str)
 
     def read(
         self, name: str, holds: Callable[[Any], bool], expected: str, default: Any = None
     ) -> Any:
-        """Return the value of an optional field.
+        """Read an optional field and return the value.
 
         Args:
-            name: String. Name of the field.
-            holds: Function of a value that returns whether the value is valid.
-            expected: String. Description of the valid values for the error message.
-            default: Value to return if the field is missing. Defaults to None.
+            name: String. Name of the field to read.
+            holds: Function to check whether a value is valid.
+            expected: String. Description of valid values, to be used in the error message.
+            default: The value to return if the field is missing. Defaults to None.
 
         Raises:
-            Refusal: If the value is invalid.
+            Refusal: If the value is not valid.
         """
         self.known.append(name)
         value = self._given.get(name, default)
@@ -105,19 +106,19 @@ class Fields:
         return value
 
     def read_text(self, name: str) -> str:
-        """Return the text of a required field."""
+        """Read a required field with a single text."""
         self._require(name, "a text")
         return self.read(name, is_text, "a text")
 
     def read_texts(self, name: str, pairs: bool = False) -> list:
-        """Return the texts of a required field that contains a text or a list of texts.
+        """Read a required field with a text or a list of texts.
 
         Args:
-            name: String. Name of the field.
-            pairs: Boolean. Whether the list may contain pairs of texts. Defaults to False.
+            name: String. Name of the field to read.
+            pairs: Boolean. Whether to allow text pairs in the list. Defaults to False.
 
         Raises:
-            Refusal: If the field is missing, or contains invalid values or too many texts.
+            Refusal: If the field is missing, not valid, or has too many texts.
         """
         expected = "a text or a list of texts" + (", or a list of pairs of texts" if pairs else "")
         self._require(name, expected)
@@ -134,12 +135,12 @@ class Fields:
         return [tuple(text) if is_valid is is_pair else text for text in texts]
 
     def read_options(self, *names: str) -> dict[str, Any]:
-        """Return the options that the request contains. The model validates their values."""
+        """Read the options in the request. The values will be validated by the model."""
         self.known += names
         return {name: self._given[name] for name in names if name in self._given}
 
     def refuse_others(self) -> None:
-        """Raise a Refusal if the request contains fields that were not read."""
+        """Raise a Refusal for fields that have not been read."""
         for name in self._given:
             if name not in self.known:
                 hint = did_you_mean(close_names(name, self.known))
@@ -153,7 +154,7 @@ class Fields:
 
 
 def is_text(value: object) -> bool:
-    """Return whether a value is a string that can be encoded as UTF-8.
+    """Return whether a value is a string that can be encoded to UTF-8.
 
     Example:
         >>> is_text("Hello."), is_text("\\ud800"), is_text(3)

@@ -1,4 +1,4 @@
-"""Routes of the service, with functions that read requests and write responses."""
+"""Routes for the service, with functions to read requests and write responses."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ BYTES_PER_TOKEN = 4  # estimate for models without a tokenizer, in UTF-8
 
 
 class Question(NamedTuple):
-    """Request whose fields have been read.
+    """A request to be answered, after reading the fields.
 
     Attributes:
-        job: Job with one row for every answer.
-        write: Function of a list of answers that returns the body of the response.
+        job: Job to compute, with a row for each answer.
+        write: Function to create the response body from a list of answers.
     """
 
     job: Job
@@ -33,12 +33,12 @@ class Question(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Model or index of the service.
+    """A model or index to be served.
 
     Attributes:
-        name: String. Name in requests and responses.
-        task: Task, opened export or index.
-        limits: Limits on requests and batches.
+        name: String. The name to use in requests and responses.
+        task: The task, opened export or index.
+        limits: Limits to apply to requests and batches.
     """
 
     name: str
@@ -48,17 +48,17 @@ class Model(NamedTuple):
     def ask(
         self, method: str, rows: Rows, run: Callable[[Rows], Sequence], options: Mapping
     ) -> Job:
-        """Create a job that can be computed together with jobs of the same method and options."""
+        """Create a job to be batched with other jobs for the same method and options."""
         key = (self.name, method, json.dumps(options, sort_keys=True))
         is_short = sum(map(len, find_texts(rows))) <= SHORT
         return Job(key, run, rows, self.count_tokens, is_short)
 
     def ask_alone(self, row: Any, run: Callable[[Rows], Sequence]) -> Job:
-        """Create a job with one row that is never computed together with other jobs."""
+        """Create a job with a single row that will not be batched with other jobs."""
         return Job(object(), run, [row], self.count_tokens)
 
     def count_tokens(self, rows: Rows) -> list[int]:
-        """Return the number of tokens in every row. A row is a text or a sequence of texts."""
+        """Return the number of tokens per row. Each row can be a text or a sequence of texts."""
         parts = [find_texts(row) for row in rows]
         texts = [text for part in parts for text in part]
         preprocessor = getattr(self.task, "preprocessor", None)
@@ -72,7 +72,7 @@ class Model(NamedTuple):
 
 
 def find_texts(row: Any) -> list[str]:
-    """Return the texts in a row.
+    """Collect the texts in a row.
 
     Example:
         >>> find_texts(("Who?", ["Ada.", "Grace."]))
@@ -95,7 +95,7 @@ def columns_of(rows: Rows) -> tuple[list, ...]:
 
 
 def read_classify(model: Model, fields: Fields) -> Question:
-    """Read a request for `/classify`."""
+    """Read a request to the `/classify` route."""
     rows = fields.read_texts("texts", pairs=True)
     options = fields.read_options(
         "top_k", "threshold", "abstain_below", "labels", "hypothesis_template", "multi_label"
@@ -111,7 +111,7 @@ def read_classify(model: Model, fields: Fields) -> Question:
 
 
 def read_entities(model: Model, fields: Fields) -> Question:
-    """Read a request for `/entities`."""
+    """Read a request to the `/entities` route."""
     rows = fields.read_texts("texts")
     options = fields.read_options("threshold", "strategy", "nested", "multi_label")
     labels = fields.read("labels", are_labels, "a list of texts, or an object of texts")
@@ -125,16 +125,16 @@ def read_entities(model: Model, fields: Fields) -> Question:
 
 
 def are_labels(value: object) -> bool:
-    """Return whether a value is a list of names or a dict of names and descriptions.
+    """Return whether a value is a list of names or a dict mapping names to descriptions.
 
-    Separate labels for every text are not supported because requests are combined into batches.
+    Separate labels per text are not supported, because requests have to be batched.
     """
     texts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
     return isinstance(texts, list) and all(map(is_text, texts))
 
 
 def read_answer(model: Model, fields: Fields) -> Question:
-    """Read a request for `/answer`, with one question and several passages, or with pairs."""
+    """Read a request to `/answer`, with a single question on several passages, or with pairs."""
     questions, contexts = fields.read_texts("question"), fields.read_texts("context")
     options = fields.read_options("top_k", "max_answer_length", "null_threshold")
     batch_size = model.limits.max_batch_texts
@@ -158,7 +158,7 @@ def read_answer(model: Model, fields: Fields) -> Question:
 
 
 def read_fill_mask(model: Model, fields: Fields) -> Question:
-    """Read a request for `/fill_mask`."""
+    """Read a request to the `/fill_mask` route."""
     rows, options = fields.read_texts("texts"), fields.read_options("top_k", "targets")
     batch_size = model.limits.max_batch_texts
 
@@ -169,9 +169,9 @@ def read_fill_mask(model: Model, fields: Fields) -> Question:
 
 
 def read_embeddings(model: Model, fields: Fields) -> Question:
-    """Read a request for `/v1/embeddings` in the format of the OpenAI API.
+    """Read a request to the `/v1/embeddings` route in the OpenAI API format.
 
-    In addition to the fields of that API, `prompt` can be "query", "document" or a prompt text.
+    In addition to the standard fields, `prompt` can be set to "query", "document" or a prompt text.
     """
     fields.read("input", is_no_token_list, "a text or a list of texts, not a list of token ids")
     rows, options = fields.read_texts("input"), fields.read_options("dimensions", "prompt")
@@ -198,7 +198,7 @@ def read_embeddings(model: Model, fields: Fields) -> Question:
 
 
 def is_no_token_list(value: object) -> bool:
-    """Return whether a value is neither a list of token ids nor a list of lists."""
+    """Return whether a value is not a list with token ids or a list of lists."""
     return not (isinstance(value, list) and value and isinstance(value[0], int | list))
 
 
@@ -208,15 +208,15 @@ def is_encoding(value: object) -> bool:
 
 
 def encode_base64(vector: np.ndarray) -> str:
-    """Encode a vector as base64 of its little-endian float32 values."""
+    """Encode a vector to base64, based on little-endian float32 values."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
 def read_rerank(model: Model, fields: Fields) -> Question:
-    """Read a request for `/rerank` in the format of text-embeddings-inference or Cohere.
+    """Read a request to `/rerank` in the text-embeddings-inference or Cohere format.
 
-    Requests for text-embeddings-inference contain `texts` and `return_text`. Requests for Cohere
-    contain `documents`, `top_n` and `return_documents`.
+    The fields are `texts` and `return_text` for text-embeddings-inference, and `documents`, `top_n`
+    and `return_documents` for Cohere.
     """
     query, is_coheres = fields.read_text("query"), fields.has("documents")
     name = "documents" if is_coheres else "texts"
@@ -228,7 +228,7 @@ def read_rerank(model: Model, fields: Fields) -> Question:
     shows_text = fields.read(
         "return_documents" if is_coheres else "return_text", is_flag, "true or false"
     )
-    # Fields of text-embeddings-inference. Models of this package always truncate long texts.
+    # Fields for text-embeddings-inference. Long texts are always truncated in this package.
     fields.read("truncate", lambda v: v is True, "true")
     fields.read("raw_scores", lambda v: v is False, "false")
 
@@ -255,7 +255,7 @@ def read_rerank(model: Model, fields: Fields) -> Question:
 
 
 def order_scores(model: Model, logits: list, texts: list[str]) -> list[dict]:
-    """Convert logits to the results of `Reranker.rank`, sorted by decreasing score."""
+    """Convert logits to results as in `Reranker.rank`, sorted by decreasing score."""
     logits = np.array(logits)
     scores = sigmoid(logits) if model.task.activation == "sigmoid" else logits
     order = np.argsort(-logits, kind="stable").tolist()  # scores can be equal after saturation
@@ -263,7 +263,7 @@ def order_scores(model: Model, logits: list, texts: list[str]) -> list[dict]:
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value is an integer of 1 or more."""
+    """Return whether a value is a positive integer."""
     return type(value) is int and value >= 1
 
 
@@ -273,7 +273,7 @@ def is_flag(value: object) -> bool:
 
 
 def read_search(model: Model, fields: Fields) -> Question:
-    """Read a request for `/search`."""
+    """Read a request to the `/search` route."""
     rows = fields.read_texts("query")
     options = fields.read_options("top_k", "where", "min_score", "group_by", "offset")
 
@@ -284,7 +284,7 @@ def read_search(model: Model, fields: Fields) -> Question:
 
 
 def write_answers(model: Model, kind: str = "model") -> Callable[[list], dict]:
-    """Return a function that converts answers to the body of a response."""
+    """Return a function to convert answers to the response body."""
     return lambda answers: {kind: model.name, "answers": answers}
 
 
@@ -292,14 +292,14 @@ def write_answers(model: Model, kind: str = "model") -> Callable[[list], dict]:
 
 
 class Route(NamedTuple):
-    """Route of the service.
+    """A route in the service.
 
     Attributes:
-        paths: Tuple of strings. URL paths.
-        method: String. Name of the method that a model needs for this route.
-        read: Function of a model and fields that returns a question.
-        texts: String. Name of the field that contains the texts.
-        example: Dict. Additional fields of the requests for the warm-up.
+        paths: Tuple of strings. The URL paths for the route.
+        method: String. The method to call on the model.
+        read: Function to create a question from a model and fields.
+        texts: String. The field to read the texts from.
+        example: Dict. Additional fields to use in warm-up requests.
     """
 
     paths: tuple[str, ...]
@@ -310,13 +310,14 @@ class Route(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return the name of the field that selects a model or an index: "model" or "index"."""
+        """Return the field used to select a model or an index: "model" or "index"."""
         return "index" if self.method == "search" else "model"
 
     def is_served_by(self, task: Any) -> bool:
-        """Return whether a model has the method of this route.
+        """Return whether a model can be used for this route.
 
-        The route for embeddings returns dense vectors, so it needs an `embed` method with `dim`.
+        Only dense vectors can be returned for embeddings, so an `embed` method with `dim` is
+        required.
         """
         method = getattr(task, self.method, None)
         dense = self.method != "embed" or "dim" in inspect.signature(method or len).parameters
@@ -338,7 +339,7 @@ ROUTES = (
 
 
 def make_examples(route: Route, model: Model) -> Iterator[Question]:
-    """Create requests for the warm-up: a short text, a batch of short texts and a long text."""
+    """Create warm-up requests with a short text, a batch of short texts and a long text."""
     short = EXAMPLE + "[MASK] <mask>" if route.method == "fill_mask" else EXAMPLE
     takes_labels = "labels" in inspect.signature(getattr(model.task, route.method)).parameters
     batch = min(model.limits.max_batch_texts, model.limits.max_queue_texts)

@@ -1,4 +1,4 @@
-"""Choices that answer questions, from the logits of each choice.
+"""Convert logits to answers for multiple choice questions.
 
 Comment letters: N questions, K choices of a question, T choices of all questions.
 """
@@ -23,7 +23,7 @@ from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import MultipleChoic
 
 
 class Choice(TypedDict):
-    """A choice of a question: its index, its text, and its probability among all choices."""
+    """A choice with the index, the text, and the probability among all choices."""
 
     index: int
     text: str
@@ -32,10 +32,10 @@ class Choice(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceAnswers(Answers):
-    """Answers of a `MultipleChoice`.
+    """Answers from `MultipleChoice` models.
 
     Attributes:
-        window_pooling: "mean" or "max" of the logits for the windows of a choice.
+        window_pooling: "mean" or "max", to pool the window logits per choice.
     """
 
     preprocessor_class = MultipleChoicePreprocessor
@@ -44,7 +44,7 @@ class ChoiceAnswers(Answers):
 
     @prepares_in_numpy
     def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
-        """Compute the logits of the choices (K,) of each question, in their order."""
+        """Compute the choice logits (K,) for each question, in the given order."""
         examples, counts = self.preprocessor.encode_choices(x)
         pooled = pooled_predictions(self.runner, examples, batch_size, 1, self.window_pooling)
         return np.split(pooled[:, 0], np.cumsum(counts.numpy())[:-1]) if len(counts) else []
@@ -61,7 +61,7 @@ class ChoiceAnswers(Answers):
         top_k: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> Any:
-        """Find the choices that answer questions; see `MultipleChoice.choose`."""
+        """Choose the best answers to questions. See `MultipleChoice.choose` for details."""
         if isinstance(questions, str | bytes):
             given = None if contexts is None else [contexts]
             return self.choose([questions], [choices], given, batch_size, top_k)[0]
@@ -72,11 +72,11 @@ class ChoiceAnswers(Answers):
         return [row[0] for row in rows] if top_k is None else [row[:top_k] for row in rows]
 
     def trace_choices(self, run: Callable) -> dict[str, Callable]:
-        """Make the functions of texts for an export; see `MultipleChoice.signatures`.
+        """Create the functions to export. See `MultipleChoice.signatures` for details.
 
         Args:
-            run: Function of a tuple of questions (N,), ragged choices (N, None) and, if there are
-                any, contexts (N,), that returns the logits of all choices (T,).
+            run: Function to compute the choice logits (T,) from a tuple with questions (N,), ragged
+                choices (N, None) and optionally contexts (N,).
         """
 
         def choose(question, choices, *context):
@@ -102,12 +102,12 @@ class ChoiceAnswers(Answers):
 
 
 def _has_text_in_rows(choices: array_ops.Tensor) -> array_ops.Tensor:
-    """Return which of the choices (N, K) are there, bool."""
+    """Return a boolean mask to separate choices (N, K) from padding."""
     return array_ops.reshape(has_text(array_ops.reshape(choices, [-1])), array_ops.shape(choices))
 
 
 def _ranked(logits: np.ndarray, texts: list[bytes]) -> list[Choice]:
-    """Return the choices of a question, the best first."""
+    """Return the choices for a question, sorted by decreasing probability."""
     scores = softmax(logits)
     order = np.argsort(-logits, kind="stable").tolist()
     return [{"index": i, "text": texts[i].decode(), "score": scores[i].item()} for i in order]

@@ -1,4 +1,4 @@
-"""The base of tasks that read a list of texts in each row and give each text a score.
+"""Base class for tasks with a list of texts per row and a score per text.
 
 Comment letters: B batch, K texts of a row, L sequence.
 """
@@ -15,13 +15,14 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 
 
 class ListScores(Task):
-    """A task with one logit for a text: of inputs (B, L), and of all K texts of each row.
+    """Task to compute a logit for each text, for single texts or for K texts per row.
 
-    The first text is under the inputs' own names, the others (B, K - 1, L) under "candidate_...".
+    The usual input names are used for the first text (B, L). The other texts (B, K - 1, L) are
+    passed as "candidate_...".
     """
 
     def _add_head(self, name: str, dropout: float | None) -> None:
-        """Finish the constructor, with the family's head of one output; see `check_pooler`."""
+        """Add a head with a single output and finish building. See also `check_pooler`."""
         check_pooler(self, name)
         self.dropout = head_dropout(self.head_record, self.backbone, dropout)
         self._finish_building()

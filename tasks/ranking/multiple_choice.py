@@ -1,4 +1,4 @@
-"""Multiple choice: choose the text that answers a question.
+"""Multiple choice models to select the answer to a question.
 
 Comment letters: B batch, M windows of a question's choices, L sequence, D hidden.
 """
@@ -52,39 +52,41 @@ class MultipleChoicePresetArguments(TaskPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MultipleChoice(ListScores):
-    """Choose the text that answers a question or continues a text.
+    """Select the best answer to a question, or the best ending for a text.
 
         model = ez.MultipleChoice.from_preset("roberta_base_en")
         model.fit((questions, choices, passages), answers)
         model.choose("What is the weather like?", ["It rains.", "It is Monday."])
 
-    The model reads each choice together with its question and, if given, the context. It computes a
-    score per choice, and compares the scores of all choices of a question.
+    Each choice is passed to the model together with the question and, if provided, the context.
+    This results in a score per choice, and the softmax is then computed on all scores for the same
+    question.
 
     Args:
-        backbone: A `Backbone`. It needs a pooler if the head of its family reads the output of a
-            pooler.
+        backbone: A `Backbone`. A pooler is required if the pooler output is used by the head for
+            this model family.
         preprocessor: `MultipleChoicePreprocessor` for raw text. Defaults to None.
         dropout: Float between 0 and 1. Dropout rate before the output layer. If None, the
             backbone's dropout rate will be used. Defaults to None.
-        window_pooling: "mean" or "max". How to combine the logits of the windows of a choice, in
-            training and prediction. It is used if the preprocessor has a `window_length`. Defaults
-            to "mean".
+        window_pooling: "mean" or "max". How to combine the window logits for each choice, during
+            training and prediction. This is only used if `window_length` is set in the
+            preprocessor. Defaults to "mean".
 
-    `fit` accepts `(questions, choices)` or `(questions, choices, contexts)` as x, or a table with
-    such columns. Each question has a list of choices, of any length. y contains the index of the
-    right choice of each question.
+    For training, pass `(questions, choices)` or `(questions, choices, contexts)` as x, or a table
+    with these columns. The list of choices can have a different length for each question. The
+    labels y should be the indices of the correct choices.
 
     Call arguments:
-        inputs: Dict of tensors, as returned by the preprocessor. Without "choice_index", each text
-            is a choice.
+        inputs: Dict of tensors, as returned by the preprocessor. If "choice_index" is not included,
+            each text is treated as a choice.
 
     Returns:
-        Float32 logits of shape (B, M), or (B, 1) for inputs without candidates. Padding has the
-        logit -1e9. For texts, `predict` returns a list with the logits (choices,) of each question.
+        Float32 logits of shape (B, M), or (B, 1) for inputs without candidates. Logits are set to
+        -1e9 for padding. When using `predict` on texts, a list with the logits (choices,) for each
+        question is returned.
 
     Raises:
-        ValueError: If the backbone was created without its pooler.
+        ValueError: If a pooler is required but not included in the backbone.
 
     Source: Devlin et al. 2019, section 4.4, for SWAG. Liu et al. 2019, section 5.3, for RACE.
 
@@ -132,7 +134,7 @@ class MultipleChoice(ListScores):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[MultipleChoicePresetArguments]
     ) -> Self:
-        """Load a pretrained model for multiple choice, or an encoder with a new head.
+        """Load a pretrained multiple choice model, or an encoder to train with a new head.
 
         See also `Task.from_preset`.
 
@@ -226,28 +228,32 @@ class MultipleChoice(ListScores):
         top_k: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Choose the best answer to each question.
+        """Choose the best answers to questions.
 
         Args:
-            questions: A text, or a list, array, tensor or column of texts.
-            choices: A list of texts for each question, of any length. For a single question, one
-                list.
-            contexts: Texts that the questions are about, one per question. Defaults to None.
-            batch_size: Integer. Number of choices per batch. Defaults to 32.
-            top_k: Integer. Number of best choices to return. Defaults to None, which returns only
-                the best choice.
+            questions: Question or questions to answer, as a string or a list, array, tensor or
+                column of strings.
+            choices: List of choices for each question. The lists can have different lengths. For a
+                single question, pass a single list.
+            contexts: Optional context for each question, for example a passage to read. Defaults to
+                None.
+            batch_size: Integer. The batch size, in choices, used for the computation. Defaults to
+                32.
+            top_k: Integer. The number of choices to return per question. If None, only the best
+                choice is returned. Defaults to None.
             missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
-                strings). "none" returns the answer None. "error" raises an error with the index of
-                the first missing row. Defaults to "error".
+                strings). "none" returns None for these rows. "error" raises an error with the index
+                of the first missing row. Defaults to "error".
 
         Returns:
-            `{"index", "text", "score"}` of the best choice for each question: its index in the
-            list, its text and its probability. With `top_k`, a list of such dicts for each
-            question, best choice first. For a single question, the result is the answer itself.
+            List with a dict `{"index", "text", "score"}` per question, containing the index in the
+            list, the text and the probability for the best choice. With `top_k`, a list of dicts is
+            returned per question, sorted by decreasing score. For a single question, only the entry
+            for this question is returned.
 
         Raises:
-            ValueError: If a list of choices is empty, or if `questions` and `choices` have
-                different lengths.
+            ValueError: If any list of choices is empty, or if the number of questions does not
+                match the number of lists.
 
         Example:
             >>> from encoder_zoo import MultipleChoice
@@ -264,19 +270,20 @@ class MultipleChoice(ListScores):
         return ChoiceAnswers(self.preprocessor, self, self.window_pooling)
 
     def signatures(self) -> dict[str, Callable]:
-        """Return the functions that an export contains: "serving_default" and "with_context".
+        """Return the functions to export: "serving_default" and "with_context".
 
-        Both functions take "question" (N,) and "choices" (N, K), and "with_context" also takes
-        "context" (N,). Questions with fewer choices are padded with empty strings.
+        The inputs for both functions are "question" (N,) and "choices" (N, K). In addition,
+        "context" (N,) is passed to "with_context". Use empty strings to pad questions with fewer
+        choices.
 
         Returns:
-            Dict of functions. Each function returns the "index" (N,) of the best choice and "score"
-            (N, K), which is 0 for padding.
+            Dict of functions. Each function returns "index" (N,), the index of the best choice, and
+            "score" (N, K), with a score of 0 for padding.
         """
         return self._answers.trace_choices(self._logits_in_graph)
 
     def _logits_in_graph(self, x: tuple) -> array_ops.Tensor:
-        """Compute the logits of all choices (T,), inside `tf.function`."""
+        """Compute the logits for all choices (T,) inside a `tf.function`."""
         examples, _ = self.preprocessor.encode_choices(x)
         index = examples.pop("text_index")
         ones = array_ops.ones_like(examples["token_ids"].row_lengths())
@@ -288,15 +295,16 @@ class MultipleChoice(ListScores):
 
 
 def logits_of_choices(logits, choice_index, pooling: WindowPooling):
-    """Combine the logits of windows to logits of choices, (B, M). Padding is `MASKED_LOGIT`.
+    """Pool window logits into choice logits, (B, M). `MASKED_LOGIT` is used for padding.
 
-    The output has one column per window, because a choice has at least one window. So shapes do not
-    depend on the data.
+    To avoid output shapes that depend on the data, the output has the same shape as the window
+    logits. This is always enough, because each choice has at least one window.
 
     Args:
-        logits: Logits of windows, shape (B, M).
-        choice_index: Integer tensor of shape (B, M). The choice of each window, or -1 for padding.
-        pooling: "mean" or "max" over the windows of a choice.
+        logits: Window logits with shape (B, M).
+        choice_index: Integer tensor of shape (B, M). Maps each window to a choice, or to -1 for
+            padding.
+        pooling: "mean" or "max", to pool over the windows for each choice.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Convert questions and their choices to examples, with a pair of texts for each choice.
+"""Convert questions and choices to examples, with a text pair for each choice.
 
 Comment letters: N questions, T choices of all of them, W windows of all of these, M windows of a
 question, B batch, L sequence.
@@ -28,13 +28,13 @@ from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 
 class ChoicePairs(NamedTuple):
-    """Pairs of texts for the model, one pair per choice.
+    """Text pairs to pass to the model, one for each choice.
 
     Attributes:
-        first: Strings of shape (T,). Contexts, or questions if there are no contexts.
-        second: Strings of shape (T,). Questions joined with choices, or choices if there are no
-            contexts.
-        counts: Int64 tensor of shape (N,). Number of choices per question.
+        first: Strings of shape (T,). Contexts if available, otherwise questions.
+        second: Strings of shape (T,). Questions joined with choices if contexts are available,
+            otherwise choices.
+        counts: Int64 tensor of shape (N,). The number of choices per question.
     """
 
     first: array_ops.Tensor
@@ -47,10 +47,10 @@ def choice_pairs(
     choices: array_ops.RaggedTensor,
     contexts: array_ops.Tensor | None = None,
 ) -> ChoicePairs:
-    """Create the pairs of texts for all choices.
+    """Create the text pairs for all choices.
 
-    Without contexts, a pair consists of a question and a choice. With contexts, it consists of a
-    context, and a question joined with a choice, as in Radford et al. 2018 and Liu et al. 2019.
+    If there are no contexts, each question is paired with the choices. Otherwise, each context is
+    paired with a question joined with a choice, as in Radford et al. 2018 and Liu et al. 2019.
 
     Args:
         questions, contexts: String tensors of shape (N,).
@@ -80,28 +80,28 @@ ColumnNames = Annotated[
         "a list of two names or three",
     ),
 ]
-CHOICE_INDEX = "choice_index"  # the choice of each window of a question, or -1 for padding
+CHOICE_INDEX = "choice_index"  # maps each window to a choice, or to -1 for padding
 
 
 @serializable
 class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
     """Convert each choice to `[CLS] question [SEP] choice [SEP]`.
 
-    With contexts, the form is `[CLS] context [SEP] question choice [SEP]`. If a pair is too long,
-    its longer text is truncated first. With `window_length`, the longer text is split into windows
-    instead.
+    When contexts are given, the format is `[CLS] context [SEP] question choice [SEP]`. For pairs
+    that are too long, the longer text is truncated first. If `window_length` is set, the longer
+    text will be split into windows instead.
 
     Args:
         tokenizer: A tokenizer of this package.
         sequence_length: See `Preprocessor`.
         window_length, doc_stride: See `SequenceClassifierPreprocessor`.
-        text_columns: Names of the columns with questions, choices and optionally contexts, for
-            tables with other columns. Defaults to None.
+        text_columns: Names of the columns to use for questions, choices and optionally contexts.
+            This is needed for tables with other columns. Defaults to None.
 
     Returns:
-        See `Preprocessor`. "token_ids" (B, L) contains the first choice of each question, and
-        "candidate_token_ids" (B, M - 1, L) the other choices in their order, each with all of its
-        windows. "choice_index" (B, M) is the choice of each window, or -1 for padding.
+        See `Preprocessor`. "token_ids" (B, L) contains the first window for each question, and
+        "candidate_token_ids" (B, M - 1, L) contains the other windows, in the same order as the
+        choices. "choice_index" (B, M) maps each window to a choice, or to -1 for padding.
 
     Source: Radford et al. 2018, Improving Language Understanding by Generative Pre-Training, figure
     1. Liu et al. 2019, RoBERTa, section 5.3.
@@ -152,14 +152,14 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
 
         Args:
             x: See `MultipleChoice.fit`.
-            y: The index of the right choice of each question. Defaults to None.
-            sample_weight: One number per question. Defaults to None.
+            y: Index of the correct choice for each question. Defaults to None.
+            sample_weight: Optional weight for each question. Defaults to None.
 
         Returns:
-            Dict of tensors with one row per question. "token_ids", ragged (N, None), and
-            "first_length" describe its first window, and "candidate_...", ragged (N, None, ...),
-            the other windows. "choice_index" is ragged (N, None) int32. "labels" and
-            "sample_weight" exist if they are given.
+            Dict of tensors with a row per question. "token_ids", ragged (N, None), and
+            "first_length" are for the first window, and "candidate_...", ragged (N, None, ...), for
+            all other windows. "choice_index" is ragged (N, None) int32. "labels" and
+            "sample_weight" are only included if provided.
         """
         windows, counts = self.encode_choices(x)
         choice = array_ops.cast(windows.pop("text_index"), array_ops.int64)  # (W,) of T
@@ -179,14 +179,15 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         return self.with_labels(examples, labels, sample_weight)
 
     def encode_choices(self, x) -> tuple[dict, array_ops.Tensor]:
-        """Convert all choices to examples.
+        """Convert all choices to examples for the model.
 
         Args:
             x: See `MultipleChoice.fit`.
 
         Returns:
-            Examples as from `encode_windows`, where "text_index" (W,) is the index of each window's
-            choice among all T choices, and the number of choices per question, (N,) int64.
+            Tuple with examples in the same format as from `encode_windows`, and the number of
+            choices per question, (N,) int64. "text_index" (W,) maps each window to the index among
+            all T choices.
         """
         pairs = choice_pairs(*self.texts_of(x))
         tokens = [self.tokenizer.tokenize(text) for text in (pairs.first, pairs.second)]
@@ -199,12 +200,12 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         }, pairs.counts
 
     def encode_labels(self, y) -> array_ops.Tensor:
-        """Return labels unchanged, because `encode` has checked them."""
+        """Return labels unchanged. Labels have already been checked in `encode`."""
         return y
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
-        """Return the model's inputs (B, L), (B, M - 1, L) and (B, M)."""
+        """Pad examples to model inputs (B, L), (B, M - 1, L) and (B, M)."""
         inputs = super().pad(examples, bucketed)
         if CHOICE_INDEX in examples:
             inputs[CHOICE_INDEX] = examples[CHOICE_INDEX].to_tensor(-1)

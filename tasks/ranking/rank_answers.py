@@ -1,4 +1,4 @@
-"""Scores and orders of texts by how well they answer a query, from the logits of pairs.
+"""Convert logits for text pairs to relevance scores and rankings.
 
 Comment letters: N pairs, M texts of a query.
 """
@@ -25,7 +25,7 @@ Activation = Literal["sigmoid", "linear"]
 
 
 class OpenedReranker(OpenedExport):
-    """A reranker that runs in an engine; a search sorts by its logits, as by those of its task."""
+    """Reranker to be run in an inference engine. Logits are used for sorting in a search."""
 
     def _scores_of_texts(self, query: str, texts: list[str], batch_size: int | None) -> np.ndarray:
         with in_numpy():
@@ -34,10 +34,10 @@ class OpenedReranker(OpenedExport):
 
 @dataclasses.dataclass(frozen=True)
 class RankAnswers(Answers):
-    """Answers of a `Reranker`.
+    """Answers from `Reranker` models.
 
     Attributes:
-        activation: "sigmoid" or "linear", the function that makes scores of logits.
+        activation: "sigmoid" or "linear", the activation to convert logits to scores.
     """
 
     preprocessor_class = RerankerPreprocessor
@@ -54,7 +54,7 @@ class RankAnswers(Answers):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> np.ndarray | float:
-        """Score how well texts answer queries; see `Reranker.score`."""
+        """Score texts by relevance to queries. See `Reranker.score` for details."""
         given = queries if texts is None else (queries, texts)
         queries, texts = self.preprocessor.inputs.columns(given)
         if isinstance(texts, str | bytes):
@@ -69,14 +69,14 @@ class RankAnswers(Answers):
         top_k: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[RankedText]:
-        """Order texts by how well they match a query; see `Reranker.rank`."""
+        """Rank texts by relevance to a query. See `Reranker.rank` for details."""
         return ranked_texts(self, query, texts, top_k, batch_size, self._activate)
 
     def trace_scores(self, run: Callable) -> dict[str, Callable]:
-        """Make the functions of texts for an export; see `Reranker.signatures`.
+        """Create the functions to export. See `Reranker.signatures` for details.
 
         Args:
-            run: Function of queries and texts (N,) that returns the logits (N,).
+            run: Function to compute the logits (N,) from queries and texts (N,).
         """
 
         def activate(logits):
@@ -86,7 +86,7 @@ class RankAnswers(Answers):
             return {"score": activate(run(query, text))}
 
         def rank(query, text):
-            # By logits, which do not saturate.
+            # Sort by logits, because scores can be saturated.
             logits = run(array_ops.broadcast_to(query, array_ops.shape(text)), text)
             order = array_ops.argsort(logits, direction="DESCENDING", stable=True)
             return {"order": order, "score": activate(array_ops.gather(logits, order))}
@@ -96,7 +96,7 @@ class RankAnswers(Answers):
 
     @prepares_in_numpy
     def find_logits(self, queries, texts, batch_size: int | None) -> np.ndarray:
-        """Compute the logits of pairs (N,), which also differ where their probabilities are 1."""
+        """Compute the pair logits (N,). This allows sorting even if probabilities are saturated."""
         if isinstance(queries, str | bytes):
             queries = [queries] * as_column(texts).shape[0]
         columns = self.preprocessor.texts_of((queries, texts))

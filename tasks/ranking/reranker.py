@@ -1,4 +1,4 @@
-"""Reranking: score how relevant texts are for a query.
+"""Reranking models to score texts by relevance to a query.
 
 Comment letters: B batch, N pairs, K texts of a query, L sequence, D hidden.
 """
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class PairAccuracy(metrics.BinaryAccuracy):
-    """Compute the fraction of pairs whose probability is on the same side of 0.5 as their score.
+    """Compute the accuracy for pairs, with a threshold of 0.5 on probabilities and scores.
 
     Call arguments:
-        y_true: Scores from 0 to 1, shape (B, 1).
-        y_pred: Logits, shape (B, 1).
-        sample_weight: Weights of the pairs, shape (B,).
+        y_true: Scores between 0 and 1, with shape (B, 1).
+        y_pred: Logits with shape (B, 1).
+        sample_weight: Weights for the pairs, with shape (B,).
 
     Example:
         >>> metric = PairAccuracy()
@@ -79,18 +79,18 @@ class PairAccuracy(metrics.BinaryAccuracy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class NDCG(HigherIsBetter, ConfigFromSignature, metrics.Mean):
-    """Compute the mean nDCG of the first k texts of each query, with the scores as gains.
+    """Compute the average nDCG on the first k texts per query, based on scores as gains.
 
-    Queries without a positive score are ignored. Texts with equal logits share the mean discount of
-    their ranks, as in `ndcg_score` of scikit-learn, so the order of the input does not matter.
+    Queries without a positive score are ignored. In case of ties, the discount is averaged over the
+    tied ranks, as in `ndcg_score` from scikit-learn. The result does not depend on the input order.
 
     Args:
-        k: Integer. Number of texts. Defaults to 10.
+        k: Integer. The number of texts to evaluate on. Defaults to 10.
 
     Call arguments:
-        y_true: Scores, shape (B, K). Minus infinity marks padding.
-        y_pred: Logits, shape (B, K).
-        sample_weight: Weights of the queries, shape (B,).
+        y_true: Scores with shape (B, K). Use minus infinity for padding.
+        y_pred: Logits with shape (B, K).
+        sample_weight: Weights for the queries, with shape (B,).
 
     Source: Järvelin and Kekäläinen 2002, Cumulated Gain-Based Evaluation of IR Techniques,
     sections 2.2 and 2.3.
@@ -145,27 +145,27 @@ class Reranker(ListScores):
         reranker.score(queries, texts)  # (N,)
         index.search("Who sings?", reranker=reranker)
 
-    The model reads the query and the text together, as one input. `from_preset` loads
-    cross-encoders from sentence-transformers of any version, with their activation. Other encoders
-    get a new head.
+    Each text is passed to the model together with the query, as a single input. `from_preset` can
+    be used to load cross-encoders saved by any version of sentence-transformers, including the
+    activation. For other encoders, a new head will be added.
 
     Args:
-        backbone: A `Backbone`. A BERT backbone needs its pooler.
+        backbone: A `Backbone`. For BERT, the pooler must be included in the backbone.
         preprocessor: `RerankerPreprocessor` for raw text. Defaults to None.
-        activation: "sigmoid" or "linear". Activation of the scores. Defaults to "sigmoid".
+        activation: "sigmoid" or "linear". Activation to apply to the scores. Defaults to "sigmoid".
         dropout: Float between 0 and 1. Dropout rate before the output layer. If None, the
             backbone's dropout rate will be used. Defaults to None.
 
     `fit` accepts these forms of data:
 
-    - Pairs with scores, `fit((queries, texts), scores)`. The scores are between 0 and 1, and the
-      loss is binary cross-entropy. For other scores, use another loss, such as
-      `compile(loss="mse")`. The loss is computed from the logits.
-    - Queries with a list of texts each, `fit((queries, lists of texts), lists of scores)`. The loss
-      `LambdaLoss` orders each list. A score is at least 0, for texts that do not answer the query,
-      and at most 30. The lists can have different lengths. Other losses in `ez.losses` are
-      `RankNet`, `ListNet`, `PListMLE` and `MultipleNegatives`. For scores of a teacher, use
-      `ListMarginMSE`.
+    - Pairs with scores, `fit((queries, texts), scores)`. By default, binary cross-entropy is used
+      as the loss, and the scores must be between 0 and 1. For scores in a different range, use a
+      different loss, for example `compile(loss="mse")`. The loss is always computed on logits.
+    - Queries with a list of texts per query, `fit((queries, lists of texts), lists of scores)`. By
+      default, `LambdaLoss` is used to optimize the order in each list. Scores must be between 0,
+      for texts that do not answer the query, and 30. The lists can have different lengths. You can
+      also use other losses from `ez.losses`, such as `RankNet`, `ListNet`, `PListMLE` and
+      `MultipleNegatives`. To train on scores from a teacher, use `ListMarginMSE`.
 
     Call arguments:
         inputs: Dict of tensors, as returned by the preprocessor.
@@ -174,7 +174,7 @@ class Reranker(ListScores):
         Float32 logits of shape (B, 1), or (B, K) for inputs with candidates.
 
     Raises:
-        ValueError: If the backbone was created without its pooler.
+        ValueError: If a pooler is required but not included in the backbone.
 
     Source: Nogueira and Cho 2019, Passage Re-ranking with BERT, section 3.
 
@@ -218,7 +218,7 @@ class Reranker(ListScores):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[RerankerPresetArguments]
     ) -> Self:
-        """Load a pretrained cross-encoder, or an encoder with a new head.
+        """Load a pretrained cross-encoder, or an encoder to train with a new head.
 
         See also `Task.from_preset`.
 
@@ -248,13 +248,13 @@ class Reranker(ListScores):
         metrics: Sequence[object] | Mapping[str, object] | str | None = None,
         **options: Unpack[CompileOptions],
     ) -> None:
-        """Configure the training. See also `TextModel.compile`.
+        """Configure the model for training. See also `TextModel.compile`.
 
         Args:
             optimizer, metrics: See `TextModel.compile`.
-            loss: Loss of the logits. "auto" is binary cross-entropy for pairs and `LambdaLoss` for
-                lists.
-            **options: Other arguments of `TextModel.compile`.
+            loss: The loss to compute on logits. If "auto", binary cross-entropy will be used for
+                pairs, and `LambdaLoss` for lists.
+            **options: Additional arguments to pass to `TextModel.compile`.
         """
         super().compile(optimizer, loss, metrics, **options)
         if self.preprocessor is not None:
@@ -262,7 +262,7 @@ class Reranker(ListScores):
 
     @property
     def expected_scores(self) -> ExpectedScores | None:
-        """Return the kind of scores that the loss expects, or None for any finite numbers."""
+        """Return the kind of scores expected by the loss. None means any finite scores."""
         if not self.compiled:
             return None
         if function_of(self.loss) in loss_inputs.OF_PROBABILITIES:
@@ -270,7 +270,7 @@ class Reranker(ListScores):
         return "gains" if isinstance(self.loss, LambdaLoss) else None
 
     def _adapt(self, x, y, training=True) -> None:
-        """Choose the default loss and metrics for pairs or for lists."""
+        """Choose the default loss and metrics based on the data format."""
         x = inputs_of(x.element_spec) if is_dataset(x) else x
         of_lists = CANDIDATE + "token_ids" in x if is_prepared(x) else takes_lists(x)
         self._check_loss(of_lists)
@@ -281,7 +281,7 @@ class Reranker(ListScores):
                 self.compile(**self.recipe.arguments, **self.recipe.options)
 
     def _check_loss(self, of_lists: bool) -> None:
-        """Raise a ValueError if the loss is for lists and the data are pairs, or vice versa."""
+        """Check that the loss can be used with the data format."""
         loss = self.recipe.arguments.get("loss", "auto")
         if isinstance(loss, RankingLoss) and not of_lists:
             raise ValueError(
@@ -299,12 +299,12 @@ class Reranker(ListScores):
     # -- exports -------------------------------------------------------------------------------
 
     def signatures(self) -> dict[str, Callable]:
-        """Return the functions that an export contains: `score`, and `rank` for one query.
+        """Return the functions to export: `score`, and `rank` for a single query.
 
         Returns:
             Dict of two functions. "serving_default" maps "query" and "text" (N,) to "score" (N,).
-            "rank" maps "query" (1,) and "text" (M,) to "order" (M,), the indices of the texts with
-            the best first, and "score" (M,).
+            "rank" maps "query" (1,) and "text" (M,) to "order" (M,), the text indices sorted by
+            decreasing score, and "score" (M,).
         """
 
         def run(query, text):
@@ -352,23 +352,25 @@ class Reranker(ListScores):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> np.ndarray | float:
-        """Score the relevance of texts for queries. Higher scores mean more relevant texts.
+        """Score texts by relevance to queries. More relevant texts will have higher scores.
 
         Args:
-            queries: N queries, or one query for all texts. Without `texts`, pairs of a query and a
-                text: a list of pairs, `(queries, texts)`, or a table with two columns.
-            texts: N texts. Defaults to None.
+            queries: N queries, or a single query to use for all texts. If `texts` is not provided,
+                this should be query-text pairs: a list of pairs, `(queries, texts)`, or a table
+                with two columns.
+            texts: N texts to score. Defaults to None.
             batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
             missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
-                strings). "none" returns NaN. "error" raises an error with the index of the first
-                missing row. Defaults to "error".
+                strings). "none" returns NaN for these rows. "error" raises an error with the index
+                of the first missing row. Defaults to "error".
 
         Returns:
-            Float32 array of shape (N,), after the model's activation. A single pair returns a
-            float.
+            Float32 array of shape (N,) with the scores after applying the activation. For a single
+            pair, a float is returned.
 
         Raises:
-            ValueError: If a text is empty, or if `queries` and `texts` have different lengths.
+            ValueError: If any text is empty, or if the number of queries does not match the number
+                of texts.
 
         Example:
             >>> from encoder_zoo import Reranker
@@ -390,22 +392,22 @@ class Reranker(ListScores):
         top_k: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[RankedText]:
-        """Rank texts by their relevance to a query, from the highest score to the lowest.
+        """Rank texts by relevance to a query, sorted by decreasing score.
 
         Args:
-            query: String.
-            texts: List, array or column of one or more texts.
+            query: String. The query to compare the texts to.
+            texts: List, array or column of texts to rank.
             top_k: Integer. The maximum number of results to return. If None, all texts are
                 returned. Defaults to None.
             batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
 
         Returns:
-            List of `{"index", "score", "text"}`, where "index" is the position in `texts`. Texts
-            with equal scores keep their order.
+            List with a dict `{"index", "score", "text"}` per result, sorted by decreasing score.
+            "index" is the position in `texts`. In case of ties, the original order is kept.
 
         Raises:
-            ValueError: If `query` is not a single text, or if `texts` is empty or contains an
-                empty text.
+            ValueError: If `query` is not a single text, or if `texts` is empty or contains an empty
+                text.
 
         Example:
             >>> from encoder_zoo import Reranker
@@ -425,23 +427,23 @@ class Reranker(ListScores):
         relevance: object,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Evaluate how well the model ranks the texts of each query.
+        """Evaluate the model on a reranking task.
 
         Args:
-            queries: N queries.
-            texts: A list of texts for each query.
-            relevance: A list of numbers for each query. A text that does not answer the query has
-                the relevance 0, and a relevant text has a positive number.
+            queries: N queries to evaluate on.
+            texts: List of texts to rank for each query.
+            relevance: List of relevance values for each query. This should be 0 for texts that do
+                not answer the query, and positive for relevant texts.
             batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
 
         Returns:
-            Dict with "ndcg@10", "mrr@10" and "map@100", averaged over the queries with a relevant
-            text. Texts are sorted by their logits. For texts with equal logits, each metric is
-            averaged over all orders of these texts.
+            Dict with "ndcg@10", "mrr@10" and "map@100", averaged over all queries with a relevant
+            text. The metrics are based on logits. In case of ties, each metric is averaged over all
+            possible orders.
 
         Raises:
-            ValueError: If `relevance` does not contain one nonnegative number per text, or if no
-                number is positive.
+            ValueError: If `relevance` does not contain a nonnegative value per text, or if there
+                are no positive values.
 
         Example:
             >>> from encoder_zoo import Reranker
@@ -483,7 +485,7 @@ def _crossentropy() -> keras.losses.Loss:
 
 
 class Relevance(Objective):
-    """Objective of a `Reranker`: one logit per pair of texts, or per text of a list."""
+    """Objective for `Reranker` models, with a logit per text pair or per text in a list."""
 
     def resolve_loss(self, loss):
         found = loss_inputs.find_loss(loss)
@@ -494,7 +496,7 @@ class Relevance(Objective):
             )
         if function_of(found) not in loss_inputs.OF_ACTIVATION:
             return super().resolve_loss(loss)
-        # Cross-entropy expects logits, even if the model has no activation.
+        # Cross-entropy is computed on logits, even for models without an activation.
         return loss_inputs.resolve_loss(loss, _crossentropy(), "sigmoid")
 
     def metrics_for(self, loss) -> list:

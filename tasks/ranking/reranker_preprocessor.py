@@ -1,4 +1,4 @@
-"""Convert queries and texts to examples for reranking: pairs, or a query with a list of texts.
+"""Convert queries and texts to examples for reranking, as pairs or as lists per query.
 
 Comment letters: B batch, N examples, T texts of all of them, K texts of an example, L sequence.
 """
@@ -41,14 +41,15 @@ HIGHEST_GAIN = 30.0  # a gain of 2 ** 30 is so large that usual scores have no e
 
 
 def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
-    """Check the scores of pairs and convert them to float32 (N,).
+    """Check the scores for pairs and convert them to float32 (N,).
 
     Args:
-        y: Scores of shape (N,) or (N, 1).
-        probabilities: Boolean. Whether scores must be between 0 and 1. Defaults to False.
+        y: Scores with shape (N,) or (N, 1).
+        probabilities: Boolean. Whether to check that scores are between 0 and 1. Defaults to False.
 
     Raises:
-        ValueError: If a score is not finite, or if it must be a probability but is not.
+        ValueError: If any score is not finite, or not between 0 and 1 when probabilities are
+            expected.
 
     Example:
         >>> pair_scores([0.5, 5.0], probabilities=True)
@@ -59,16 +60,17 @@ def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
 
 
 def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_ops.RaggedTensor:
-    """Check the scores of lists and convert them to a ragged float32 tensor (N, None).
+    """Check the scores for lists and convert them to a ragged float32 tensor (N, None).
 
     Args:
-        y: A list of scores for each query.
-        lengths: Integer tensor of shape (N,). Number of texts per query.
-        as_gains: Boolean. Whether `LambdaLoss` uses the scores as gains. Defaults to False.
+        y: List of scores for each query.
+        lengths: Integer tensor of shape (N,). The number of texts per query.
+        as_gains: Boolean. Whether the scores will be used as gains in `LambdaLoss`. Defaults to
+            False.
 
     Raises:
-        ValueError: If there is not one finite score per text, or if `LambdaLoss` cannot use the
-            scores as gains.
+        ValueError: If there is not exactly one finite score per text, or if the scores cannot be
+            used as gains in `LambdaLoss`.
 
     Example:
         >>> import tensorflow as tf
@@ -101,7 +103,7 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
 
 
 def _checked_gains(scores: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-    """Check that `LambdaLoss` can order each list. Return the scores."""
+    """Check that the scores can be used in `LambdaLoss`, and return the scores."""
     highest = array_ops.reduce_max(scores.to_tensor(float("-inf")), axis=1)
     lowest = array_ops.reduce_min(scores.to_tensor(float("inf")), axis=1)
     right = (highest <= HIGHEST_GAIN) & ((highest > 0) | array_ops.equal(highest, lowest))
@@ -129,21 +131,21 @@ def _checked(
 class RerankerPreprocessor(Preprocessor):
     """Convert queries and texts to `[CLS] query [SEP] text [SEP]`.
 
-    RoBERTa has the form `<s> query </s></s> text </s>`. If a pair is too long, the longer of its
-    two parts is truncated first.
+    For RoBERTa, the format is `<s> query </s></s> text </s>`. For pairs that are too long, the
+    longer part is truncated first.
 
     Args:
         tokenizer: A tokenizer of this package.
         sequence_length: See `Preprocessor`.
-        max_length: Integer. Maximum number of tokens, including special tokens. Longer pairs are
-            truncated. Unlike `sequence_length`, it does not pad. Defaults to None, which uses the
-            maximum length of the model.
+        max_length: Integer. Maximum number of tokens, including special tokens. Longer pairs will
+            be truncated to this length. Unlike `sequence_length`, this argument does not add
+            padding. If None, the model's maximum length will be used. Defaults to None.
 
     Returns:
-        See `Preprocessor`. If each query has a list of texts, "token_ids" (B, L) contains the
-        longest text, so that batches have similar lengths. "candidate_token_ids" (B, K - 1, L)
-        contains the other texts. The scores (B, K) have the same order. Padding has the score minus
-        infinity, and a mask of one token.
+        See `Preprocessor`. For queries with a list of texts, "token_ids" (B, L) contains the
+        longest text, to be able to create batches with similar lengths. "candidate_token_ids" (B, K
+        - 1, L) contains the other texts. The scores (B, K) are returned in the same order. For
+        padding, the score is set to minus infinity, and the mask contains a single token.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -204,11 +206,11 @@ class RerankerPreprocessor(Preprocessor):
 
         Args:
             x: See `Reranker.fit`.
-            y: One score per pair, or a list of scores per query. Defaults to None.
-            sample_weight: One number per pair or query. Defaults to None.
+            y: Score for each pair, or list of scores for each query. Defaults to None.
+            sample_weight: Optional weight for each pair or query. Defaults to None.
 
         Returns:
-            See `Preprocessor.encode`. For lists, it also contains "candidate_token_ids", ragged
+            See `Preprocessor.encode`. For lists, this also includes "candidate_token_ids", ragged
             (N, None, None), "candidate_first_length", and "labels", ragged (N, None).
         """
         queries, texts = self.texts_of(x)
@@ -227,7 +229,7 @@ class RerankerPreprocessor(Preprocessor):
         return examples
 
     def _encode_lists(self, queries: array_ops.Tensor, texts: array_ops.RaggedTensor, y) -> dict:
-        """Convert lists to examples. The longest text of each list comes first."""
+        """Convert lists to examples, starting with the longest text in each list."""
         row = texts.value_rowids()
         tokens = array_ops.gather(self.tokenizer.tokenize(queries), row)
         packed = self.pack([tokens, self.tokenizer.tokenize(texts.values)])  # of T pairs
@@ -253,7 +255,7 @@ class RerankerPreprocessor(Preprocessor):
 
 
 def takes_lists(x) -> bool:
-    """Return whether raw inputs, or their specification, contain a list of texts per query.
+    """Return whether to treat inputs as lists, based on raw inputs or a specification.
 
     Example:
         >>> takes_lists((["q"], [["a", "b"]])), takes_lists([("q", "a")])
