@@ -1,4 +1,4 @@
-"""Encoders: layers, backbones and tokenizers. Each family has one file and one line here."""
+"""Encoder layers, backbones and tokenizers. Each family has a single file, and an entry below."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound="type[Backbone]")
 
-# The name of a family (its `model_type` in checkpoints), and its file and backbone in `families/`.
+# Family names (`model_type` in checkpoints), and backbone classes to import from `families/`.
 FAMILIES = {
     "bert": "BertBackbone",
     "roberta": "RobertaBackbone",
@@ -30,13 +30,13 @@ FAMILIES = {
     "nomic_bert": "NomicBertBackbone",
     "gte": "GteBackbone",
 }
-# Other values of `model_type` in checkpoints, and the matching name in `FAMILIES`.
+# Other values for `model_type` in checkpoints, with the name to use in `FAMILIES`.
 OTHER_MODEL_TYPES = {"new": "gte"}
 _REGISTERED_FAMILIES: dict[str, Family] = {}  # filled by `register_family`
 
 
 def family_module(name: str) -> str:
-    """Return the name of the module that contains a family's backbone and its `FAMILY` record.
+    """Get the module name for a family, which contains the backbone and a `FAMILY` record.
 
     Example:
         >>> family_module("xlm-roberta")
@@ -46,7 +46,7 @@ def family_module(name: str) -> str:
 
 
 def get_family(name: str) -> Family:
-    """Return the `Family` record for a name in `FAMILIES`, and import its module if necessary.
+    """Get a `Family` record by name. The module will be imported if necessary.
 
     Example:
         >>> get_family("roberta").class_prefix
@@ -58,7 +58,7 @@ def get_family(name: str) -> Family:
 
 
 def find_family(model_type: object) -> Family | None:
-    """Find the family for the `model_type` of a checkpoint. Returns None if it is unknown.
+    """Find the family for a `model_type` in a checkpoint. Returns None if it is unknown.
 
     Example:
         >>> find_family("new").name, find_family("gpt2")
@@ -71,20 +71,20 @@ def find_family(model_type: object) -> Family | None:
 
 
 def all_families() -> list[Family]:
-    """Return the records of all families, in the same order as `FAMILIES`."""
+    """Get the records for all families, in the same order as `FAMILIES`."""
     return [get_family(name) for name in FAMILIES]
 
 
 def register_family(like: Family | None = None, **fields: object) -> Callable[[B], B]:
-    """Create a decorator that registers a new encoder family.
+    """Decorator to register a new encoder family.
 
-    The decorator creates a `Family` record and stores it in the class attribute `family`. It also
-    registers the class with Keras if necessary, so that it can be saved in `.keras` files. Use
+    This creates a `Family` record and stores it in the class attribute `family`. The class will
+    also be registered with Keras if necessary, so that it can be saved in `.keras` files. Use
     `encoder_zoo.testing.check_family` to check the record and the backbone.
 
     Args:
-        like: A `Family` record that provides default values for `fields`. Defaults to None.
-        **fields: Fields of the `Family` record, except `backbone`.
+        like: `Family` record to use for default values. Defaults to None.
+        **fields: Fields for the `Family` record, except for `backbone`.
 
     Raises:
         ValueError: If the family name is already used by another class.

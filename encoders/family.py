@@ -1,4 +1,4 @@
-"""Records that describe the differences between encoder families as data."""
+"""Records to describe encoder families as data."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ INITIALIZER_RANGE = 0.02  # standard deviation of new weights; Devlin et al. 201
 
 
 def default_stddev(backbone: Backbone) -> float:
-    """Return the standard deviation of BERT, which does not depend on the model size."""
+    """Return the standard deviation used for BERT, which does not depend on the model size."""
     return INITIALIZER_RANGE
 
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-    """A dense layer with an activation before the output layer of a head.
+    """Dense layer with an activation, to be used before the output layer in a head.
 
     Attributes:
-        dense: String. Name of the layer in the checkpoint.
-        activation: String, see `layers.ACTIVATIONS`. If None, the activation of the backbone.
-        activation_argument: String. The backbone argument that contains the activation.
-        norm: String. Name of the LayerNorm after the dense layer. If None, there is no LayerNorm.
-        bias: Boolean. Whether the dense layer and the LayerNorm have a bias.
-        after_dropout: Boolean. Whether to also apply the dropout of the head before this layer.
-        stddev: Function of a backbone. It returns the standard deviation of the initial weights,
-            see `layers.initializer`.
+        dense: String. Layer name in the checkpoint.
+        activation: String, see `layers.ACTIVATIONS`. By default, the backbone activation is used.
+        activation_argument: String. Backbone argument to read the activation from.
+        norm: String. Name for a LayerNorm after the dense layer, or None to disable.
+        bias: Boolean. Whether to use a bias in the dense layer and the LayerNorm.
+        after_dropout: Boolean. Whether to also apply dropout before this layer.
+        stddev: Function that takes a backbone and returns the standard deviation for initial
+            weights, see `layers.initializer`.
     """
 
     dense: str
@@ -49,12 +49,12 @@ class Hidden:
 
 @dataclasses.dataclass(frozen=True)
 class PairHead:
-    """A second pretraining head that classifies pairs of segments, next to the masked-LM head.
+    """Second pretraining head to classify pairs of segments, in addition to the masked-LM head.
 
     Attributes:
-        output: String. Name of the output layer in the checkpoint. Its input is `pooled_output`.
-        objective: String. "next_sentence" predicts if the second segment is from another document.
-            "sentence_order" predicts if the segments are swapped.
+        output: String. Output layer name in the checkpoint. The input will be `pooled_output`.
+        objective: String. Use "next_sentence" to predict whether the second segment is from another
+            document, or "sentence_order" to predict whether the segments are swapped.
     """
 
     output: str
@@ -63,31 +63,31 @@ class PairHead:
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The layers between the backbone and the logits of a task.
+    """Layers between the backbone and the logits for a task.
 
     Attributes:
-        output: String. Name of the output layer in the checkpoint. If None, there is no head.
-        hidden: A `Hidden` layer before the output layer. If None, there is no such layer.
-        pooled: Boolean. Whether the input is `pooled_output` instead of `sequence_output`.
-        dropout: String. The key in config.json for the dropout rate before the output layer. If
-            None, there is no dropout.
-        default_dropout: Float. The dropout rate if config.json has no value. If None, the dropout
-            rate of the backbone.
-        tied_bias: String. Name of the output bias if the kernel is tied to the token embeddings.
-        tied_bias_axes: Integer. Number of axes of the bias in the checkpoint. All axes except the
-            last one have size 1.
-        tied_bias_may_be_absent: Boolean. Whether a missing bias is replaced by zeros.
-        first_norm: String. Name of a LayerNorm before all other layers. Its input is the sum of
-            each token vector and the vector of the first token of the text.
-        stddev: Function of a backbone. It returns the standard deviation of the initial output
+        output: String. Output layer name in the checkpoint. None for tasks without a head.
+        hidden: `Hidden` layer to add before the output layer. Defaults to None.
+        pooled: Boolean. Whether to use `pooled_output` as input instead of `sequence_output`.
+        dropout: String. Key in config.json for the dropout rate before the output layer, or None to
+            disable dropout.
+        default_dropout: Float. Dropout rate to use if config.json does not contain a value. By
+            default, the backbone dropout rate is used.
+        tied_bias: String. Output bias name, if the kernel is tied to the token embeddings.
+        tied_bias_axes: Integer. Number of axes for this bias in the checkpoint. All axes except for
+            the last one have size 1.
+        tied_bias_may_be_absent: Boolean. Whether to use zeros if this bias is missing.
+        first_norm: String. Name for a LayerNorm to apply before all other layers. The input is the
+            sum of each token vector and the vector for the first token in the text.
+        stddev: Function that takes a backbone and returns the standard deviation for initial output
             weights, see `Hidden`.
-        pair: A `PairHead` for pretraining on pairs of segments. Defaults to None.
-        beam: A `BeamHead` for spans. Checkpoints of another class have this head instead. Defaults
+        pair: `PairHead` for pretraining on pairs of segments. Defaults to None.
+        beam: `BeamHead` for spans, which is used in checkpoints with another class name. Defaults
             to None.
-        class_suffix: String. Suffix of the class name in transformers. If None, the key in
-            `Family.heads`.
-        auto_class: Boolean. Whether `AutoModelFor...` in transformers loads the class.
-        has_crf: Boolean. Whether the head also has transition scores for pairs of tags.
+        class_suffix: String. Suffix for class names in transformers. By default, the key in
+            `Family.heads` is used.
+        auto_class: Boolean. Whether the class can be loaded with `AutoModelFor...` in transformers.
+        has_crf: Boolean. Whether to add transition scores for pairs of tags.
 
     Example:
         >>> Head("classifier.out_proj", Hidden("classifier.dense", "tanh")).tensors
@@ -112,7 +112,7 @@ class Head:
 
     @property
     def tensors(self) -> dict[str, str]:
-        """Map the attribute paths in the task to the names in the checkpoint."""
+        """Map attribute paths in the task to names in the checkpoint."""
         if self.output is None:
             return {}
         names = {"head.first_norm": self.first_norm} if self.first_norm else {}
@@ -129,7 +129,7 @@ class Head:
         return {**names, "head.output_dense": self.output}
 
 
-CRF = "crf"  # the name of a head with transition scores in checkpoints
+CRF = "crf"  # name used in checkpoints for a head with transition scores
 CRF_SCORES = ("first", "between", "last")
 
 MAX_TOP = 100  # the number of spans in a window is the product of two such values
@@ -139,14 +139,14 @@ BEAM_RULES = {"start_n_top": TOP, "end_n_top": TOP}  # rules for fields of confi
 
 @dataclasses.dataclass(frozen=True)
 class BeamHead(Head):
-    """The layers that predict the start and the end of an answer, and "no answer".
+    """Layers to predict the start and the end of an answer, and "no answer".
 
-    The layer `output` predicts the start positions. The best `start_n_top` of them are combined
-    with `end_n_top` end positions each.
+    The `output` layer is used to predict start positions. Each of the best `start_n_top` positions
+    is then combined with `end_n_top` end positions.
 
     Attributes:
-        end: String. Name of the layers for end positions in the checkpoint.
-        answer_class: String. Name of the layers for "no answer" in the checkpoint.
+        end: String. Checkpoint name for end position layers.
+        answer_class: String. Checkpoint name for "no answer" layers.
 
     Source: Yang et al. 2019, XLNet, the released code.
 
@@ -174,15 +174,15 @@ class BeamHead(Head):
 
 
 NO_HEAD = Head(None, class_suffix="Model")  # for tasks without weights
-CUSTOM_HEAD = "custom_head"  # the name of the weights of a user-defined head in checkpoints
+CUSTOM_HEAD = "custom_head"  # name used in checkpoints for user-defined heads
 
 
 @dataclasses.dataclass(frozen=True)
 class CustomHeadRecord(Head):
-    """The record of a user-defined head, whose weights are saved by index.
+    """Record for a user-defined head. Weights will be saved by index.
 
     Attributes:
-        num_weights: Integer. Number of weights.
+        num_weights: Integer. Number of weights to save.
 
     Example:
         >>> CustomHeadRecord.from_record(Head("classifier", pooled=True), 1).tensors
@@ -193,7 +193,7 @@ class CustomHeadRecord(Head):
 
     @classmethod
     def from_record(cls, record: Head, num_weights: int) -> CustomHeadRecord:
-        """Create the record of a head that reads the same inputs as the head of the family."""
+        """Create a record for a custom head with the same inputs as the original head."""
         fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(Head)}
         return cls(**fields, num_weights=num_weights)
 
@@ -204,11 +204,11 @@ class CustomHeadRecord(Head):
 
 @dataclasses.dataclass(frozen=True)
 class Generator:
-    """The masked language model that generates replaced tokens for pretraining.
+    """Masked language model to generate replaced tokens for pretraining.
 
     Attributes:
-        width: Float. Width as a fraction of the backbone width.
-        depth: Float. Number of blocks as a fraction of the number in the backbone.
+        width: Float. Width, as a fraction of the backbone width.
+        depth: Float. Number of blocks, as a fraction of the blocks in the backbone.
     """
 
     width: float = 0.25  # Clark et al. 2020, section 3.2: 1/4 to 1/2
@@ -217,12 +217,12 @@ class Generator:
 
 @dataclasses.dataclass(frozen=True)
 class HeadAlias:
-    """Another name for the head of a task in checkpoints.
+    """Alternative name used in checkpoints for a task head.
 
     Attributes:
-        head: String. The head of the task, see `Family.heads`.
-        output: String. Name of the output layer in the checkpoint.
-        labels: Tuple of strings. Names of the outputs.
+        head: String. Task head, see `Family.heads`.
+        output: String. Output layer name in the checkpoint.
+        labels: Tuple of strings. Output names.
     """
 
     head: str
@@ -232,54 +232,52 @@ class HeadAlias:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A description of an encoder family and of its checkpoints.
+    """Record to describe an encoder family and its checkpoints.
 
     Attributes:
-        name: String. The `model_type` in config.json.
-        backbone: The `Backbone` subclass.
-        class_prefix: String. Prefix of the class names in the `architectures` of a checkpoint.
-        prefix: String. Prefix of the backbone tensors in the checkpoint of a task.
-        tensors: Dictionary that maps attribute paths in the backbone to names in the checkpoint,
-            with {} for the index of a block. A block that is shared by several layers is counted
+        name: String. Value for `model_type` in config.json.
+        backbone: `Backbone` subclass to use.
+        class_prefix: String. Prefix for class names in `architectures`.
+        prefix: String. Prefix for backbone tensors in task checkpoints.
+        tensors: Dictionary to map attribute paths in the backbone to checkpoint names. {} is
+            replaced by the block index. Blocks that are shared between layers are only counted
             once.
-        other_names: Dictionary that maps prefixes of tensor names in other checkpoints to prefixes
-            in `tensors`. Longer prefixes come first. {} stands for the same number in both
-            prefixes. All entries are applied in this order.
-        fused: Dictionary that maps prefixes of tensor names in other checkpoints (after
-            `other_names`) to the prefixes of the tensors that were concatenated, with the same
-            number for {}.
-        copies: Dictionary that maps additional tensors in checkpoints to the tensors that they
-            duplicate.
-        pretraining_only: Tuple of strings. Names of tensors that are only used in pretraining.
-            transformers does not load them either.
-        pooler: String. Name of the dense layer of the pooler, or None if checkpoints have no
-            pooler.
-        blocks: String. The backbone argument for the number of blocks with separate weights.
-        config_keys: Dictionary that maps backbone arguments to keys in config.json.
-        repeated_keys: Dictionary that maps a key in config.json to another key with the same value.
-        key_aliases: Dictionary that maps alternative keys in config.json to the regular keys.
-        read_config: Function that converts a config.json of any version of transformers to
-            `config_keys`. It is called before `rules` are checked.
-        rules: Dictionary that maps keys in config.json to rules for their values. It only contains
-            keys that are specific to this family.
-        constants: Dictionary of keys and values that are written to config.json, unless another
-            field sets them.
-        token_ids: Dictionary that maps keys in config.json to tokenizer attributes.
-        positions_skip_padding: Boolean. Whether positions start after the padding id. In this case,
-            the number of positions in config.json is larger.
-        unused_positions: Integer. Number of rows before position 0 in the position table, which
-            config.json does not count.
-        tokenizer: Default tokenizer class if it is not specified in the checkpoint.
-        uses_segments: Boolean. Whether the second text of a pair can have segment id 1.
-        heads: Dictionary that maps suffixes of class names in transformers to the head of the task.
-        aliases: Dictionary that maps suffixes of other class names to a `HeadAlias`.
-        generator: A `Generator` for pretraining on replaced tokens.
+        other_names: Dictionary to map alternative tensor name prefixes to prefixes in `tensors`.
+            Longer prefixes come first, and all entries are applied in this order. {} stands for the
+            same number in both prefixes.
+        fused: Dictionary to map alternative tensor name prefixes (after `other_names`) to a tuple
+            with the prefixes for the tensors that were concatenated. {} stands for the same number.
+        copies: Dictionary to map additional tensors in checkpoints to identical tensors.
+        pretraining_only: Tuple of strings. Names for tensors that are only needed for pretraining.
+            These tensors are also ignored by transformers.
+        pooler: String. Name for the dense layer in the pooler, or None if checkpoints do not
+            contain a pooler.
+        blocks: String. Backbone argument that sets the number of blocks with separate weights.
+        config_keys: Dictionary to map backbone arguments to keys in config.json.
+        repeated_keys: Dictionary to map keys in config.json to other keys with the same value.
+        key_aliases: Dictionary to map alternative keys in config.json to regular keys.
+        read_config: Function to convert config.json from any version of transformers to
+            `config_keys`. This is called before checking `rules`.
+        rules: Dictionary to map keys in config.json to rules for valid values. Only keys that are
+            specific to this family need to be included.
+        constants: Dictionary with additional keys and values to write to config.json. They can be
+            overridden by other fields.
+        token_ids: Dictionary to map keys in config.json to tokenizer attributes.
+        positions_skip_padding: Boolean. Whether positions start after the padding id, in which case
+            config.json contains a larger number of positions.
+        unused_positions: Integer. Number of rows to skip in the position table, which are not
+            counted in config.json.
+        tokenizer: Tokenizer class to use by default.
+        uses_segments: Boolean. Whether the second text in a pair can have segment id 1.
+        heads: Dictionary to map class name suffixes in transformers to task heads.
+        aliases: Dictionary to map alternative class name suffixes to a `HeadAlias`.
+        generator: `Generator` to use for pretraining on replaced tokens.
         learning_rate: Float. Peak learning rate for fine-tuning, as recommended in the paper.
-        weight_decay: Float. Weight decay of AdamW for fine-tuning, as recommended in the paper.
-        layer_decay: Float. Ratio between the learning rates of a layer and of the layer above it,
-            as recommended in the paper.
-        tiny: Dictionary of backbone arguments for a small test model, in addition to the arguments
-            that all families share.
+        weight_decay: Float. Weight decay (AdamW) for fine-tuning, as recommended in the paper.
+        layer_decay: Float. Factor to reduce the learning rate for each lower layer, as recommended
+            in the paper.
+        tiny: Dictionary with backbone arguments for a small test model, in addition to the
+            arguments that are common to all families.
     """
 
     name: str
@@ -315,10 +313,10 @@ class Family:
     tiny: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def read(self, config: Mapping) -> dict:
-        """Convert a config.json of any version of transformers to `config_keys`.
+        """Convert config.json from any version of transformers to `config_keys`.
 
         Args:
-            config: Dictionary with the contents of config.json.
+            config: Dictionary with the content of config.json.
 
         Raises:
             ValueError: If a key and its alias have different values. See also `read_config`.
@@ -339,10 +337,10 @@ class Family:
         return self.read_config(config)
 
     def head(self, name: str) -> Head:
-        """Return one of the `heads`, or `NO_HEAD` for "Model".
+        """Get a head by name, or `NO_HEAD` for "Model".
 
         Raises:
-            ValueError: If the family has no such head.
+            ValueError: If the head does not exist.
         """
         if name == "Model":
             return NO_HEAD
@@ -353,13 +351,13 @@ class Family:
         return self.heads[name]
 
     def class_name(self, head: str) -> str:
-        """Return the name of the class in transformers for one of the `heads`, or for "Model"."""
+        """Get the transformers class name for one of the `heads`, or for "Model"."""
         record = self.heads.get(head)
         return self.class_prefix + ((record and record.class_suffix) or head)
 
     @property
     def tied(self) -> dict[str, str]:
-        """Map tensors to other tensors that they are tied to."""
+        """Map tensor names to the names of tied tensors."""
         embedding = f"{self.tensors['embeddings.token_embedding']}.weight"
         tied = dict(self.copies)
         for head in self.heads.values():

@@ -1,6 +1,6 @@
-"""Blocks with a gated linear unit that uses two separate dense layers.
+"""Blocks with a gated linear unit that consists of two separate dense layers.
 
-Comment letters: B batch, L sequence, D hidden, F intermediate.
+Comments use these letters for shapes: B batch, L sequence, D hidden, F intermediate.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from encoder_zoo.encoders.layers import activate
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class GatedBlock(EncoderBlock):
-    """`EncoderBlock` with the feed-forward network (a(x W) ⊙ x V) W₂.
+    """`EncoderBlock` with a gated feed-forward network (a(x W) ⊙ x V) W₂.
 
-    It takes the same arguments. W and V have no bias.
+    W and V do not use a bias. See `EncoderBlock` for the arguments.
 
     Attributes:
-        attention_bias: Boolean. Whether the dense layers of the attention have a bias.
-        output_bias: Boolean. Whether W₂ has a bias.
+        attention_bias: Boolean. Whether to use a bias in the attention layers.
+        output_bias: Boolean. Whether to use a bias with W₂.
 
     Source: Shazeer 2020, GLU Variants Improve Transformer, section 2.
 

@@ -1,6 +1,6 @@
-"""Check the names, types and shapes of model inputs.
+"""Functions to check names, types and shapes for model inputs.
 
-Comment letters: B batch, L sequence, M masked positions, K texts in a row.
+Comments use these letters for shapes: B batch, L sequence, M masked positions, K texts in a row.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from encoder_zoo.common.lazy import keras, ops
 from encoder_zoo.common.wording import close_names, did_you_mean, invalid
 
-# Inputs of every backbone.
+# Inputs that can be used with every backbone.
 BACKBONE_INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts", "attended_mask")
-# Additional inputs of tasks, which the backbone ignores.
+# Additional inputs for tasks, which are ignored by the backbone.
 TASK_INPUTS = (
     "mask_positions",
     "prediction_order",
@@ -42,12 +42,12 @@ OTHER_SHAPES += ("word_mask", "label_positions")
 
 
 def backbone_inputs(inputs: Mapping) -> dict:
-    """Select the inputs of the backbone from the inputs of a task."""
+    """Select the inputs for the backbone from task inputs."""
     return {name: inputs[name] for name in BACKBONE_INPUTS if name in inputs}
 
 
 def add_padding_mask(inputs: Mapping) -> Mapping:
-    """Add a padding mask of ones if the inputs have no padding mask.
+    """Add a padding mask with ones if the inputs do not contain one.
 
     Example:
         >>> import numpy as np
@@ -60,18 +60,18 @@ def add_padding_mask(inputs: Mapping) -> Mapping:
 
 
 def combine_texts(inputs: Mapping) -> dict:
-    """Combine the inputs of the first text and of all candidates, one row per text.
+    """Combine inputs for the first text and for all candidates, with one row per text.
 
     Args:
-        inputs: Dictionary of tensors. The inputs of the first texts have shape (B, L), and the
-            inputs of the other texts, "candidate_...", have shape (B, K - 1, L).
+        inputs: Dictionary of tensors. Inputs for the first text have shape (B, L). Inputs for all
+            other texts, "candidate_...", have shape (B, K - 1, L).
 
     Returns:
         Dictionary of tensors of shape (B * K, L).
 
     Raises:
-        ValueError: If an input of the first text is missing for the candidates or has another
-            length there.
+        ValueError: If an input for the first text is missing for the candidates, or if it has a
+            different length.
 
     Example:
         >>> import numpy as np
@@ -101,13 +101,13 @@ def combine_texts(inputs: Mapping) -> dict:
 def check_inputs(
     inputs: object, names: Collection[str], taker: str, text_method: str | None = None
 ) -> None:
-    """Check the names, types and shapes of prepared inputs. Unknown shapes are not checked.
+    """Check names, types and shapes for prepared inputs. Unknown shapes are not checked.
 
     Args:
         inputs: Dictionary of arrays, tensors or tensor specifications.
-        names: Collection of strings. The supported input names.
-        taker: String. The class name of the model for error messages.
-        text_method: String. The method of the model that accepts texts. Defaults to None.
+        names: Collection of strings. Supported input names.
+        taker: String. Model class name to use in error messages.
+        text_method: String. Model method that accepts texts, if any. Defaults to None.
 
     Raises:
         TypeError: If `inputs` is not a dictionary.
@@ -172,7 +172,7 @@ def _shape(values: object) -> tuple | None:
 
 
 def _find_expected_shape(name: str, inputs: Mapping, token_ids: tuple | None) -> tuple | None:
-    """Return the expected shape of an input, or None if it is unknown."""
+    """Return the expected input shape, or None if it is unknown."""
     for owner in ("teacher_", CANDIDATE):
         if name.startswith(owner) and f"{owner}token_ids" in inputs:
             token_ids = _shape(inputs[f"{owner}token_ids"])

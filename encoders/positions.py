@@ -1,6 +1,7 @@
-"""Positions of tokens in examples with one or several texts, and rotary positions.
+"""Positions in examples with one or several texts, and rotary positions.
 
-Comment letters: B batch, L sequence, D hidden, K texts of an example, M chosen positions.
+Comments use these letters for shapes: B batch, L sequence, D hidden, K texts per example,
+M chosen positions.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from encoder_zoo.common.wording import invalid
 
 
 def text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
-    """Compute the index of the text that each position of a packed example belongs to.
+    """Compute a text index for each position in packed examples.
 
     Args:
-        text_starts: Integer tensor of shape (B, K). The start positions of the texts. The first one
-            is 0. If an example has fewer than K texts, the other entries are `length` or larger.
-        length: Integer. L, the sequence length.
+        text_starts: Integer tensor of shape (B, K). Start position for each text, beginning with 0.
+            If an example has fewer than K texts, unused entries must be `length` or larger.
+        length: Integer. Sequence length L.
 
     Returns:
-        Integer tensor of shape (B, L). Indices start at 0, and padding belongs to the last text.
+        Integer tensor of shape (B, L). Indices start at 0. Padding is assigned to the last text.
 
     Example:
         >>> import numpy as np
@@ -42,15 +43,15 @@ def text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTens
 
 
 def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> keras.KerasTensor:
-    """Compute the position of each token in its text.
+    """Compute token positions within each text.
 
     Args:
-        text_starts: Integer tensor of shape (B, K), see `text_indices`. If None, every example is
-            one text.
-        length: Integer. L, the sequence length.
+        text_starts: Integer tensor of shape (B, K), see `text_indices`. None can be used if each
+            example is a single text.
+        length: Integer. Sequence length L.
 
     Returns:
-        Integer tensor of shape (B, L), or (1, L) if every example is one text.
+        Integer tensor of shape (B, L), or (1, L) if each example is a single text.
 
     Example:
         >>> import numpy as np
@@ -62,7 +63,7 @@ def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> ke
 
 
 def _find_starts(text_starts, length):
-    """Compute where the text of each position starts in a packed example, (B, L) int32."""
+    """Compute the text start for each position in packed examples, (B, L) int32."""
     starts = ops.take_along_axis(text_starts, text_indices(text_starts, length), axis=1)
     return ops.cast(starts, "int32")
 
@@ -70,15 +71,15 @@ def _find_starts(text_starts, length):
 def text_lengths(
     padding_mask: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Count the tokens of the text that each position belongs to.
+    """Compute the text length (in tokens) for each position.
 
     Args:
-        padding_mask: Tensor of shape (B, L). It is 1 or True for tokens and 0 or False for padding.
-        text_starts: Integer tensor of shape (B, K), see `text_indices`. If None, every example is
-            one text.
+        padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding.
+        text_starts: Integer tensor of shape (B, K), see `text_indices`. None can be used if each
+            example is a single text.
 
     Returns:
-        Integer tensor of shape (B, L), or (B, 1) if every example is one text.
+        Integer tensor of shape (B, L), or (B, 1) if each example is a single text.
 
     Example:
         >>> import numpy as np
@@ -101,12 +102,12 @@ def text_lengths(
 def first_tokens(
     x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Select the vector of the first token of each text.
+    """Select the first token vector for each text.
 
     Args:
         x: Tensor of shape (B, L, D).
-        text_starts: Integer tensor of shape (B, K), see `text_indices`. If None, every example is
-            one text.
+        text_starts: Integer tensor of shape (B, K), see `text_indices`. None can be used if each
+            example is a single text.
 
     Returns:
         Tensor of shape (B, D), or (B, K, D) for packed examples.
@@ -125,12 +126,12 @@ def first_tokens(
 def last_tokens(
     x: keras.KerasTensor, padding_mask: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Select the vector of the last token that is not padding. Padding can be on either side.
+    """Select the last token vector, ignoring padding on both sides.
 
     Args:
         x: Tensor of shape (B, L, D).
-        padding_mask: Tensor of shape (B, L). It is 1 or True for tokens and 0 or False for padding.
-            If None, there is no padding.
+        padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding. None
+            can be used for examples without padding.
 
     Returns:
         Tensor of shape (B, D).
@@ -147,10 +148,10 @@ def last_tokens(
 
 
 def last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
-    """Find the position of the last token that is not padding. Padding can be on either side.
+    """Compute the last token position, ignoring padding on both sides.
 
     Args:
-        padding_mask: Tensor of shape (B, L). It is 1 or True for tokens and 0 or False for padding.
+        padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding.
 
     Returns:
         Int32 tensor of shape (B, 1).
@@ -168,15 +169,15 @@ def last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
 def first_of_texts(
     x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Select the vector of the first token of the text that each position belongs to.
+    """Select the first token vector in the same text for each position.
 
     Args:
         x: Tensor of shape (B, L, D).
-        text_starts: Integer tensor of shape (B, K), see `text_indices`. If None, every example is
-            one text.
+        text_starts: Integer tensor of shape (B, K), see `text_indices`. None can be used if each
+            example is a single text.
 
     Returns:
-        Tensor of shape (B, L, D), or (B, 1, D) if every example is one text.
+        Tensor of shape (B, L, D), or (B, 1, D) if each example is a single text.
 
     Example:
         >>> import numpy as np
@@ -190,7 +191,7 @@ def first_of_texts(
 
 
 def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
-    """Gather the vectors at the given positions of every example.
+    """Gather vectors at given positions.
 
     Args:
         x: Tensor of shape (B, L, D).
@@ -214,14 +215,14 @@ def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.
 
 
 def mean_of_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> keras.KerasTensor:
-    """Compute the mean over all tokens that are not padding.
+    """Compute the mean over all tokens, ignoring padding.
 
     Args:
         x: Tensor of shape (B, L, D).
-        padding_mask: Tensor of shape (B, L). It is 1 or True for tokens and 0 or False for padding.
+        padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding.
 
     Returns:
-        Tensor of shape (B, D), which is 0 for examples without tokens.
+        Tensor of shape (B, D). Examples without tokens result in zeros.
 
     Example:
         >>> import numpy as np
@@ -239,13 +240,14 @@ def mean_of_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> ker
 def rotation(
     positions: keras.KerasTensor, base: float | keras.KerasTensor, head_dim: int
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Compute the cosines and sines of the rotation angles for rotary positions.
+    """Compute cosines and sines for rotary positions.
 
     Args:
         positions: Tensor of shape (1 or B, L).
-        base: Float, or a tensor of shape (B, 1 or L, 1, 1) if each text has its own base. The angle
-            per position decreases from 1 for the first pair of dimensions to almost 1 / base.
-        head_dim: Even integer. The width of a head. Each pair of dimensions has one angle.
+        base: Float, or a tensor of shape (B, 1 or L, 1, 1) to use a different base for each text.
+            The angle per position decreases from 1 for the first pair of dimensions to almost
+            1 / base for the last pair.
+        head_dim: Even integer. Head width. One angle is used per pair of dimensions.
 
     Returns:
         Two float32 tensors of shape (1 or B, L, 1, head_dim / 2).
@@ -264,7 +266,7 @@ def rotation(
 
 
 def rotate(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
-    """Rotate each dimension in the first half of a head with its partner in the second half.
+    """Rotate pairs of dimensions from the first half and the second half in each head.
 
     Args:
         x: Tensor of shape (B, L, H, D/H).
@@ -286,14 +288,15 @@ def rotate(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
 
 
 def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
-    """Compute the bucket of every distance. Buckets are exact first and then logarithmic.
+    """Compute a bucket for each distance. Buckets are exact at first, and then logarithmic.
 
     Args:
-        buckets: Integer. S, the number of buckets on each side.
-        max_distance: Integer. Distances larger than about this value share the last bucket.
+        buckets: Integer. Number of buckets S on each side.
+        max_distance: Integer. Distances that are larger than about this value share the last
+            bucket.
 
     Returns:
-        Int32 array of shape (N,). It ends at the first distance after the last bucket.
+        Int32 array of shape (N,), up to the first distance after the last bucket.
 
     Raises:
         ValueError: If half of `buckets` is less than 2, or not less than `max_distance - 1`.
@@ -311,7 +314,7 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
             buckets,
             f"4 or more, and half of it less than max_relative_positions - 1 = {max_distance - 1}",
         )
-    # Use float32 as in training, because rounding decides the bucket of some distances.
+    # Use float32 as in training, because rounding affects the bucket for some distances.
     base = np.log(np.float32((max_distance - 1) / middle))
     last = math.ceil(middle * ((max_distance - 1) / middle) ** (middle / (middle - 1))) + 1
     distances = np.arange(last + 1)
@@ -322,16 +325,16 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
 
 
 def buckets_of_distances(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
-    """Compute the buckets of all distances in a text.
+    """Compute buckets for all distances in a text.
 
     Args:
-        length: Integer. L, the sequence length.
+        length: Integer. Sequence length L.
         magnitudes: Integer array, see `log_buckets`.
 
     Returns:
-        Int32 tensor of shape (2, 2 L). The first row has the buckets of the distances from L - 1
-        down to -L, and the second row has the buckets of the negated distances. A distance is the
-        query position minus the key position.
+        Int32 tensor of shape (2, 2 L). The first row contains buckets for distances from L - 1 down
+        to -L, and the second row contains buckets for the negated distances. Distances are computed
+        as the query position minus the key position.
 
     Example:
         >>> buckets_of_distances(2, log_buckets(4, 16)).numpy().tolist()
@@ -345,14 +348,15 @@ def buckets_of_distances(length: int, magnitudes: np.ndarray) -> keras.KerasTens
 
 
 def align_distance_scores(scores: keras.KerasTensor) -> keras.KerasTensor:
-    """Convert scores between tokens and distances to scores between tokens and tokens.
+    """Convert scores between tokens and distances to scores between pairs of tokens.
 
     Args:
-        scores: Tensor of shape (B, H, L, 2 L). Index j of row i has the score of token i for the
-            distance L - 1 - j. A distance is the position i minus the position of the other token.
+        scores: Tensor of shape (B, H, L, 2 L). In row i, index j contains the score between token i
+            and the distance L - 1 - j. Distances are computed as position i minus the position of
+            the other token.
 
     Returns:
-        Tensor of shape (B, H, L, L). Row i starts at index L - 1 - i of the given row.
+        Tensor of shape (B, H, L, L). Row i starts at index L - 1 - i in the given row.
 
     Source: Dai et al. 2019, Transformer-XL, appendix B.
 
@@ -362,7 +366,7 @@ def align_distance_scores(scores: keras.KerasTensor) -> keras.KerasTensor:
         [[[[1, 2], [4, 5]]]]
     """
     batch, heads, length = ops.shape(scores)[:3]
-    # If rows are one element shorter, each row is shifted by one compared with the row before.
+    # With rows that are one element shorter, each row is shifted by one from the previous row.
     flat = ops.reshape(scores, (batch, heads, 2 * length * length))
     flat = flat[:, :, length - 1 : length - 1 + length * (2 * length - 1)]
     return ops.reshape(flat, (batch, heads, length, 2 * length - 1))[..., :length]

@@ -1,6 +1,6 @@
-"""MPNet: BERT with relative attention biases and with the position numbers of RoBERTa.
+"""MPNet: BERT with relative attention biases, and with position numbers as in RoBERTa.
 
-Comment letters: B batch, L sequence, H heads.
+Comments use these letters for shapes: B batch, L sequence, H heads.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ BUCKETS, MAX_DISTANCE = 32, 128  # the same values in all checkpoints
 
 
 def distance_buckets() -> np.ndarray:
-    """Compute the bucket of every distance, which is exact up to 8 and logarithmic afterwards.
+    """Compute a bucket for each distance. Buckets are exact up to 8, and then logarithmic.
 
     Returns:
-        Int32 array of shape (129,) with values from 0 to 15. All larger distances belong to the
-        last bucket.
+        Int32 array of shape (129,) with values from 0 to 15. All larger distances are assigned to
+        the last bucket.
 
     Source: Raffel et al. 2020, T5, section 2.1. Song et al. 2020, MPNet, the released code.
 
@@ -43,7 +43,7 @@ def distance_buckets() -> np.ndarray:
     side = BUCKETS // 2
     exact = side // 2
     distances = np.arange(MAX_DISTANCE + 1)
-    # Use float32 as in training, because rounding decides the bucket of some distances.
+    # Use float32 as in training, because rounding affects the bucket for some distances.
     logs = np.log(np.maximum(distances, exact).astype("float32") / np.float32(exact))
     wide = exact + logs / np.float32(math.log(MAX_DISTANCE / exact)) * np.float32(side - exact)
     buckets = np.where(distances < exact, distances, wide.astype("int32"))
@@ -52,10 +52,10 @@ def distance_buckets() -> np.ndarray:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MPNetAttention(FastAttention):
-    """`SelfAttention` with a bias that is added to the scores.
+    """`SelfAttention` with an additional bias for attention scores.
 
     Call arguments:
-        position_bias: Tensor of shape (1, H, L, L). One bias for each head and pair of positions.
+        position_bias: Tensor of shape (1, H, L, L). Bias for each head and pair of positions.
 
     Source: Song et al. 2020, MPNet, the released code. Raffel et al. 2020, T5, section 2.1.
 
@@ -73,7 +73,7 @@ class MPNetAttention(FastAttention):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MPNetBlock(EncoderBlock):
-    """`EncoderBlock` that uses `MPNetAttention`. It takes the same arguments.
+    """`EncoderBlock` with `MPNetAttention`. See `EncoderBlock` for the arguments.
 
     Example:
         >>> import numpy as np
@@ -88,13 +88,13 @@ class MPNetBlock(EncoderBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MPNetBackbone(Backbone):
-    """MPNet encoder. See `Backbone` for its inputs and outputs.
+    """MPNet encoder. See `Backbone` for inputs and outputs.
 
-    Positions start at 2, as in RoBERTa. All blocks share one table of biases, which contains one
-    value for each head and each of 32 distance buckets. The model has no segments.
+    Positions start at 2, as in RoBERTa. A single bias table is shared between all blocks, with one
+    value per head for each of 32 distance buckets. This model does not use segments.
 
     Args:
-        **kwargs: Arguments of `Backbone`. Some of the defaults are different.
+        **kwargs: Arguments for `Backbone`. Some default values are different.
 
     Source: Song et al. 2020, MPNet: Masked and Permuted Pre-training for Language Understanding,
     section 3.
@@ -138,7 +138,7 @@ class MPNetBackbone(Backbone):
         return [{**context, "position_bias": bias} for context in super().block_contexts(inputs)]
 
     def _position_bias(self, length):
-        """Compute the bias of each head for all pairs of positions, (1, H, L, L)."""
+        """Compute a bias per head for all pairs of positions, (1, H, L, L)."""
         distances = length - 1 - ops.arange(2 * length, dtype="int32")  # query minus key position
         buckets = ops.take(distance_buckets(), ops.minimum(ops.abs(distances), MAX_DISTANCE))
         buckets = ops.where(distances < 0, buckets + BUCKETS // 2, buckets)

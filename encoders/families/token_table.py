@@ -1,6 +1,6 @@
-"""A table of token embeddings that is used instead of an encoder.
+"""Token embedding table to be used instead of an encoder.
 
-Comment letters: B batch, L sequence, V vocabulary, D width, N texts.
+Comments use these letters for shapes: B batch, L sequence, V vocabulary, D width, N texts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from encoder_zoo.encoders.layers import initializer
 
 
 class _Rows(keras.layers.Layer):
-    """Layer that stores the table at `embeddings.token_embedding`, like other encoders."""
+    """Layer to store the table at `embeddings.token_embedding`, as in other encoders."""
 
     def call(self, token_ids):
         is_token = ops.expand_dims(token_ids < self.token_embedding.input_dim, -1)
@@ -30,13 +30,13 @@ class _Rows(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenTable(Backbone):
-    """Encoder of static embeddings. A token has the same vector in all texts.
+    """Encoder for static embeddings, where each token has the same vector in all texts.
 
     Args:
-        vocabulary_size: Positive integer. V, the number of tokens. The token id V has a zero vector
-            and represents a text without tokens.
-        hidden_dim: Positive integer. D, the width of the embeddings.
-        **arguments: Other arguments of `Backbone`, which are ignored.
+        vocabulary_size: Positive integer. Number of tokens V. The token id V is used for texts
+            without tokens, and has a zero vector.
+        hidden_dim: Positive integer. Embedding width D.
+        **arguments: Other arguments for `Backbone`, which are ignored.
 
     Returns:
         Dictionary with "sequence_output", a tensor of shape (B, L, D).
@@ -87,7 +87,7 @@ class TokenTable(Backbone):
         return {}
 
     def table(self) -> np.ndarray:
-        """Return the embeddings as a float32 array (V, D), which is cached until weights change."""
+        """Return the embeddings as a float32 array (V, D), cached until the weights change."""
         version = self.weights_version
         if version not in self._tables:
             self._tables.clear()
