@@ -1,6 +1,6 @@
-"""Attention masks, as a matrix or in a compact O(L) form for long texts.
+"""Attention masks, either as a matrix or in a compact O(L) form for long texts.
 
-Comment letters: B batch, L sequence, Q queries, K keys.
+Comments use these letters for shapes: B batch, L sequence, Q queries, K keys.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from encoder_zoo.encoders.positions import text_indices
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMask:
-    """Compact attention mask that needs O(L) memory.
+    """Compact attention mask that only needs O(L) memory.
 
     Attributes:
-        real: Boolean tensor of shape (B, L). It is False for padding, which is never attended to.
-            If None, there is no padding, every example is one text, and every token attends to all
-            other tokens.
-        texts: Integer tensor of shape (B, L). In packed examples, this is the index of the text
-            that a token belongs to, and tokens only attend to tokens of the same text. If None,
-            every example is one text.
-        max_distance: Integer. Maximum distance between two tokens that attend to each other. If
-            None, there is no limit.
-        has_unattended: Boolean. Whether the outputs of some masked tokens are used.
+        real: Boolean tensor of shape (B, L). False for padding, which should be ignored. None can
+            be used if there is no padding and each example is a single text. In this case, all
+            tokens attend to each other.
+        texts: Integer tensor of shape (B, L). Text index for each token in packed examples. Tokens
+            only attend to tokens in the same text. None if each example is a single text.
+        max_distance: Integer. Maximum distance between two tokens that attend to each other, or
+            None for no limit.
+        has_unattended: Boolean. Whether to use the outputs for some masked tokens.
     """
 
     real: keras.KerasTensor | None
@@ -33,7 +32,7 @@ class AttentionMask:
     has_unattended: bool = False
 
     def matrix(self) -> keras.KerasTensor | None:
-        """Return the mask as a boolean tensor (B, 1, 1 or L, L), or None if nothing is masked."""
+        """Return a boolean mask of shape (B, 1, 1 or L, L), or None if no token is masked."""
         distances = None
         if self.max_distance is not None:
             positions = ops.arange(ops.shape(self.real)[1], dtype="int32")
@@ -41,13 +40,13 @@ class AttentionMask:
         return self.pairs(self.real, self.texts, self.texts, distances)
 
     def pairs(self, real, query_texts=None, key_texts=None, distances=None):
-        """Compute the mask for some queries and some keys, a boolean tensor (B, 1, 1 or Q, K).
+        """Compute a boolean mask of shape (B, 1, 1 or Q, K) for some queries and keys.
 
         Args:
-            real: Boolean tensor of shape (B, K) for the keys. If None, nothing is masked, and the
-                result is None.
-            query_texts: Integer tensor of shape (B, Q). If None, every example is one text.
-            key_texts: Integer tensor of shape (B, K). If None, every example is one text.
+            real: Boolean tensor of shape (B, K) for the keys. If None, no token is masked, and None
+                is returned.
+            query_texts: Integer tensor of shape (B, Q). None if each example is a single text.
+            key_texts: Integer tensor of shape (B, K). None if each example is a single text.
             distances: Integer tensor of shape (Q, K). Only needed if `max_distance` is set.
         """
         if real is None:
@@ -64,7 +63,7 @@ class AttentionMask:
         return near | itself
 
 
-MASKED_LOGIT = -1e9  # replaces a masked logit. It is finite, so that multiplying it by 0 works.
+MASKED_LOGIT = -1e9  # used for masked logits. A finite value can be multiplied by 0.
 
 
 def make_attention_mask(
@@ -73,14 +72,13 @@ def make_attention_mask(
     max_distance: int | None = None,
     has_unattended: bool = False,
 ) -> AttentionMask:
-    """Create a mask that excludes padding and other texts in the same example.
+    """Create a mask to ignore padding and other texts in the same example.
 
     Args:
-        padding_mask: Tensor of shape (B, L). It is 1 or True for tokens and 0 or False for padding.
-            If None, there is no padding. None requires that `text_starts` and `max_distance` are
-            None too.
-        text_starts: Integer tensor of shape (B, K). The start positions of texts in packed
-            examples, see `text_indices`. Defaults to None.
+        padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding. None
+            can be used for examples without padding if `text_starts` and `max_distance` are None.
+        text_starts: Integer tensor of shape (B, K). Text start positions in packed examples, see
+            `text_indices`. Defaults to None.
         max_distance: Integer, see `AttentionMask`. Defaults to None.
         has_unattended: Boolean, see `AttentionMask`. Defaults to False.
 
@@ -97,14 +95,14 @@ def make_attention_mask(
 
 
 def convert_mask(mask: AttentionMask | keras.KerasTensor | None) -> keras.KerasTensor | None:
-    """Convert an `AttentionMask` to a matrix. A matrix and None are returned unchanged."""
+    """Convert an `AttentionMask` to a matrix. Other masks are returned unchanged."""
     return mask.matrix() if isinstance(mask, AttentionMask) else mask
 
 
 def mask_scores(
     scores: keras.KerasTensor, mask: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Decrease the scores of masked tokens, so that their probabilities become zero.
+    """Decrease attention scores for masked tokens, so that probabilities will be zero.
 
     Args:
         scores: Tensor of shape (B, H, Q, K).
@@ -117,7 +115,7 @@ def mask_scores(
     """
     if mask is None:
         return scores
-    # Use a finite value within the range of float16. Otherwise, rows of padding become NaN.
+    # Use a finite value that fits into float16. Otherwise, rows with only padding would become NaN.
     is_half = keras.backend.standardize_dtype(scores.dtype) == "float16"
     lowest = -3e4 if is_half else MASKED_LOGIT
     return scores + ops.cast(ops.where(mask, 0.0, lowest), scores.dtype)

@@ -1,7 +1,7 @@
-"""Encode a padded batch as a few packed sequences, which contain several texts and little padding.
+"""Encode a padded batch as packed sequences, with several texts per sequence and little padding.
 
-Comment letters: B texts, L tokens of a padded text and of a packed sequence, S packed sequences, D
-hidden.
+Comments use these letters for shapes: B texts, L tokens per padded text and per packed sequence,
+S packed sequences, D hidden.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def encode_packed(
     """Encode a padded batch as packed sequences.
 
     Args:
-        backbone: The `Backbone`. Tokens only attend to tokens of the same text.
-        inputs: Dictionary of tensors of shape (B, L), the inputs of the backbone.
-        packed_tokens: Integer tensor of shape (S, L). The index of the token at each packed
-            position, in the flattened batch of B * L tokens. It contains each token once, and the
-            tokens of a text are adjacent. The value B * L stands for padding.
+        backbone: `Backbone` to use. Tokens can only attend to tokens in the same text.
+        inputs: Dictionary of tensors of shape (B, L). Inputs for the backbone.
+        packed_tokens: Integer tensor of shape (S, L). Token index to use at each packed position,
+            in the flattened batch with B * L tokens. Each token must be included once, and tokens
+            from the same text must be adjacent. B * L can be used for padding.
         training: Boolean. Whether to apply dropout. Defaults to None.
 
     Returns:
-        Dictionary with "sequence_output", (B, L, D), which is zero for padding. If the backbone has
-        a pooler, it also contains "pooled_output", (B, D).
+        Dictionary with "sequence_output" of shape (B, L, D), with zeros for padding. For backbones
+        with a pooler, "pooled_output" of shape (B, D) is also included.
 
     Example:
         >>> import numpy as np
@@ -60,14 +60,14 @@ def encode_packed(
 
 
 def _find_text_starts(packed_tokens, mask, length):
-    """Find the start positions of the texts in each sequence, (S, L), padded with L."""
+    """Find text start positions in each sequence, (S, L). Unused values are set to L."""
     texts = packed_tokens // length
     begins = ops.concatenate([mask[:, :1], texts[:, 1:] != texts[:, :-1]], axis=1) & mask
     return ops.sort(ops.where(begins, ops.arange(length, dtype="int32"), length), axis=1)
 
 
 def _restore_texts(x, packed_tokens, count: int):
-    """Restore the order of tokens in the batch, from (S L, D) to (B L, D)."""
+    """Restore the original token order in the batch, from (S L, D) to (B L, D)."""
     tokens = ops.reshape(packed_tokens, (-1,))  # (S L,)
     numbers = ops.arange(ops.shape(tokens)[0], dtype="int32")
     sums = (ops.segment_sum(v, tokens, count + 1)[:-1] for v in (numbers, ops.ones_like(numbers)))

@@ -1,6 +1,6 @@
-"""Rotary positions for long texts, and the matching fields of config.json.
+"""Rotary positions for long texts, and fields to configure them in config.json.
 
-Comment letters: B batch, L sequence.
+Comments use these letters for shapes: B batch, L sequence.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ ROPE_RULES = {"head_dim": ABSENT, "partial_rotary_factor": one_of(None, 1)}
 
 
 class ScaledRotation:
-    """Mixin for backbones that pass rotary positions to every block.
+    """Mixin for backbones to pass rotary positions to each block.
 
     Attributes:
-        rope_theta: Float. Base of the angles.
+        rope_theta: Float. Base for the rotation angles.
         rope_scaling: Dictionary or None, see `scaled_rotation`.
     """
 
@@ -62,7 +62,7 @@ class ScaledRotation:
         return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]
 
     def max_unscaled_length(self) -> int:
-        """The maximum number of tokens without dynamic scaling."""
+        """Return the maximum number of tokens without dynamic scaling."""
         return self.max_sequence_length
 
 
@@ -73,17 +73,17 @@ def scaled_rotation(
     scaling: Mapping | None = None,
     trained_length: int = 1,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Compute `rotation` for the positions of a batch, with optional scaling.
+    """Compute `rotation` for positions in a batch, with optional scaling.
 
     Args:
-        inputs: Dictionary of tensors, the inputs of the backbone.
-        theta: Float. Base of the angles.
-        head_dim: Even integer. The width of a head.
-        scaling: Dictionary with "rope_type" and "factor". The type "linear" divides positions by
-            the factor. The type "dynamic" increases the base for texts of more than
-            `trained_length` tokens (NTK). It depends on the length of each text and not on the
-            longest text of the batch. Defaults to None, which means no scaling.
-        trained_length: Integer. Maximum number of tokens in pretraining. Defaults to 1.
+        inputs: Dictionary of tensors. Inputs for the backbone.
+        theta: Float. Base for the rotation angles.
+        head_dim: Even integer. Head width.
+        scaling: Dictionary with "rope_type" and "factor", or None to disable scaling. With
+            "linear", positions are divided by the factor. With "dynamic", the base is increased for
+            texts with more than `trained_length` tokens (NTK). This depends on the length of each
+            text, but not on other texts in the batch. Defaults to None.
+        trained_length: Integer. Maximum number of tokens used in pretraining. Defaults to 1.
 
     Returns:
         Two float32 tensors of shape (1 or B, L, 1, head_dim / 2).
@@ -114,12 +114,12 @@ def scaled_rotation(
 
 
 def read_rope(config: Mapping) -> dict:
-    """Convert the rotary fields of any version of transformers to `rope_theta` and `rope_scaling`.
+    """Convert rotary fields from any version of transformers to `rope_theta` and `rope_scaling`.
 
-    If `head_dim` is the quotient of two other fields, it is removed.
+    If `head_dim` is the quotient of two other fields, it will be removed.
 
     Args:
-        config: Dictionary with the contents of config.json. In version 5, both values are in
+        config: Dictionary with the content of config.json. In version 5, both values are stored in
             `rope_parameters`.
 
     Example:

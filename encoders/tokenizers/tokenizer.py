@@ -1,4 +1,4 @@
-"""Base class of all tokenizers."""
+"""Base class for all tokenizers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ saving = LazyModule("encoder_zoo.presets.saving")
 
 
 class Vocabulary:
-    """List of tokens in the order of their ids. For equal tokens, the last id is used.
+    """List of tokens in the order of their ids. For duplicate tokens, the last id is used.
 
     Example:
         >>> Vocabulary(["[UNK]", "cat"]).id("cat")
@@ -77,7 +77,7 @@ class Vocabulary:
         self.ids = {token: i for i, token in enumerate(self.tokens)}
 
     def id(self, token: str) -> int:
-        """Return the id of a token, or raise a ValueError that suggests similar tokens."""
+        """Get a token id. Raises a ValueError that suggests similar tokens if it does not exist."""
         if token in self.ids:
             return self.ids[token]
         near = close_names(str(token), self.ids, most=3)
@@ -85,7 +85,7 @@ class Vocabulary:
         raise ValueError(f"{token!r} is not among the {len(self.ids)} tokens.{hint}")
 
     def token(self, token_id: int) -> str:
-        """Return the token of an id, or raise a ValueError if the id is out of range."""
+        """Get the token for an id. Raises a ValueError if the id is out of range."""
         if not 0 <= token_id < len(self.tokens):
             raise invalid("token_id", token_id, f"0 to {len(self.tokens) - 1}")
         return self.tokens[token_id]
@@ -126,9 +126,9 @@ BERT_DEFAULTS = {
 
 
 class TokenizerArguments(ConfigFromSignature):
-    """Arguments of a tokenizer: the vocabulary, special tokens and added tokens.
+    """Arguments for tokenizers: vocabulary, special tokens and added tokens.
 
-    See `Tokenizer` for the documentation of arguments, attributes and errors.
+    See `Tokenizer` for a description of arguments, attributes and errors.
     """
 
     defaults: ClassVar[Mapping[str, object]] = {}  # subclasses override defaults of `__init__`
@@ -155,7 +155,7 @@ class TokenizerArguments(ConfigFromSignature):
             known = argument_names(type(self))
             raise TypeError(unknown_argument(type(self).__name__, name, known))
         super().__init__()
-        self._vocabulary = Vocabulary(vocabulary)  # vocabulary of the model, without added tokens
+        self._vocabulary = Vocabulary(vocabulary)  # model vocabulary, without added tokens
         added = complete_added_tokens(added_tokens, self._vocabulary.ids)
         self._added = added
         self._all_tokens = (
@@ -178,7 +178,7 @@ class TokenizerArguments(ConfigFromSignature):
         self.mask_token_id, self.unknown_token_id = ids[3:]
 
     def _id_of_role(self, argument: str, token: str) -> int:
-        """Return the id of a special token, or raise an error with the argument name."""
+        """Get the id for a special token. Error messages include the argument name."""
         try:
             return self._vocabulary.id(token)
         except ValueError as error:
@@ -201,10 +201,11 @@ class TokenizerArguments(ConfigFromSignature):
 
     @classmethod
     def from_config(cls, config: dict) -> Self:
-        """Build a tokenizer from the arguments of `get_config`.
+        """Create a tokenizer from the arguments returned by `get_config`.
 
         Raises:
-            ValueError: If the vocabulary is a path. Configurations must not open files.
+            ValueError: If the vocabulary is a path, since files cannot be opened from a
+                configuration.
         """
         for name in ("vocabulary", "merges"):
             if isinstance(config.get(name), str | Path):
@@ -217,17 +218,17 @@ class TokenizerArguments(ConfigFromSignature):
 
     @property
     def vocabulary(self) -> list[str]:
-        """The tokens of the model, in the order of their ids."""
+        """All tokens in the model, sorted by id."""
         return list(self._vocabulary.tokens)
 
     @property
     def added_tokens(self) -> list[dict]:
-        """The added tokens as entries of tokenizer.json."""
+        """Added tokens, as entries for tokenizer.json."""
         return [dict(token) for token in self._added]
 
     @property
     def special_token_ids(self) -> tuple[int, ...]:
-        """Ids of the start, end, padding, mask and unknown tokens and of special added tokens."""
+        """Ids for start, end, padding, mask and unknown tokens, and for special added tokens."""
         ids = (self.start_token_id, self.end_token_id, self.pad_token_id)
         added = (token["id"] for token in self.added_tokens if token["special"])
         return (*ids, self.mask_token_id, self.unknown_token_id, *added)
@@ -238,15 +239,15 @@ class TokenizerArguments(ConfigFromSignature):
         return len(self._all_tokens.tokens)
 
     def get_vocabulary(self) -> list[str]:
-        """Return all tokens in the order of their ids."""
+        """Return all tokens, sorted by id."""
         return list(self._all_tokens.tokens)
 
     def token_to_id(self, token: str) -> int:
-        """Return the id of a token."""
+        """Convert a token to its id."""
         return self._all_tokens.id(token)
 
     def id_to_token(self, token_id: int) -> str:
-        """Return the token of an id."""
+        """Convert an id to its token."""
         return self._all_tokens.token(int(token_id))
 
 
@@ -257,47 +258,47 @@ LIBRARY_BYTES = 2**20
 
 
 class Tokenizer(TokenizerArguments):
-    """Convert texts to token ids with character offsets, and token ids to texts.
+    """Converts texts to token ids with character offsets, and token ids to texts.
 
-    Inside `tf.function`, `tf.data` and SavedModels, and for large inputs on TensorFlow, texts are
-    tokenized by a graph of core operations. Otherwise the library `tokenizers` is used. Both give
-    the same ids and offsets.
+    Texts are tokenized with a graph of TensorFlow core operations inside `tf.function`, `tf.data`
+    and SavedModels, and for large inputs on TensorFlow. In all other cases, the `tokenizers`
+    library is used. Ids and offsets are the same for both.
 
-    Subclasses store each argument of `__init__` as an attribute with the same name, and implement
-    `_from_files`, `_steps`, `_model_in_texts` and `spelling`.
+    Subclasses must store each argument for `__init__` as an attribute with the same name, and must
+    implement `_from_files`, `_steps`, `_model_in_texts` and `spelling`.
 
     Args:
         vocabulary: List of tokens in the order of their ids.
-        special_tokens_in_text: Boolean. Whether special tokens such as "[SEP]" or "</s>" in a text
-            are converted to the special token. If False, they are ordinary text, so that texts
-            cannot change the structure of the input. Defaults to False.
-        start_token: String. Token at the start of an example. Defaults to "<s>".
-        end_token: String. Token at the end of each text. Defaults to "</s>".
+        special_tokens_in_text: Boolean. Whether to convert special tokens that occur in a text,
+            such as "[SEP]" or "</s>". If False, they are treated as ordinary text, so that texts
+            cannot change the input structure. Defaults to False.
+        start_token: String. Token to add at the start of each example. Defaults to "<s>".
+        end_token: String. Token to add at the end of each text. Defaults to "</s>".
         pad_token: String. Padding token. Defaults to "<pad>".
         mask_token: String. Mask token. Defaults to "<mask>".
-        unknown_token: String. Token for unknown words or characters. Defaults to "<unk>".
-        uses_segments: Boolean. Whether the second text of a pair has segment id 1. Defaults to
-            False.
-        pair_separators: Positive integer. Number of end tokens between the two texts of a pair.
-            Defaults to 2.
-        truncation_side: "right" or "left". Side from which tokens are removed if a text is too
-            long. Defaults to "right".
-        padding_side: "right" or "left". Padding side of the tokenizer in transformers. With "left",
-            `SpanQA` puts the context before the question. Batches are always padded on the right,
-            because no token attends to padding. Defaults to "right".
-        model_max_length: Integer or None. Default maximum number of tokens in an example, including
-            special tokens, for tasks and preprocessors. If None, the maximum length of the backbone
-            is used. Defaults to None.
-        added_tokens: List of tokens that are found in texts before the model is applied, see
+        unknown_token: String. Token to use for unknown words or characters. Defaults to "<unk>".
+        uses_segments: Boolean. Whether to use segment id 1 for the second text in a pair. Defaults
+            to False.
+        pair_separators: Positive integer. Number of end tokens to add between two texts. Defaults
+            to 2.
+        truncation_side: "right" or "left". Side to remove tokens from if a text is too long.
+            Defaults to "right".
+        padding_side: "right" or "left". Padding side to use for the tokenizer in transformers. With
+            "left", `SpanQA` will put the context before the question. Batches are always padded on
+            the right, because padding is ignored by all tokens. Defaults to "right".
+        model_max_length: Integer or None. Default maximum number of tokens per example, including
+            special tokens, for tasks and preprocessors. If None, the maximum length for the
+            backbone is used. Defaults to None.
+        added_tokens: List of tokens to find in texts before the model is applied, see
             `files.special_tokens.complete_added_tokens`. Defaults to no tokens.
 
     Attributes:
-        defaults: Dict of arguments to the defaults of the class that differ from this signature.
-        first_column: Integer. Position of the first text in an example. It is 1 after the start
-            token, or 0 if the start token is at the end of the example.
-        start_token_id: Integer. Id of the start token. `end_token_id`, `pad_token_id`,
+        defaults: Dict of default values for arguments in this class that differ from the signature.
+        first_column: Integer. Position where the first text starts in an example. This is 1 after a
+            start token, or 0 if the start token is added at the end.
+        start_token_id: Integer. Id for the start token. `end_token_id`, `pad_token_id`,
             `mask_token_id` and `unknown_token_id` are defined in the same way.
-        special_tokens: Tuple of the start, end, padding, mask and unknown tokens.
+        special_tokens: Tuple with the start, end, padding, mask and unknown tokens.
 
     Raises:
         ValueError: If the vocabulary does not contain a special token.
@@ -317,7 +318,7 @@ class Tokenizer(TokenizerArguments):
 
     first_column = 1
     autograph_info__: ClassVar[dict] = {}  # see `Preprocessor`
-    lstrip_mask: bool  # whether a mask in a text includes the white space before it
+    lstrip_mask: bool  # whether mask tokens in texts include preceding white space
 
     def __init__(self, *args, **options):
         super().__init__(*args, **{**self.defaults, **options})
@@ -325,12 +326,12 @@ class Tokenizer(TokenizerArguments):
 
     @property
     def graph(self) -> TokenizerGraph:
-        """TensorFlow graph of the tokenizer, built on first use."""
+        """TensorFlow graph for this tokenizer. It is built on first use."""
         return self._engine("graph", self._make_graph)
 
     @property
     def library(self) -> LibraryTokenizer:
-        """Tokenizer of the library `tokenizers` with the same rules, built on first use."""
+        """Tokenizer from the `tokenizers` library with the same rules. It is built on first use."""
         return self._engine("library", self._make_library)
 
     def _engine(self, name: str, make: Callable):
@@ -352,7 +353,7 @@ class Tokenizer(TokenizerArguments):
 
     @functools.cached_property
     def steps(self) -> Steps:
-        """Steps before and after the model, which the graph and the library execute."""
+        """Steps before and after the model, to be executed by the graph and the library."""
         steps = self._steps()
         return Steps(
             *(flat_steps(steps[part], part) for part in SEQUENCES),
@@ -363,38 +364,38 @@ class Tokenizer(TokenizerArguments):
         )
 
     def _steps(self) -> dict:
-        """Return the normalizer, pre_tokenizer, post_processor and decoder of tokenizer.json."""
+        """Return the normalizer, pre_tokenizer, post_processor and decoder for tokenizer.json."""
         raise NotImplementedError
 
     def _model_in_texts(self) -> Model:
-        """Return the model that the graph and the library execute."""
+        """Return the model to be executed by the graph and the library."""
         raise NotImplementedError
 
     def spelling(self) -> list[str] | list[bytes]:
-        """Return the text of each id."""
+        """Return the text for each id."""
         raise NotImplementedError
 
     @functools.cached_property
     def _spelled(self) -> array_ops.Tensor:
-        """Text of each id, shape (V,)."""
-        # Created outside of the graph that calls `detokenize`, because the tensor is cached.
+        """Text for each id, shape (V,)."""
+        # The tensor is cached, so it must be created outside of graphs that call `detokenize`.
         with tf.init_scope() if in_tensorflow() else contextlib.nullcontext():
             return array_ops.constant(self.spelling(), array_ops.string)
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> Self:
-        """Build a tokenizer from its files.
+        """Load a tokenizer from files.
 
-        All steps of a tokenizer.json are respected. If this class does not support the steps, a
-        `GenericTokenizer` is built. If tokenizer_config.json names a class, transformers would
-        ignore the steps, so an error with the name of the unsupported step is raised instead.
+        All steps in tokenizer.json will be executed. If they are not supported by this class, a
+        `GenericTokenizer` is returned. However, if tokenizer_config.json contains a class name,
+        transformers would ignore unsupported steps. In this case, an error is raised.
 
         Args:
-            files: TokenizerFiles with the vocabulary or a tokenizer.json.
+            files: `TokenizerFiles` with a vocabulary or a tokenizer.json.
             **template: Arguments `uses_segments` and `pair_separators`.
 
         Raises:
-            FileNotFoundError: If the folder has no vocabulary.
+            FileNotFoundError: If the folder does not contain a vocabulary.
             ValueError: If a field has an invalid value, or if a step is not supported, see
                 `compare_steps`.
         """
@@ -413,7 +414,7 @@ class Tokenizer(TokenizerArguments):
 
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> Self:
-        """Build the tokenizer without comparing the steps of tokenizer.json."""
+        """Load a tokenizer without checking the steps in tokenizer.json."""
         raise NotImplementedError
 
     def __call__(self, texts: object, **options: Any) -> array_ops.RaggedTensor:
@@ -428,9 +429,10 @@ class Tokenizer(TokenizerArguments):
 
         Args:
             texts: String, or list, array, pandas column or tensor of strings with shape (B,).
-            first: Integer or None. Number of tokens that are needed from each text, on the side
-                that `truncation_side` keeps. Other tokens may be omitted, which is faster for long
-                texts. If None, all tokens are returned. Defaults to None.
+            first: Integer or None. Number of tokens needed from each text, on the side that is kept
+                for `truncation_side`. This can be used to speed up the tokenization of long texts,
+                because other tokens may be omitted. If None, all tokens are returned. Defaults to
+                None.
 
         Returns:
             Integer RaggedTensor of shape (B, None), or a tensor of shape (length,) for a single
@@ -462,9 +464,9 @@ class Tokenizer(TokenizerArguments):
             texts: String, or list, array, pandas column or tensor of strings with shape (B,).
 
         Returns:
-            Tuple `(ids, starts, ends)` with the same shapes as the result of `tokenize`. The text
-            of a token is `text[start:end]`. Offsets count characters of the original text. If a
-            token is one byte of a character, it has the span of the whole character.
+            Tuple `(ids, starts, ends)`, with the same shapes as for `tokenize`. The text for a
+            token is `text[start:end]`, as offsets refer to characters in the original text. If a
+            token only represents one byte in a character, the span includes the whole character.
         """
         texts = as_text_tensor(texts)
         rows = array_ops.reshape(texts, [-1])
@@ -475,7 +477,7 @@ class Tokenizer(TokenizerArguments):
         return parts if len(texts.shape) else tuple(part[0] for part in parts)
 
     def _runs_in_graph(self, texts: array_ops.Tensor) -> bool:
-        """Return whether texts (B,) are tokenized by the graph instead of the library."""
+        """Return whether to tokenize texts (B,) with the graph instead of the library."""
         if not in_tensorflow():
             return False
         if array_ops.is_symbolic_tensor(texts) or not self.library_is_equal:
@@ -484,13 +486,13 @@ class Tokenizer(TokenizerArguments):
 
     @property
     def library_is_equal(self) -> bool:
-        """Return whether library and graph return the same ids and offsets for all texts."""
+        """Return whether library and graph produce the same ids and offsets for all texts."""
         return self.steps.library_is_equal
 
     def tokenize_words(
         self, words: object
     ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
-        """Convert texts that are split into words to token ids and word indices.
+        """Convert texts that are already split into words to token ids and word indices.
 
         Args:
             words: List with a list of strings for each text, or RaggedTensor of strings with shape
@@ -498,10 +500,10 @@ class Tokenizer(TokenizerArguments):
 
         Returns:
             Tuple of token ids and word indices, both integer RaggedTensors of shape (B, None).
-            Words without tokens, such as empty words, do not occur.
+            Words without tokens (e.g. empty words) are not included.
 
         Raises:
-            ValueError: If a row of `words` is not a list of words.
+            ValueError: If a row in `words` is not a list of words.
         """
         if not isinstance(words, array_ops.RaggedTensor):
             for i, row in enumerate(words):
@@ -518,18 +520,18 @@ class Tokenizer(TokenizerArguments):
         return self.library.ids_of_words(words)
 
     def ends_word(self, token: str) -> bool:
-        """Return whether a token always ends its word."""
+        """Return whether a token can only be the last token in a word."""
         return False
 
     @validate_arguments
     def detokenize(self, ids: object, skip_special_tokens: bool = True) -> array_ops.Tensor:
         """Convert token ids to texts.
 
-        Normalization cannot be undone, so the texts can differ from the original texts.
+        The texts can differ from the original texts, because normalization cannot be undone.
 
         Args:
             ids: Integers of shape (B, L), ragged or padded, or of shape (L,) for a single text.
-            skip_special_tokens: Boolean. Whether to omit special tokens such as padding, start and
+            skip_special_tokens: Boolean. Whether to skip special tokens such as padding, start and
                 end tokens. Defaults to True.
 
         Returns:
@@ -552,21 +554,21 @@ class Tokenizer(TokenizerArguments):
         return texts[0] if single else texts
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
-        """Remove additional white space from texts (B,) after their tokens were joined."""
+        """Remove additional white space from texts (B,) after joining tokens."""
         return texts
 
     @classmethod
     def from_preset(
         cls, source: str | os.PathLike[str], **options: Unpack[TokenizerPresetArguments]
     ) -> Self:
-        """Load the tokenizer of a preset.
+        """Load a tokenizer from a preset.
 
-        The files determine the class of the tokenizer. A folder that only contains tokenizer files
-        is sufficient. Weights are not downloaded.
+        The tokenizer class is selected based on the files. This can also be used with a folder that
+        only contains tokenizer files. Weights are not downloaded.
 
         Args:
             source: String or path. Name of a bundled or registered preset, folder, or URL.
-            **options: `added_tokens` that extend the added tokens of the preset, and the options of
+            **options: `added_tokens` to add to the preset, and options for
                 `presets.opening.Safeguards`.
 
         Raises:
@@ -581,14 +583,14 @@ class Tokenizer(TokenizerArguments):
         return loading.load_tokenizer(cls, source, **options)
 
     def save_to_preset(self, directory: str | os.PathLike[str]) -> None:
-        """Save the tokenizer to a folder that `from_preset` and other libraries can load.
+        """Save the tokenizer to a folder that can be loaded with `from_preset` and other libraries.
 
-        The folder is replaced atomically. To save a model and its tokenizer in the same folder, use
-        `save_to_preset` of a task, or of a backbone with `tokenizer=`.
+        The folder is replaced atomically. To save a model and its tokenizer to the same folder, use
+        `save_to_preset` from a task, or from a backbone with `tokenizer=`.
 
         Args:
-            directory: Path of the folder to write. If it contains a saved tokenizer, the tokenizer
-                is replaced. Other files are kept.
+            directory: Path to the folder to write. If it contains a saved tokenizer, the tokenizer
+                will be replaced. Other files are kept.
 
         Raises:
             ValueError: If the folder contains a model.

@@ -1,4 +1,4 @@
-"""WordPiece tokenizers of BERT and MPNet."""
+"""WordPiece tokenizers for BERT and MPNet."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
 
 @serializable
 class BertTokenizer(WritesFiles, Tokenizer):
-    """WordPiece tokenizer of BERT.
+    """WordPiece tokenizer for BERT.
 
-    Texts are normalized, split at spaces and punctuation, and split into WordPiece tokens. The
-    token ids are the same as in the training of BERT checkpoints. If `lowercase`, `strip_accents`,
-    `split_chinese_characters` and `clean_text` are all False, texts are not normalized.
+    Texts are normalized, split at spaces and punctuation, and then split into WordPiece tokens.
+    This tokenizer returns the same token ids that were used to train BERT checkpoints. To disable
+    normalization, set `lowercase`, `strip_accents`, `split_chinese_characters` and `clean_text` to
+    False.
 
     Args:
-        vocabulary: List of tokens in the order of their ids, or path of a vocab.txt. Tokens that
+        vocabulary: List of tokens in the order of their ids, or path to a vocab.txt. Tokens that
             continue a word start with "##".
         lowercase: Boolean. Whether to lower-case texts. Defaults to True.
         strip_accents: Boolean or None. Whether to decompose characters and remove nonspacing marks.
             If None, the value of `lowercase` is used. Defaults to None.
-        split_chinese_characters: Boolean. Whether to treat every Chinese character as a word.
+        split_chinese_characters: Boolean. Whether to treat each Chinese character as a word.
             Defaults to True.
         clean_text: Boolean. Whether to remove control characters and to replace all white space by
             spaces. Defaults to True.
-        **options: Other arguments of `Tokenizer`.
+        **options: Other arguments for `Tokenizer`.
 
     Raises:
         ValueError: If the vocabulary does not contain a special token.
@@ -83,7 +84,7 @@ class BertTokenizer(WritesFiles, Tokenizer):
         self.clean_text = clean_text
 
     def spelling(self) -> list[str]:
-        """Return the text of each id."""
+        """Return the text for each id."""
         return [f" {t}" if self.starts_word(t) else t[2:] for t in self.get_vocabulary()]
 
     @property
@@ -102,11 +103,11 @@ class BertTokenizer(WritesFiles, Tokenizer):
 
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> BertTokenizer:
-        """Build the tokenizer from its files.
+        """Load a tokenizer from files.
 
-        Settings are read from tokenizer_config.json and then from tokenizer.json. If the normalizer
-        in tokenizer.json is null, texts are not normalized. If no file specifies lower-casing,
-        texts are lower-cased unless the vocabulary contains capital letters.
+        Settings are first read from tokenizer_config.json and then from tokenizer.json. Texts are
+        not normalized if the normalizer in tokenizer.json is null. If lower-casing is not specified
+        in any file, it is enabled unless the vocabulary contains capital letters.
 
         Example:
             >>> from encoder_zoo import BertTokenizer
@@ -165,9 +166,9 @@ class BertTokenizer(WritesFiles, Tokenizer):
             "strip_accents": self.strip_accents,
             "tokenize_chinese_chars": self.split_chinese_characters,
         }
-        if not self.clean_text:  # BertTokenizer of transformers always cleans texts
+        if not self.clean_text:  # BertTokenizer in transformers always cleans texts
             settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        if not self.uses_segments:  # BertTokenizer of transformers returns segments by default
+        if not self.uses_segments:  # BertTokenizer in transformers returns segments by default
             settings["model_input_names"] = ["input_ids", "attention_mask"]
         return settings
 
@@ -195,16 +196,16 @@ class BertTokenizer(WritesFiles, Tokenizer):
         }
 
 
-# White space of Unicode. Python also counts four control characters as white space.
+# Unicode white space. In Python, four control characters are also treated as white space.
 WHITE_SPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
 WHITE_SPACE += "".join(map(chr, range(0x2000, 0x200B)))
 
 
 def parse_vocabulary(vocab_txt: str) -> list[str]:
-    """Parse the tokens in a vocab.txt, which has one token per line in the order of ids.
+    """Parse the tokens in a vocab.txt, which contains one token per line, sorted by id.
 
-    As in the library `tokenizers`, lines only end at "\\n" and trailing white space is removed.
-    Tokens that consist of white space are kept. They never occur in texts.
+    As in the `tokenizers` library, lines only end at "\\n" and trailing white space is removed.
+    Tokens that only consist of white space are kept, but will never occur in texts.
 
     Example:
         >>> parse_vocabulary("[PAD]\\ncat \\n")
@@ -218,9 +219,9 @@ def parse_vocabulary(vocab_txt: str) -> list[str]:
 
 @serializable
 class MPNetTokenizer(BertTokenizer):
-    """WordPiece tokenizer of MPNet, with the special tokens of RoBERTa.
+    """WordPiece tokenizer for MPNet, with special tokens as in RoBERTa.
 
-    Two end tokens separate the texts of a pair. The arguments are the same as for `BertTokenizer`.
+    Two end tokens are added between the texts in a pair. See `BertTokenizer` for the arguments.
 
     Source: Song et al. 2020, MPNet, section 3 and released code.
 
