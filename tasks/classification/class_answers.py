@@ -69,8 +69,8 @@ class ClassAnswers(Answers):
         problem_type: String, as in config.json.
         window_pooling: "mean" or "max" of the logits for the windows of a text.
         temperature: Float by which logits are divided.
-        thresholds: Dict of labels to floats, or None.
-        abstain_below: Float or None. Least score of an answer.
+        thresholds: Optional dict of labels to floats.
+        abstain_below: Optional float. Least score of an answer.
     """
 
     preprocessor_class = SequenceClassifierPreprocessor

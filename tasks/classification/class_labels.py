@@ -199,8 +199,8 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
 
     Args:
         y: Indices, names, one-hot rows (B, C), or rows of probabilities (B, C).
-        labels: List of strings or None. Names of the classes.
-        num_classes: Positive integer or None. Number of classes C, if it is known.
+        labels: Optional list of strings. Names of the classes.
+        num_classes: Optional positive integer. Number of classes C, if it is known.
 
     Returns:
         Int32 class indices (B,), or float32 probabilities (B, C).
@@ -277,7 +277,7 @@ def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_
 
     Args:
         y: Rows of numbers. In memory, also a table of numbers, or a list of names per text.
-        labels: List of strings or None. Names of the classes.
+        labels: Optional list of strings. Names of the classes.
         num_classes: Positive integer. Number of classes C.
 
     Returns:

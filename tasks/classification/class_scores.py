@@ -180,8 +180,8 @@ class ScoresClasses:
         Args:
             x: Texts or pairs of texts in memory, as for `evaluate`.
             y: True labels, as for `evaluate`.
-            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
-                means 32.
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
 
         Returns:
             `{"accuracy", "macro", "weighted", "per_class": {label: {"precision", "recall", "f1",
@@ -220,8 +220,8 @@ class ScoresClasses:
             x: Texts or pairs of texts in memory. They must not be part of the training data.
             y: True labels, as for `evaluate`.
             thresholds: List of floats. Minimum scores of an answer.
-            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
-                means 32.
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
 
         Returns:
             List of `{"threshold", "answered", "coverage", "accuracy"}`, one per threshold.

@@ -90,7 +90,7 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class ClassifierPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments of `SequenceClassifier.from_preset`."""
+    """Keyword arguments for `SequenceClassifier.from_preset`."""
 
     labels: Sequence[str | int] | None
     num_classes: int | None
@@ -207,41 +207,41 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     """Classify texts or pairs of texts, or predict numbers from them (regression).
 
     Args:
-        backbone: A `Backbone`. BERT needs a backbone with a pooler.
-        preprocessor: A `SequenceClassifierPreprocessor` for raw text, or None. Defaults to None.
-        num_classes: Positive integer or None. Number of classes C. It must equal the number of
-            `labels` if both are given. Defaults to None.
-        labels: List of strings or None. Names of the classes, which are saved with the preset.
-            Integers are converted to strings. If a name is an integer, integers in `y` are names
-            and not class indices. Without `labels` and `num_classes`, the first `fit` learns the
-            labels from its `y`. Defaults to None.
-        problem_type: String. "single_label_classification" (one class for each text),
-            "multi_label_classification" (any number of classes) or "regression". Defaults to
-            "single_label_classification".
-        dropout: Float between 0 and 1, or None. Dropout rate before the output layer. Defaults to
-            None, which uses the rate of the backbone.
-        window_pooling: String, "mean" or "max". How the logits of the windows of a text are pooled
-            in training and in answers, if the preprocessor has a `window_length`.
-        head: Keras layer or None. Custom head that maps the features (B, D) to logits (B, C), such
-            as `keras.Sequential([...])`. It is saved in `.keras` files. A preset only stores its
-            weights, which `from_preset(folder, head=...)` loads into an equal layer. Defaults to
-            None, which uses the head of the family.
-        temperature: Positive float. The logits are divided by this value to compute scores.
-            `calibrate` sets it. Defaults to 1.0.
-        thresholds: Dict of labels to minimum scores, or None (see `tune_thresholds`). Defaults to
-            None, which means 0.5 for each label of a multi-label classifier, and the best class for
-            a binary classifier.
-        abstain_below: Float between 0 and 1, or None. Minimum score of an answer. The answer has
-            the label None if the best class has a lower score. Defaults to None, which answers
-            every text.
+        backbone: The `Backbone` to use. BERT needs a backbone with a pooler.
+        preprocessor: Optional `SequenceClassifierPreprocessor` for raw text. Defaults to None.
+        num_classes: Optional positive integer. Number of classes C. If `labels` is given, this must
+            be equal to the number of labels. Defaults to None.
+        labels: Optional list of strings. Class names, to be saved with the preset. Integers are
+            converted to strings. If any name is an integer, integers in `y` will be read as names
+            instead of class indices. If neither `labels` nor `num_classes` is given, the labels
+            will be learned from `y` on the first call to `fit`. Defaults to None.
+        problem_type: String. The type of problem to solve. Use "single_label_classification" for a
+            single class per text, "multi_label_classification" for any number of classes, or
+            "regression". Defaults to "single_label_classification".
+        dropout: Optional float between 0 and 1. Dropout rate to apply before the output layer. If
+            None, the rate of the backbone will be used. Defaults to None.
+        window_pooling: String, "mean" or "max". How to pool logits over text windows for training
+            and answering. This is used if `window_length` is set on the preprocessor.
+        head: Optional keras layer. Custom head for mapping features (B, D) to logits (B, C), such
+            as `keras.Sequential([...])`. This layer is saved in `.keras` files. In presets, only
+            the weights are stored. Use `from_preset(folder, head=...)` to load them into the same
+            layer. If None, the head of the family will be used. Defaults to None.
+        temperature: Positive float. Value to divide the logits by when computing scores. This is
+            set by `calibrate`. Defaults to 1.0.
+        thresholds: Optional dict mapping labels to minimum scores (see `tune_thresholds`). If None,
+            0.5 will be used for multi-label classifiers, and the best class will be returned for
+            binary classifiers. Defaults to None.
+        abstain_below: Optional float between 0 and 1. Minimum score for returning an answer. If the
+            best class has a lower score, None will be returned as the label. If None, all texts
+            will be answered. Defaults to None.
 
-    `y` of `fit` contains one class per text, by name or index, or one row of class probabilities,
-    such as a one-hot vector. For "multi_label_classification", it contains a list of names or a row
-    of 0s and 1s per text. For "regression", it contains a number or a row of numbers per text.
-    Error messages name the row and its label.
+    For `fit`, `y` should contain a class per text, by name or index, or a row with class
+    probabilities, e.g. a one-hot vector. For "multi_label_classification", it should contain a list
+    of names or a row with 0s and 1s per text. For "regression", it should contain a float or a row
+    of floats per text. Error messages will point to the row and the label.
 
     Call arguments:
-        inputs: Dict. The outputs of the preprocessor.
+        inputs: Dict. The inputs to the model, as returned from the preprocessor.
 
     Returns:
         Float tensor of shape (B, C). The logits, or the predicted values for regression.
@@ -323,13 +323,13 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         """Load a classifier, or an encoder with a new head. See `Task.from_preset`.
 
         Args:
-            source: String or path. A name of `list_presets()`, a folder,
+            source: String or path. The preset to load: a name from `list_presets()`, a folder,
                 `hf://organisation/name[@revision]`, or `kaggle://...`.
-            **arguments: Keyword arguments of the classifier: `labels=["bad", "good"]`,
+            **arguments: Keyword arguments to pass to the classifier: `labels=["bad", "good"]`,
                 `num_classes`, `head`, `problem_type`, `window_pooling`, `temperature`,
-                `thresholds`, `abstain_below`. Arguments of the preprocessor: `sequence_length`,
-                `window_length`, `doc_stride`, `text_columns`. Arguments of the backbone, such as
-                `dropout` and `dtype`. `added_tokens` for the tokenizer. Checks of the files:
+                `thresholds`, `abstain_below`. Arguments for the preprocessor: `sequence_length`,
+                `window_length`, `doc_stride`, `text_columns`. Arguments for the backbone, e.g.
+                `dropout` and `dtype`. `added_tokens` for the tokenizer. Options for file checks:
                 `verify`, `max_bytes`, `allow_nonfinite`.
 
         Raises:
@@ -407,19 +407,19 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> np.ndarray:
-        """Compute the class probabilities of each text.
+        """Compute class probabilities for each text.
 
         Args:
             texts: Texts, as for `predict`.
-            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
-                means 32.
-            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns a
-                row of NaN. "error" raises an error that names the first such row. Defaults to
-                "error".
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            missing: String. How to handle rows whose text is None, NaN or blank. Use "none" to
+                return a row with NaN, or "error" to raise an error for the first such row. Defaults
+                to "error".
 
         Returns:
-            Float32 array of shape (N, C), with the classes in the order of `labels`. Each row sums
-            to 1. For a multi-label classifier, each value is an independent probability.
+            Float32 array of shape (N, C), with the classes in the same order as in `labels`. Each
+            row will sum to 1. For multi-label classifiers, all probabilities are independent.
 
         Raises:
             ValueError: If the classifier is a regression.
@@ -472,33 +472,33 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         abstain_below: Probability | None = None,
         missing: Missing = "error",
     ):
-        """Predict the labels of each text and their probabilities.
+        """Predict labels and probabilities for each text.
 
         Args:
             texts: Texts, as for `predict`, or a single text, or a tuple of two texts for a single
                 pair.
-            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
-                means 32.
-            top_k: Positive integer or None. Number of labels to return for each text, the best
-                first. Defaults to None.
-            threshold: Float between 0 and 1, dict of labels to floats, or None. Minimum score of a
-                returned label for a multi-label classifier. For a binary classifier, the minimum
-                score of the second label, such as "spam" in `labels=["ham", "spam"]`. Defaults to
-                None, which uses the thresholds of `tune_thresholds`, or 0.5.
-            abstain_below: Float between 0 and 1, or None. Minimum score of an answer, such as 0.9.
-                The answer is `{"label": None, "score"}` if the best class has a lower score, so
-                that a person can check the text. Defaults to None, which uses the setting of the
-                model.
-            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
-                None for the row. "error" raises an error that names the first such row. Defaults to
-                "error".
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            top_k: Optional positive integer. Number of labels to return per text, sorted by score.
+                Defaults to None.
+            threshold: Optional float between 0 and 1, or dict mapping labels to floats. Minimum
+                score to return a label for multi-label classifiers. For binary classifiers, this is
+                the minimum score for the second label, e.g. "spam" for `labels=["ham", "spam"]`.
+                Defaults to None, which uses the thresholds of `tune_thresholds`, or 0.5.
+            abstain_below: Optional float between 0 and 1. Minimum score for returning an answer,
+                e.g. 0.9. If the best class has a lower score, `{"label": None, "score"}` will be
+                returned. This can be used to send uncertain texts to a person for review. If None,
+                the setting of the model will be used. Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
 
         Returns:
-            `{"label", "score"}` with the best label of each text, or a list of the `top_k` best
-            labels, the best first. A multi-label classifier returns a list of the labels whose
-            score reaches the threshold, or of the `top_k` best labels. A regression returns
-            `{"score"}`. A label is its name, or its class index if the classifier has no names.
-            Scores are probabilities. For a single text or pair, only its answer is returned.
+            `{"label", "score"}` with the best label per text, or a list with the `top_k` best
+            labels, sorted by score. For multi-label classifiers, a list with all labels at or above
+            the threshold, or with the `top_k` best labels. For regression, `{"score"}`. Labels are
+            returned as names, or as class indices if no names are set. Scores are probabilities. If
+            a single text or pair is passed, a single answer will be returned.
 
         Raises:
             ValueError: If `threshold` is given together with `top_k`, or for a classifier that
@@ -566,15 +566,15 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         return self(self.preprocessor.pad(examples), training=False)
 
     def signatures(self) -> dict[str, Callable]:
-        """Return the signatures of an export, which run `classify` for all classes.
+        """Return the export signatures for running `classify` with all classes.
 
         The default signature takes "text", and the signature "pairs" takes "first" and "second".
 
         Returns:
-            Dict of names to functions. Their results are "label", strings of shape (N, C) with the
-            best label first, and "score" of shape (N, C). A regression only returns "score". A
-            class without a name is represented by its index. A model with `abstain_below` also
-            returns "abstains" of shape (N,), which is True if the best score is lower.
+            Dict mapping names to functions. Each function returns "label", strings of shape (N, C)
+            sorted by score, and "score" of shape (N, C). For regression, only "score" is returned.
+            Classes without a name are returned as indices. If `abstain_below` is set, "abstains" of
+            shape (N,) is also returned, with True for texts with a lower best score.
         """
         answer = self._answers.trace_classes(self._logits_in_graph)
         return {
@@ -610,33 +610,35 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Compute how much each word contributes to the score of a label.
+        """Compute the contribution of each word to a label score.
 
-        `ez.display.explanation` draws the answer.
+        The result can be displayed with `ez.display.explanation`.
 
         Args:
             texts: Texts, as for `classify`.
-            label: String, integer or None. Name or index of a class. Defaults to None, which means
-                the class with the highest score for each text.
-            method: String. "integrated_gradients" integrates the gradients of the label's logit
-                along the path from the text with all words masked to the original text. The
-                attributions of all words sum to the difference of the two logits, up to 0.001. The
-                number of gradients, at least 14, increases until this accuracy is reached.
-                "gradient_x_input" only computes the gradient at the original text. It is faster,
-                but the attributions do not have this sum. Defaults to "integrated_gradients".
-            batch_size: Positive integer or None. Number of gradients per batch. Defaults to None,
-                which means 32.
-            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
-                None for the row. "error" raises an error that names the first such row. Defaults to
-                "error".
+            label: String, integer or None. Name or index of the class to explain. If None, the
+                class with the highest score will be used for each text. Defaults to None.
+            method: String. The attribution method to use. With "integrated_gradients", gradients
+                for the label's logit are integrated along the path from the text with all words
+                masked to the original text. This way, the attributions will sum to the difference
+                between the two logits, up to 0.001. The number of gradients starts at 14 and is
+                increased until this accuracy is reached. With "gradient_x_input", the gradient is
+                only computed for the original text. This is faster, but the attributions will not
+                have this sum. Defaults to "integrated_gradients".
+            batch_size: Optional positive integer. Batch size, in gradients. If None, 32 will be
+                used. Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
 
         Returns:
             `{"label", "score", "texts", "words", "logit", "baseline"}` for each text. "texts"
-            contains the text, or both texts of a pair. Each word is `{"part", "text", "start",
-            "end", "attribution"}`, where "start" and "end" are character offsets in the text with
-            the index "part". Words after the maximum length are not read and are not listed. The
-            attributions of several windows are pooled like the logits. "baseline" is the logit of
-            the masked text. For a single text or pair, only its explanation is returned.
+            contains the text, or both texts for a pair. Each word is a dict `{"part", "text",
+            "start", "end", "attribution"}`, with "start" and "end" as character offsets into the
+            text with index "part". Words beyond the maximum length are ignored and will not be
+            listed. For texts with several windows, attributions are pooled in the same way as
+            logits. "baseline" is the logit for the masked text. If a single text or pair is passed,
+            a single explanation will be returned.
 
         Raises:
             ValueError: If the label is not one of the classes.

@@ -55,15 +55,15 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     Args:
         tokenizer: A `Tokenizer` of this package.
-        sequence_length: Positive integer or None. See `Preprocessor`. Defaults to None.
-        window_length: Positive integer or None. Maximum number of tokens of a window, including
+        sequence_length: Optional positive integer. See `Preprocessor`. Defaults to None.
+        window_length: Optional positive integer. Maximum number of tokens of a window, including
             special tokens. Longer texts are split into several windows of maximum length. In a
             pair, the longer text is split, and each window contains the other text, truncated to
             half a window. Defaults to None, which truncates instead.
         doc_stride: Integer of at most half a window. Minimum number of tokens that neighbouring
             windows share. Defaults to 0.
-        text_columns: List of strings or None. Names of one or two columns of texts, for tables with
-            more columns. Defaults to None.
+        text_columns: Optional list of strings. Names of one or two columns of texts, for tables
+            with more columns. Defaults to None.
 
     Returns:
         The same as `Preprocessor`. With `window_length`, "token_ids" (B, L) contains the first

@@ -50,20 +50,21 @@ class ZeroShotClassifier:
         zero_shot = ez.ZeroShotClassifier.from_preset("deberta_v3_base_en_mnli_fever_anli")
         zero_shot.classify("The match went to extra time.", labels=["sports", "politics"])
 
-    A model of natural language inference (NLI) reads each text together with a sentence about each
-    label, such as "This text is about sports." It predicts whether the text entails the sentence.
+    This uses a natural language inference (NLI) model. For each label, the text is passed to the
+    model with a sentence about the label, e.g. "This text is about sports." The model then predicts
+    whether the sentence is entailed by the text.
 
     Args:
-        classifier: A `SequenceClassifier` with a preprocessor that was trained on pairs of a
-            premise and a hypothesis. Its labels are entailment, neutral and contradiction, or
-            entailment and not_entailment, in any order and capitalization.
+        classifier: The `SequenceClassifier` to use, with a preprocessor. This model should be
+            trained on premise-hypothesis pairs. The labels should be entailment, neutral and
+            contradiction, or entailment and not_entailment, in any order and capitalization.
 
     Attributes:
-        classifier: The `SequenceClassifier`. It can be trained further on pairs with
-            `fit((premises, hypotheses), y)` and saved with `save_to_preset(folder)`.
+        classifier: The `SequenceClassifier`. To train this model on more pairs, use `fit((premises,
+            hypotheses), y)`. To save it, use `save_to_preset(folder)`.
 
     Raises:
-        ValueError: If the classes are not the classes of natural language inference.
+        ValueError: If the classes are not valid for natural language inference.
         TypeError: If `classifier` is not a SequenceClassifier.
 
     Source: Yin, Hay and Roth 2019, Benchmarking Zero-shot Text Classification, section 5.
@@ -99,13 +100,13 @@ class ZeroShotClassifier:
 
         Args:
             source: String or path. See `SequenceClassifier.from_preset`.
-            **arguments: Keyword arguments of `SequenceClassifier.from_preset`, such as
+            **arguments: Keyword arguments for `SequenceClassifier.from_preset`, such as
                 `window_length` for long texts. `labels=["contradiction", "neutral", "entailment"]`
                 sets the names of the classes if the checkpoint does not have names.
 
         Raises:
-            ValueError: If the classes are not the classes of NLI, or under the conditions of
-                `SequenceClassifier.from_preset`.
+            ValueError: If the classes are not valid for NLI. See `SequenceClassifier.from_preset`
+                for other errors.
         """
         return cls(SequenceClassifier.from_preset(source, **arguments))
 
@@ -122,15 +123,15 @@ class ZeroShotClassifier:
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
     ) -> np.ndarray:
-        """Compute the scores of the labels for each text.
+        """Compute label scores for each text.
 
         Args:
             texts: List, array, tensor or column of texts.
             labels, hypothesis_template, multi_label, batch_size: See `classify`.
 
         Returns:
-            Float32 array of shape (N, M), with the labels in the given order. Each row sums to 1.
-            With `multi_label`, each value is an independent probability.
+            Float32 array of shape (N, M), with the labels in the given order. Each row will sum to
+            1. With `multi_label`, all probabilities are independent.
         """
         hypotheses = hypotheses_of(labels, hypothesis_template, multi_label)
         premises, count = np.asarray(as_column(texts)), len(hypotheses)
@@ -207,36 +208,37 @@ class ZeroShotClassifier:
         abstain_below: Probability | None = None,
         missing: Missing = "error",
     ):
-        """Select the labels that match each text.
+        """Select matching labels for each text.
 
         The model reads N x M pairs. Each batch contains pairs of similar length.
 
         Args:
             texts: A text, or a list, array, tensor or column of texts.
-            labels: List of strings. The candidate labels.
-            hypothesis_template: String. Sentence about a label, which replaces {}. Defaults to
-                "This text is about {}.".
-            multi_label: Boolean. Whether a text can have any number of labels. If True, each label
-                is scored independently, like `multi_label` of the transformers pipeline. Defaults
-                to False.
-            batch_size: Positive integer or None. Number of pairs per batch. Defaults to None, which
-                means 32.
-            top_k: Positive integer or None. Number of labels to return for each text. Defaults to
-                None, which returns the best label.
-            threshold: Float between 0 and 1, dict of labels to floats, or None. Minimum score of a
-                returned label with `multi_label`. `tune_thresholds` returns such a dict. Defaults
-                to None, which means 0.5.
-            abstain_below: Float between 0 and 1, or None. Minimum score of an answer, such as 0.9.
-                The answer is `{"label": None, "score"}` if the best class has a lower score, so
-                that a person can check the text. Defaults to None, which answers every text.
-            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
-                None for the row. "error" raises an error that names the first such row. Defaults to
-                "error".
+            labels: List of strings. The candidate labels to choose from.
+            hypothesis_template: String. Sentence template, with {} to be replaced by the label.
+                Defaults to "This text is about {}.".
+            multi_label: Boolean. Whether to allow any number of labels per text. If True, each
+                label will be scored independently, as with `multi_label` in the transformers
+                pipeline. Defaults to False.
+            batch_size: Optional positive integer. Batch size, in pairs. If None, 32 will be used.
+                Defaults to None.
+            top_k: Optional positive integer. Number of labels to return per text. If None, only the
+                best label will be returned. Defaults to None.
+            threshold: Optional float between 0 and 1, or dict mapping labels to floats. Minimum
+                score to return a label when using `multi_label`. The dict can be computed with
+                `tune_thresholds`. If None, 0.5 will be used. Defaults to None.
+            abstain_below: Optional float between 0 and 1. Minimum score for returning an answer,
+                e.g. 0.9. If the best class has a lower score, `{"label": None, "score"}` will be
+                returned. This can be used to send uncertain texts to a person for review. If None,
+                all texts will be answered. Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
 
         Returns:
-            `{"label", "score"}` with the best label of each text. With `multi_label`, a list of the
-            labels whose score reaches the threshold. With `top_k`, a list of the best labels. Lists
-            begin with the best label. For a single text, only its answer is returned.
+            `{"label", "score"}` with the best label per text. With `multi_label`, a list with all
+            labels at or above the threshold. With `top_k`, a list with the best labels. All lists
+            are sorted by score. If a single text is passed, a single answer will be returned.
 
         Raises:
             ValueError: If the template or the labels are invalid, or if `threshold` is given
@@ -279,18 +281,19 @@ class ZeroShotClassifier:
         hypothesis_template: str = TEMPLATE,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Return the minimum score with the highest F1 for each label.
+        """Find the threshold with the highest F1 for each label.
 
             thresholds = zero_shot.tune_thresholds(texts, [["sports"], [], ...], labels)
             zero_shot.classify(more, labels, multi_label=True, threshold=thresholds)
 
         Args:
             texts: List, array, tensor or column of texts.
-            right: List with the correct labels of each text, or with rows of 0s and 1s.
+            right: List with the correct labels for each text, or with rows of 0s and 1s.
             labels, hypothesis_template, batch_size: See `classify`.
 
         Returns:
-            Dict of labels to thresholds. A label without texts keeps 0.5, and a log line names it.
+            Dict of labels to thresholds. For labels without texts, 0.5 will be kept, and the labels
+            will be logged.
 
         Raises:
             ValueError: If a label is unknown, or if the numbers of texts and lists of labels
@@ -322,14 +325,14 @@ class ZeroShotClassifier:
         hypothesis_template: str = TEMPLATE,
         multi_label: bool = False,
     ) -> None:
-        """Export a SavedModel that classifies text with fixed labels and only needs TensorFlow.
+        """Export a SavedModel to classify text with fixed labels, using only TensorFlow.
 
-        Its signature "serving_default" takes "text" of shape (N,). It returns "label", strings of
-        shape (N, M) with the best label first, and "score" of shape (N, M).
+        This exports the signature "serving_default", which takes "text" of shape (N,) and returns
+        "label", strings of shape (N, M) sorted by score, and "score" of shape (N, M).
 
         Args:
-            path: String or path. The version folder, such as "served/1". It is written atomically,
-                and unrelated files are kept.
+            path: String or path. Version folder to write to, e.g. "served/1". This is done
+                atomically, and unrelated files will be kept.
             labels, hypothesis_template, multi_label: See `classify`.
 
         Raises:
@@ -362,7 +365,7 @@ class ZeroShotClassifier:
         hypothesis_template: str = TEMPLATE,
         multi_label: bool = False,
     ) -> Callable:
-        """Return the function of an export, which maps "text" (N,) to "label" and "score" (N, M).
+        """Return the export function for mapping "text" (N,) to "label" and "score" (N, M).
 
         Args:
             labels, hypothesis_template, multi_label: See `classify`.
@@ -394,9 +397,9 @@ class NliClasses(NamedTuple):
     """Indices of two classes of an NLI model.
 
     Attributes:
-        entailment: Integer. Index of the class for a premise that entails the hypothesis.
-        contradiction: Integer. Index of the class for a premise that contradicts the hypothesis. In
-            models with two classes, the class for a premise that does not entail it.
+        entailment: Integer. Class index for premises entailing the hypothesis.
+        contradiction: Integer. Class index for premises contradicting the hypothesis. For models
+            with two classes, the class for premises not entailing the hypothesis.
     """
 
     entailment: int
@@ -404,16 +407,16 @@ class NliClasses(NamedTuple):
 
 
 def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> NliClasses:
-    """Find the indices of the classes entailment and contradiction.
+    """Find the class indices for entailment and contradiction.
 
     Args:
-        labels: List of strings or None. Names of the classes in any order and capitalization. None
-            if the classes have no names.
-        num_classes: Positive integer or None. Number of classes C. None if there is no head.
+        labels: Optional list of strings. Class names, in any order and capitalization. Use None for
+            classes without names.
+        num_classes: Optional positive integer. Number of classes C. Use None for models without a
+            head.
 
     Raises:
-        ValueError: If the classes have no names, or are not the classes of natural language
-            inference.
+        ValueError: If the classes have no names or are not valid for natural language inference.
 
     Example:
         >>> find_nli_classes(["ENTAILMENT", "NEUTRAL", "CONTRADICTION"], 3)
@@ -442,15 +445,15 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
 
 
 def label_scores(logits, classes: NliClasses, count: int, multi_label: bool):
-    """Compute the score of each label for each text, with shape (N, M).
+    """Compute a score per text and label, with shape (N, M).
 
     Args:
-        logits: Float tensor of shape (N * M, C). Outputs of the NLI model for all labels of the
-            first text, then of the second text, and so on.
+        logits: Float tensor of shape (N * M, C). NLI model outputs for all labels with the first
+            text, followed by all labels with the second text, and so on.
         classes: `NliClasses`. Indices of entailment and contradiction.
         count: Positive integer. Number of labels M.
-        multi_label: Boolean. If True, each label is scored by a softmax over its entailment and
-            contradiction. If False, by a softmax over the entailment of all labels.
+        multi_label: Boolean. If True, each label is scored with a softmax over entailment and
+            contradiction. If False, a softmax over the entailment logits for all labels is used.
 
     Source: Yin et al. 2019, section 5, and the zero-shot pipeline of transformers.
 
@@ -472,11 +475,11 @@ def label_scores(logits, classes: NliClasses, count: int, multi_label: bool):
 
 
 def hypotheses_of(labels: Sequence[str], hypothesis_template: str, multi_label: bool) -> list[str]:
-    """Create the sentence about each label.
+    """Create a hypothesis sentence for each label.
 
     Args:
-        labels: List of two or more strings. One string is enough with `multi_label`.
-        hypothesis_template: String that contains {}, which is replaced by the label.
+        labels: List of two or more strings. With `multi_label`, a single string is enough.
+        hypothesis_template: String with {} to be replaced by the label.
         multi_label: Boolean. See `label_scores`.
 
     Raises:

@@ -76,21 +76,21 @@ class Distillation(TextModel):
         teacher: A trained task or a backbone, of any family.
         student: The task or backbone to train. A task must be of the same kind as the teacher. If
             it has no classes, it gets the classes of the teacher.
-        preprocessor: Preprocessor for raw text, if the student is a backbone. Defaults to None,
-            which uses the preprocessor of the teacher.
+        preprocessor: Preprocessor for raw text, if the student is a backbone. If None, the
+            preprocessor of the teacher will be used. Defaults to None.
         objectives: List of objectives, whose losses are added. "soft_labels" trains the student to
             reproduce the answers of the teacher. "hidden_states" compares the embeddings, and each
             block of the student with one of the evenly spaced blocks of the teacher. If the models
             have different widths, a linear map is learned. "relations" compares the relations
             between queries and keys, and between values, in the last block. It works for students
-            of any width and depth. Defaults to None, which uses "soft_labels" for two tasks, and
-            "relations" otherwise.
+            of any width and depth. If None, "soft_labels" for two tasks, and "relations" otherwise
+            will be used. Defaults to None.
         temperature: Float. Temperature of the soft labels. Defaults to 2.0.
         label_weight: Float. Weight of the loss for true labels and for masked tokens. Defaults to
             0.5.
         relation_heads: Integer. Number of parts into which queries, keys and values are split for
-            "relations". Defaults to None, which uses the number of attention heads. It must then be
-            the same in both models.
+            "relations". If None, the number of attention heads will be used. Defaults to None. It
+            must then be the same in both models.
 
     Call arguments:
         inputs: Dict of tensors that the preprocessor returns.

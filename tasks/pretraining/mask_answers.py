@@ -216,7 +216,7 @@ class MaskAnswers(Answers):
             masks: of the texts.
             logits: (masks, V), of all texts.
             top_k: how many.
-            chosen: List of integers or None. Ids of the tokens to choose among.
+            chosen: Optional list of integers. Ids of the tokens to choose among.
         """
         strings = array_ops.strings
         names, words, begins = (array_ops.constant(column) for column in self._spellings)

@@ -45,8 +45,8 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
 
     Args:
         vocabulary_size: Positive integer. Number of tokens V.
-        hidden: Keras layer or None. Layer that maps the width of the backbone to the width E of the
-            token embedding. None if the widths are equal and there is no such layer.
+        hidden: Optional keras layer. Layer that maps the width of the backbone to the width E of
+            the token embedding. None if the widths are equal and there is no such layer.
         bias_axes: Positive integer. Number of axes of the bias. All axes before the last have size
             1.
         tied: Boolean. Whether the projection is the transposed token embedding. If False, it is a
@@ -116,7 +116,7 @@ def make_masked_lm_head(
 
     Args:
         record: `Head`. The family's record of this head.
-        backbone: A `Backbone`.
+        backbone: The `Backbone` to use.
         dtype: Keras dtype policy of the task.
         activation, layer_norm_epsilon: Values that replace the values of the family. Default to
             None.
@@ -149,7 +149,7 @@ def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
         backbone: `Backbone` that contains the token embedding.
         head: `MaskedLMHead` of the task.
         x: Float tensor of shape (B, L, D). The output of the backbone.
-        positions: Integer tensor of shape (B, M), or None. Defaults to None.
+        positions: Optional integer tensor of shape (B, M). Defaults to None.
     """
     if positions is not None:
         x = take_positions(x, positions)  # (B, M, D)
@@ -227,7 +227,7 @@ class MaskingPresetArguments(TaskPresetArguments, total=False):
 
 
 class MaskedLMPresetArguments(MaskingPresetArguments, total=False):
-    """Keyword arguments of `MaskedLM.from_preset`."""
+    """Keyword arguments for `MaskedLM.from_preset`."""
 
     head_activation: str | None
     head_layer_norm_epsilon: float | None
@@ -244,17 +244,18 @@ class MaskedLM(Task):
     once.
 
     Args:
-        backbone: A `Backbone`.
-        preprocessor: A `MaskedLMPreprocessor` for raw text, or None. Defaults to None.
-        head_activation: String or None. Activation of the layer before the output projection. Heads
-            of KerasHub have their own activation. Defaults to None, which uses the activation of
-            the family's head. In most families, it is the activation of the backbone.
-        head_layer_norm_epsilon: Float or None. Epsilon of the layer normalization in the head.
-            Defaults to None, which uses the epsilon of the backbone.
+        backbone: The `Backbone` to use.
+        preprocessor: Optional `MaskedLMPreprocessor` for raw text. Defaults to None.
+        head_activation: Optional string. Activation of the layer before the output projection.
+            Heads of KerasHub have their own activation. If None, the activation of the family's
+            head will be used. Defaults to None. In most families, it is the activation of the
+            backbone.
+        head_layer_norm_epsilon: Optional float. Epsilon of the layer normalization in the head. If
+            None, the epsilon of the backbone will be used. Defaults to None.
 
     Call arguments:
-        inputs: Dict. The outputs of the preprocessor. Without "mask_positions", the logits of every
-            position are computed.
+        inputs: Dict. The inputs to the model, as returned from the preprocessor. Without
+            "mask_positions", the logits of every position are computed.
 
     Returns:
         Float32 tensor of shape (B, M, V) or (B, L, V). The logits at the masked positions, or at
@@ -320,13 +321,13 @@ class MaskedLM(Task):
         """Load a masked language model. See `Task.from_preset`.
 
         Args:
-            source: String or path. A name of `list_presets()`, a folder,
+            source: String or path. The preset to load: a name from `list_presets()`, a folder,
                 `hf://organisation/name[@revision]`, or `kaggle://...`.
-            **arguments: Keyword arguments of the model: `head_activation`,
-                `head_layer_norm_epsilon`. Arguments of the preprocessor: `sequence_length`,
+            **arguments: Keyword arguments to pass to the model: `head_activation`,
+                `head_layer_norm_epsilon`. Arguments for the preprocessor: `sequence_length`,
                 `mask_rate`, `whole_words`, `dynamic`, `pack_texts`, `across_documents`, `seed`.
-                Arguments of the backbone, such as `dropout` and `dtype`. `added_tokens` for the
-                tokenizer. Checks of the files: `verify`, `max_bytes`, `allow_nonfinite`.
+                Arguments for the backbone, e.g. `dropout` and `dtype`. `added_tokens` for the
+                tokenizer. Options for file checks: `verify`, `max_bytes`, `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 
@@ -379,21 +380,21 @@ class MaskedLM(Task):
             texts: A text or a list of texts. Each text must contain the mask token of the family
                 (`[MASK]`, `<mask>`) at least once.
             top_k: Positive integer. Number of tokens for each mask. Defaults to 5.
-            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
-                means 32.
-            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
-                None for the row. "error" raises an error that names the first such row. Defaults to
-                "error".
-            targets: List of strings or None. Candidate words or tokens. Each must be a single token
-                of the vocabulary. Scores remain probabilities among all tokens. Defaults to None,
-                which means all tokens.
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
+            targets: Optional list of strings. Candidate words or tokens. Each must be a single
+                token of the vocabulary. Scores remain probabilities among all tokens. Defaults to
+                None, which means all tokens.
 
         Returns:
             List of the `top_k` best tokens for each text, the best first. Each is `{"token",
             "text", "score"}` with the token, the text in which the token replaces the mask, and the
             probability of the token. A text with several masks has one such list for each mask, and
             each text replaces only one mask. The type annotation only describes texts with one
-            mask. For a single text, only its list is returned.
+            mask. If a single text is passed, a single list will be returned.
 
         Raises:
             ValueError: If a text does not contain a mask token, or if a target is not a single
@@ -414,15 +415,15 @@ class MaskedLM(Task):
 
     @validate_arguments
     def signatures(self, top_k: PositiveInt = 5) -> dict[str, Callable]:
-        """Return the signature of an export, which runs `fill_mask` on "text".
+        """Return the export signature for running `fill_mask` on "text".
 
         Args:
             top_k: Positive integer. See `fill_mask`. Defaults to 5.
 
         Returns:
-            Dict with one function. Its results are "count" of shape (N,), the number of masks in
-            each text, and "token", "text" and "score" of shape (N, M, top_k), where M is the
-            maximum number of masks in a text. Masks after the maximum length of the model are not
+            Dict with a single function. This function returns "count" of shape (N,) with the number
+            of masks per text, and "token", "text" and "score" of shape (N, M, top_k), with M the
+            maximum number of masks per text. Masks beyond the model's maximum length will not be
             counted.
         """
 

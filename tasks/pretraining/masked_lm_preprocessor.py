@@ -37,7 +37,7 @@ class MaskedLMPreprocessor(Preprocessor):
 
     Args:
         tokenizer: A `Tokenizer` of this package.
-        sequence_length: Positive integer or None. See `Preprocessor`. Defaults to None.
+        sequence_length: Optional positive integer. See `Preprocessor`. Defaults to None.
         mask_rate: Float between 0 and 1. Share of the tokens to select. Defaults to 0.15.
         whole_words: Boolean. Whether to select whole words instead of single tokens. A word that
             would exceed the share is skipped. Defaults to False.

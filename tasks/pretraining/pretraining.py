@@ -53,7 +53,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
 
     Args:
         tokenizer: A `BertTokenizer` or `AlbertTokenizer`.
-        sequence_length: Positive integer or None. See `Preprocessor`. Pairs of a corpus fill this
+        sequence_length: Optional positive integer. See `Preprocessor`. Pairs of a corpus fill this
             length. Defaults to None.
         short_share: Float between 0 and 1. Share of the corpus pairs that have a smaller length, so
             that the model is also trained on short texts.
@@ -182,7 +182,7 @@ WARMUP = 0.01
 
 
 class PretrainingPresetArguments(MaskingPresetArguments, total=False):
-    """Keyword arguments of `Pretraining.from_preset`."""
+    """Keyword arguments for `Pretraining.from_preset`."""
 
     short_share: float
 
@@ -207,8 +207,8 @@ class Pretraining(Task):
 
     Args:
         backbone: A `BertBackbone` or `AlbertBackbone` with a pooler.
-        preprocessor: A `PretrainingPreprocessor`, or None. Defaults to None.
-        dropout: Float between 0 and 1, or None. Dropout rate of the pooled output, for families
+        preprocessor: Optional `PretrainingPreprocessor`. Defaults to None.
+        dropout: Optional float between 0 and 1. Dropout rate of the pooled output, for families
             that use it.
 
     Returns:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class ReplacedTokensPresetArguments(MaskingPresetArguments, total=False):
-    """Keyword arguments of `ReplacedTokenDetection.from_preset`."""
+    """Keyword arguments for `ReplacedTokenDetection.from_preset`."""
 
     generator_size: float | None
     generator_depth: float | None
@@ -75,21 +75,20 @@ class ReplacedTokenDetection(Task):
 
     Args:
         backbone: An `ElectraBackbone` or a `DebertaV2Backbone`. The discriminator.
-        preprocessor: A `ReplacedTokenDetectionPreprocessor` for raw text, or None. Defaults to
-            None.
-        generator_size: Float or None. Width of the generator as a fraction of the backbone's width.
-            It applies to the hidden layers, the attention heads and the feed-forward layers.
-            Defaults to None, which uses the value of the family: 1/4 for ELECTRA (the paper uses
-            1/3 for base models) and 1 for DeBERTa-v3.
+        preprocessor: Optional `ReplacedTokenDetectionPreprocessor` for raw text. Defaults to None.
+        generator_size: Optional float. Width of the generator as a fraction of the backbone's
+            width. It applies to the hidden layers, the attention heads and the feed-forward layers.
+            If None, the value of the family: 1/4 for ELECTRA (the paper uses 1/3 for base models)
+            and 1 for DeBERTa-v3 will be used. Defaults to None.
         detection_weight: Float. Weight of the discriminator's loss, relative to the generator's
             loss.
-        generator_depth: Float or None. Number of blocks of the generator as a fraction of the
-            backbone's blocks. Defaults to None, which uses the value of the family: 1 for ELECTRA
-            and 1/2 for DeBERTa-v3.
+        generator_depth: Optional float. Number of blocks of the generator as a fraction of the
+            backbone's blocks. If None, the value of the family: 1 for ELECTRA and 1/2 for
+            DeBERTa-v3 will be used. Defaults to None.
 
     Call arguments:
-        inputs: Dict. The outputs of the preprocessor. Without "mask_positions", no token is
-            replaced.
+        inputs: Dict. The inputs to the model, as returned from the preprocessor. Without
+            "mask_positions", no token is replaced.
 
     Returns:
         Without "mask_positions", a float32 tensor of shape (B, L) with the logit that each token
@@ -272,16 +271,16 @@ class ReplacedTokenDetection(Task):
         Args:
             texts: A text or a list of texts. Texts are truncated to the maximum length of the
                 model.
-            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
-                means 32.
-            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
-                None for the row. "error" raises an error that names the first such row. Defaults to
-                "error".
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
 
         Returns:
             List of `{"token", "start", "end", "score"}` for each text, in the order of its tokens.
-            "start" and "end" are character offsets in the text. For a single text, only its list is
-            returned.
+            "start" and "end" are character offsets into the text. If a single text is passed, a
+            single list will be returned.
         """
         check_preprocessor(self, texts)
         return self._answers.detect(texts, batch_size, missing)
@@ -293,12 +292,12 @@ class ReplacedTokenDetection(Task):
         return self.batch_maker.cached("answers", make)
 
     def signatures(self) -> dict[str, Callable]:
-        """Return the signature of an export, which runs `detect` on "text".
+        """Return the export signature for running `detect` on "text".
 
         Returns:
-            Dict with one function. Its results are "count" of shape (N,), the number of tokens in
-            each text, and "token", "start", "end" and "score" of shape (N, T), where T is the
-            maximum number of tokens in a text.
+            Dict with a single function. This function returns "count" of shape (N,) with the number
+            of tokens per text, and "token", "start", "end" and "score" of shape (N, T), with T the
+            maximum number of tokens per text.
         """
 
         def run(examples):
@@ -335,7 +334,7 @@ def replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
     Args:
         x: Dict. Inputs of the model.
         y_pred: Dict. Outputs of the model.
-        weights: Float tensor of shape (B, L) or None. Weights of the texts, repeated for their
+        weights: Optional float tensor of shape (B, L). Weights of the texts, repeated for their
             tokens. Defaults to None.
     """
     token_ids = ops.cast(x["token_ids"], "int32")
@@ -374,7 +373,7 @@ def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbon
     """Create a smaller generator for a discriminator, with the same embeddings.
 
     Args:
-        backbone: A `Backbone`. The discriminator.
+        backbone: The `Backbone` to use. The discriminator.
         size: Float. Width as a fraction of the discriminator's width.
         depth: Float. Number of blocks as a fraction of the discriminator's blocks. The generator
             has at least one block.

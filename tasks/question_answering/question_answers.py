@@ -58,8 +58,8 @@ class QuestionAnswers(Answers):
     """Answers of a `SpanQA`; its settings are described there.
 
     Attributes:
-        beam: Pair of integers, or None.
-        null_threshold: Float or None. None always answers.
+        beam: Optional pair of integers.
+        null_threshold: Optional float. None always answers.
     """
 
     preprocessor_class = SpanQAPreprocessor

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 class SpanQAPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments of `SpanQA.from_preset`."""
+    """Keyword arguments for `SpanQA.from_preset`."""
 
     null_threshold: float | None
     beam: tuple[int, int] | None
@@ -85,14 +85,14 @@ class SpanQA(Task):
     """Answer questions by a span of the context (extractive question answering).
 
     Args:
-        backbone: A `Backbone`. It does not need a pooler.
-        preprocessor: A `SpanQAPreprocessor` for raw text, or None. Defaults to None.
-        dropout: Float between 0 and 1, or None. Dropout rate before the output layer, for families
-            whose head has dropout at this position. The heads of BERT and RoBERTa do not. Defaults
-            to None, which uses the rate of the backbone.
-        null_threshold: Float or None. Default of `answer` and exports. `evaluate_answers` sets it,
+        backbone: The `Backbone` to use. It does not need a pooler.
+        preprocessor: Optional `SpanQAPreprocessor` for raw text. Defaults to None.
+        dropout: Optional float between 0 and 1. Dropout rate to apply before the output layer, for
+            families whose head has dropout at this position. The heads of BERT and RoBERTa do not.
+            If None, the rate of the backbone will be used. Defaults to None.
+        null_threshold: Optional float. Default of `answer` and exports. `evaluate_answers` sets it,
             and it is saved with the preset. Defaults to None.
-        beam: Tuple `(start_n_top, end_n_top)` or None. Beam sizes of XLNet's head: the number of
+        beam: Optional tuple `(start_n_top, end_n_top)`. Beam sizes of XLNet's head: the number of
             start positions, and the number of end positions for each start position, at most 100.
             In this head, the end position depends on the start position, and a third output
             predicts whether there is no answer. None predicts both positions independently.
@@ -109,7 +109,7 @@ class SpanQA(Task):
     does not stand at character 7 ..."
 
     Call arguments:
-        inputs: Dict. The outputs of the preprocessor.
+        inputs: Dict. The inputs to the model, as returned from the preprocessor.
 
     Returns:
         Float32 tensor of shape (B, 2, L). The logits of the first and of the last token of the
@@ -179,12 +179,12 @@ class SpanQA(Task):
         """Load a model for question answering, or an encoder with a new head.
 
         Args:
-            source: String or path. A name of `list_presets()`, a folder,
+            source: String or path. The preset to load: a name from `list_presets()`, a folder,
                 `hf://organisation/name[@revision]`, or `kaggle://...`.
-            **arguments: Keyword arguments of the model: `null_threshold`, `beam`. Arguments of the
-                preprocessor: `sequence_length`, `window_length`, `doc_stride`. Arguments of the
-                backbone, such as `dropout` and `dtype`. `added_tokens` for the tokenizer. Checks of
-                the files: `verify`, `max_bytes`, `allow_nonfinite`.
+            **arguments: Keyword arguments to pass to the model: `null_threshold`, `beam`. Arguments
+                for the preprocessor: `sequence_length`, `window_length`, `doc_stride`. Arguments
+                for the backbone, e.g. `dropout` and `dtype`. `added_tokens` for the tokenizer.
+                Options for file checks: `verify`, `max_bytes`, `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 
@@ -321,20 +321,19 @@ class SpanQA(Task):
             context: List with one context per question, or a single context for all questions. For
                 a single question, it can be a list of passages, and the best answer in all passages
                 is returned.
-            top_k: Positive integer or None. Number of answers per question. Defaults to None.
-            max_answer_length: Positive integer. Maximum length of an answer in tokens. Defaults to
-                30.
-            null_threshold: Float or None. The answer is "" (no answer) if the score of "no answer"
+            top_k: Optional positive integer. Number of answers per question. Defaults to None.
+            max_answer_length: Positive integer. Maximum answer length, in tokens. Defaults to 30.
+            null_threshold: Optional float. The answer is "" (no answer) if the score of "no answer"
                 exceeds the score of the best span by more than this value. 0 is a good start, and
                 `float("inf")` always answers. With a beam, the value is compared with the logit of
-                "no answer". Defaults to None, which uses the threshold that `evaluate_answers`
-                found on questions with and without answers. If `evaluate_answers` did not set a
-                threshold, None always answers.
-            batch_size: Positive integer or None. Number of windows per batch. Defaults to None,
-                which means 32.
-            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
-                None for the row. "error" raises an error that names the first such row. Defaults to
-                "error".
+                "no answer". If None, the threshold that `evaluate_answers` found on questions with
+                and without answers will be used. Defaults to None. If `evaluate_answers` did not
+                set a threshold, None always answers.
+            batch_size: Optional positive integer. Batch size, in windows. If None, 32 will be used.
+                Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
 
         Returns:
             `{"text", "start", "end", "score"}` for a single question, or a list of such answers for
@@ -385,16 +384,16 @@ class SpanQA(Task):
     ):
         """Find answers, and compute how much each word contributes to them.
 
-        `ez.display.explanation` draws the answer.
+        The result can be displayed with `ez.display.explanation`.
 
         Args:
             question: A question, or a list of questions.
             context: List with one context per question, or a single context for all questions.
             method: String. See `SequenceClassifier.explain`. Defaults to "integrated_gradients".
             max_answer_length: Positive integer. See `answer`. Defaults to 30.
-            null_threshold: Float or None. See `answer`. Defaults to None.
-            batch_size: Positive integer or None. Number of gradients per batch. Defaults to None,
-                which means 32.
+            null_threshold: Optional float. See `answer`. Defaults to None.
+            batch_size: Optional positive integer. Batch size, in gradients. If None, 32 will be
+                used. Defaults to None.
 
         Returns:
             The answer to a question, as from `answer`, with "texts", "words", "logit" and
@@ -438,14 +437,13 @@ class SpanQA(Task):
             x: Questions and contexts in memory, as for `fit`.
             y: Answers, as for `fit`. The answer of the model is compared with all answers of a
                 question, and the best match counts.
-            max_answer_length: Positive integer. Maximum length of an answer in tokens. Defaults to
-                30.
-            null_threshold: Float or None. See `answer`. If some questions have no answer, None uses
-                the stored threshold. If no threshold is stored, None evaluates with the threshold
-                0, and stores the threshold with the best F1 for `answer`, exports and the preset
-                until the next `fit`. Defaults to None.
-            batch_size: Positive integer or None. Number of windows per batch. Defaults to None,
-                which means 32.
+            max_answer_length: Positive integer. Maximum answer length, in tokens. Defaults to 30.
+            null_threshold: Optional float. See `answer`. If some questions have no answer, None
+                uses the stored threshold. If no threshold is stored, None evaluates with the
+                threshold 0, and stores the threshold with the best F1 for `answer`, exports and the
+                preset until the next `fit`. Defaults to None.
+            batch_size: Optional positive integer. Batch size, in windows. If None, 32 will be used.
+                Defaults to None.
 
         Returns:
             `{"exact_match", "f1", "total"}` if every question has an answer (v1.1). Otherwise, the
@@ -486,16 +484,16 @@ class SpanQA(Task):
     def signatures(
         self, max_answer_length: PositiveInt = 30, null_threshold: NullThreshold | None = None
     ) -> dict[str, Callable]:
-        """Return the signature of an export, which runs `answer` on "question" and "context".
+        """Return the export signature for running `answer` on "question" and "context".
 
         Args:
             max_answer_length: Positive integer. See `answer`. Defaults to 30.
-            null_threshold: Float or None. See `answer`. Defaults to None.
+            null_threshold: Optional float. See `answer`. Defaults to None.
 
         Returns:
-            Dict with one function. Its results are "text", "start", "end" and "score", each of
-            shape (N,). The answer to an empty context is "". Its score is 0 if the model must
-            always answer.
+            Dict with a single function. This function returns "text", "start", "end" and "score",
+            each with shape (N,). For an empty context, "" will be returned, with score 0 if the
+            model is set to always answer.
         """
         run = self._outputs_in_graph
         answer = self._answers.trace_answers(run, max_answer_length, null_threshold)

@@ -78,7 +78,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     Args:
         tokenizer: A `Tokenizer` of this package.
-        sequence_length: Positive integer or None. See `Preprocessor`. Defaults to None.
+        sequence_length: Optional positive integer. See `Preprocessor`. Defaults to None.
         window_length: Positive integer. Maximum number of tokens of an example, including
             the question and special tokens. Defaults to 384.
         doc_stride: Integer of at most half a window. Number of tokens that neighbouring windows

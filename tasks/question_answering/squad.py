@@ -94,7 +94,7 @@ def squad_v2_scores(
         predictions: List with one text per question. "" means that there is no answer.
         answers: List with all true answers of each question. An empty list means that there is no
             answer.
-        null_scores: List of floats or None. Score of "no answer" for each question. If given, the
+        null_scores: Optional list of floats. Score of "no answer" for each question. If given, the
             prediction of questions above `null_threshold` is replaced by "", and the best
             thresholds are computed. Defaults to None.
         null_threshold: Float. Maximum score of "no answer" for questions that are answered.
@@ -279,7 +279,7 @@ def of_bounds(inputs, y_true, y_pred, sample_weight) -> tuple:
         inputs: Dict. Inputs of the model.
         y_true: Integer tensor of shape (B, 2). Labels.
         y_pred: Float tensor of shape (B, 2 or more, L). Outputs.
-        sample_weight: Float tensor of shape (B,), or None.
+        sample_weight: Optional float tensor of shape (B,).
 
     Returns:
         Labels (B, 2), outputs (B, 2, L) and weights (B, 1).

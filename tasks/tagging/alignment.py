@@ -53,7 +53,7 @@ def labels_of_words(
     Args:
         tokens: `TokenizedTexts` of sentences split into words.
         tags: Ragged integer tensor of shape (N, None). Tag of every word.
-        names: List of strings or None. Names of the C tags.
+        names: Optional list of strings. Names of the C tags.
         all_tokens: Boolean. Whether to label every token. If False, only the first token of each
             word is labelled.
 
@@ -91,7 +91,8 @@ def tags_of_tokens(
         names: List of strings. Names of the tags.
         by_all_tokens: Boolean. Whether all tokens of a word were labelled in training. If False,
             only the first token was labelled.
-        allowed: `Transitions` or None. Valid transitions between tags. None allows all transitions.
+        allowed: Optional `Transitions`. Valid transitions between tags. None allows all
+            transitions.
 
     Returns:
         List of tags for each text. A word without tokens has the tag O.

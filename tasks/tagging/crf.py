@@ -133,7 +133,7 @@ class CrfLoss(keras.losses.Loss):
     Call arguments:
         y_true: Integer tensor of shape (B, L). Tags.
         y_pred: Float tensor of shape (B, L, C). Logits.
-        tokens: Float tensor of shape (B, L), or None. Weights of tokens. Defaults to None, which
+        tokens: Optional float tensor of shape (B, L). Weights of tokens. Defaults to None, which
             means all tokens.
 
     Returns:

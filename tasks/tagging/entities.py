@@ -96,8 +96,8 @@ def best_tags(
     Args:
         probabilities: Float tensor of shape (U, C). Probabilities of the tags of each unit.
         row: Int64 tensor of shape (U,). Index of the text of each unit, ascending.
-        allowed: `Transitions` or None. Valid transitions between tags, or their scores. None allows
-            all transitions.
+        allowed: Optional `Transitions`. Valid transitions between tags, or their scores. None
+            allows all transitions.
 
     Returns:
         Int32 tensor of shape (U,). The tag of each unit.
@@ -323,12 +323,12 @@ def find_entities(
         probabilities: Float tensor of shape (P, C). Probabilities of the tokens.
         tokens: `TokenizedTexts`. The tokens of the texts.
         tags: `TagSet` of the C tags.
-        strategy: String. "simple" tags every token and joins neighbours of the same entity.
-            "first", "average" and "max" tag whole words by their first token, by the mean of their
-            tokens, or by their most probable token. "none" returns every tagged token. Defaults to
-            "simple".
-        allowed: `Transitions` or None. Valid transitions between tags, or their scores. The
-            strategy "none" ignores it. Defaults to None, which allows all transitions.
+        strategy: String. How to combine tokens into entities. Use "simple" to tag each token and
+            join neighbours with the same entity. Use "first", "average" or "max" to tag whole words
+            based on the first token, the mean over tokens, or the most probable token. Use "none"
+            to return all tagged tokens. Defaults to "simple".
+        allowed: Optional `Transitions`. Valid transitions between tags, or their scores. The
+            strategy "none" ignores it. If None, all transitions are allowed. Defaults to None.
 
     Returns:
         `Entities`. The score is the mean probability of the entity's tokens or words. With scores

@@ -41,9 +41,9 @@ class EntityAnswers(Answers):
     """Answers of an `EntityExtractor`, which describes the settings.
 
     Attributes:
-        labels: List of strings or None. Default labels.
-        thresholds: Dict of labels to floats, or None.
-        max_width: Positive integer. Maximum number of words in an entity.
+        labels: Optional list of strings. Default labels.
+        thresholds: Optional dict of labels to floats.
+        max_width: Positive integer. Maximum number of words per entity.
     """
 
     preprocessor_class = EntityExtractorPreprocessor
@@ -69,7 +69,7 @@ class EntityAnswers(Answers):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> list:
-        """Extract the entities of texts. See `EntityExtractor.extract_entities`."""
+        """Extract entities from texts. See `EntityExtractor.extract_entities`."""
         if isinstance(texts, str) or is_doc(texts):
             # A single text has a single set of labels.
             options = (threshold, nested, multi_label, batch_size)
@@ -219,7 +219,7 @@ def label_sets(
 
     Args:
         labels: See `EntityExtractor.extract_entities`.
-        default: List of strings or None. Labels that replace None.
+        default: Optional list of strings. Labels that replace None.
         count: Integer. Number of texts N.
 
     Returns:

@@ -73,7 +73,7 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class EntityExtractorPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments of `EntityExtractor.from_preset`."""
+    """Keyword arguments for `EntityExtractor.from_preset`."""
 
     labels: Sequence[str] | None
     thresholds: Mapping[str, float] | None
@@ -119,15 +119,16 @@ class EntityExtractor(Task):
     of gliner.
 
     Args:
-        backbone: A `Backbone`.
-        preprocessor: An `EntityExtractorPreprocessor` for raw text, or None. Defaults to None.
-        labels: List of strings or None. Default labels, which are saved with the preset. If they
+        backbone: The `Backbone` to use.
+        preprocessor: Optional `EntityExtractorPreprocessor` for raw text. Defaults to None.
+        labels: Optional list of strings. Default labels, which are saved with the preset. If they
             are missing, the first `fit` learns them from its spans. Defaults to None.
-        thresholds: Dict of labels to minimum scores, or None (see `tune_thresholds`). An entity
-            must have a higher score. Missing labels have the threshold 0.5. Defaults to None.
-        max_width: Positive integer. Maximum number of words in an entity. Defaults to 12.
-        span_dim: Positive integer or None. Width of the layers after the backbone. Defaults to
-            None, which uses the width of the backbone.
+        thresholds: Optional dict mapping labels to minimum scores (see `tune_thresholds`). An
+            entity must have a higher score. Missing labels have the threshold 0.5. Defaults to
+            None.
+        max_width: Positive integer. Maximum number of words per entity. Defaults to 12.
+        span_dim: Optional positive integer. Width of the layers after the backbone. If None, the
+            width of the backbone will be used. Defaults to None.
         span_mode: String. How the embeddings of words are combined into the embedding of a span
             (see `SpanHead`). Defaults to "markerV0".
         num_rnn_layers: Integer. Number of LSTM layers over the words. 0 means no LSTM. Defaults
@@ -137,7 +138,7 @@ class EntityExtractor(Task):
         embed_label_marker: Boolean. Whether the embedding of a label is the embedding of the marker
             before it. If False, it is the embedding of the first token of the label. Defaults to
             True.
-        dropout: Float between 0 and 1. Dropout rate of the layers after the backbone. Defaults to
+        dropout: Float between 0 and 1. Dropout rate for all layers after the backbone. Defaults to
             0.4.
 
     `x` of `fit` contains texts, or is `(texts, labels)` with a list of labels for each text. `y`
@@ -148,8 +149,8 @@ class EntityExtractor(Task):
     other labels. A span includes every word with which it shares a character.
 
     Call arguments:
-        inputs: Dict. The outputs of the preprocessor. In prepared inputs without "word_index", each
-            token is a word, and the first token is the only label.
+        inputs: Dict. The inputs to the model, as returned from the preprocessor. In prepared inputs
+            without "word_index", each token is a word, and the first token is the only label.
 
     Returns:
         Float32 tensor of shape (B, W, K, C). The logits of the spans of K widths that begin at each
@@ -245,14 +246,14 @@ class EntityExtractor(Task):
         """Load a gliner model, or an encoder with new layers. See `Task.from_preset`.
 
         Args:
-            source: String or path. A name of `list_presets()`, a folder,
+            source: String or path. The preset to load: a name from `list_presets()`, a folder,
                 `hf://organisation/name[@revision]`, or `kaggle://...`.
-            **arguments: Keyword arguments of the extractor: `labels=["person", "city"]`,
-                `thresholds`, `max_width`. Arguments of a new head: `span_dim`, `span_mode`,
-                `num_rnn_layers`, `subtoken_pooling`, `embed_label_marker`. Arguments of the
+            **arguments: Keyword arguments to pass to the extractor: `labels=["person", "city"]`,
+                `thresholds`, `max_width`. Arguments for a new head: `span_dim`, `span_mode`,
+                `num_rnn_layers`, `subtoken_pooling`, `embed_label_marker`. Arguments for the
                 preprocessor: `sequence_length`, `max_words`, `doc_stride`, `label_marker`,
-                `separator`. Arguments of the backbone, such as `dropout` and `dtype`.
-                `added_tokens` for the tokenizer. Checks of the files: `verify`, `max_bytes`,
+                `separator`. Arguments for the backbone, e.g. `dropout` and `dtype`. `added_tokens`
+                for the tokenizer. Options for file checks: `verify`, `max_bytes`,
                 `allow_nonfinite`.
 
         Raises:
@@ -346,7 +347,7 @@ class EntityExtractor(Task):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Extract the entities of texts.
+        """Extract entities from texts.
 
         Texts of any length are read in overlapping windows (see `EntityExtractorPreprocessor`).
 
@@ -354,25 +355,25 @@ class EntityExtractor(Task):
             texts: A text, a list of texts, or spaCy's `Doc` objects.
             labels: List of names to look for, such as ["person", "court"], or a dict of names to
                 descriptions, which the model reads instead of the names. A list of lists or dicts
-                gives each text its own labels. Defaults to None, which uses the labels of the last
-                `fit`.
-            threshold: Float between 0 and 1, dict of labels to floats, or None. Entities must have
-                a higher score. Labels that are missing in the dict have the threshold 0.5. Defaults
-                to None, which uses the thresholds of `tune_thresholds`, or 0.5.
+                gives each text its own labels. If None, the labels of the last `fit` will be used.
+                Defaults to None.
+            threshold: Optional float between 0 and 1, or dict mapping labels to floats. Entities
+                must have a higher score. Labels that are missing in the dict have the threshold
+                0.5. Defaults to None, which uses the thresholds of `tune_thresholds`, or 0.5.
             nested: Boolean. Whether an entity can contain another entity. If False, entities do not
                 share words. Defaults to False.
             multi_label: Boolean. Whether the same words can be an entity of several labels.
                 Defaults to False.
-            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
-                means 32.
-            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
-                None for the row. "error" raises an error that names the first such row. Defaults to
-                "error".
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
 
         Returns:
             List of `{"label", "text", "start", "end", "score"}` for each text, in the order of the
-            text. "start" and "end" are character offsets in the string. For a single text, only its
-            list is returned.
+            text. "start" and "end" are character offsets into the string. If a single text is
+            passed, a single list will be returned.
 
         Raises:
             ValueError: If there are no labels, if a label occurs more than once, or if the labels
@@ -389,18 +390,18 @@ class EntityExtractor(Task):
         nested: bool = False,
         multi_label: bool = False,
     ) -> dict[str, Callable]:
-        """Return the signature of an export, which runs `extract_entities` on "text" and "labels".
+        """Return the export signature for running `extract_entities` on "text" and "labels".
 
         Args:
             threshold, nested, multi_label: See `extract_entities`. The export keeps the current
                 thresholds.
 
         Returns:
-            Dict with one function of "text" (N,) and "labels" (N, C), or (1, C) for all texts.
-            Shorter lists of labels are padded with "". Its results are "count" of shape (N,), the
-            number of entities in each text, and "label", "text", "start", "end" and "score" of
-            shape (N, G), where G is the maximum number of entities in a text. Rows are padded with
-            "" and 0.
+            Dict with a single function. This function takes "text" (N,) and "labels" (N, C), or (1,
+            C) to use the same labels for all texts. Shorter label lists should be padded with "".
+            It returns "count" of shape (N,) with the number of entities per text, and "label",
+            "text", "start", "end" and "score" of shape (N, G), with G the maximum number of
+            entities per text. Rows are padded with "" and 0.
         """
 
         run = functools.partial(self, training=False)
@@ -457,7 +458,8 @@ class EntityExtractor(Task):
             labels, nested, multi_label, batch_size: See `evaluate_entities`.
 
         Returns:
-            Dict of labels to thresholds. A label without spans keeps 0.5, and a log line names it.
+            Dict of labels to thresholds. For labels without spans, 0.5 will be kept, and the labels
+            will be logged.
 
         Example:
             >>> from encoder_zoo import EntityExtractor

@@ -136,14 +136,14 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     Args:
         tokenizer: A `Tokenizer` of this package.
-        sequence_length: Positive integer or None. Length of a window, including its labels (see
+        sequence_length: Optional positive integer. Length of a window, including its labels (see
             `Preprocessor`). Defaults to None.
-        max_words: Positive integer. Maximum number of words in a window. Defaults to 384.
-        doc_stride: Integer or None. Number of tokens that neighbouring windows share. None means a
+        max_words: Positive integer. Maximum number of words per window. Defaults to 384.
+        doc_stride: Optional integer. Number of tokens that neighbouring windows share. None means a
             quarter of a window. Defaults to None.
-        label_marker: String or None. Token before each label. Defaults to None, which means
+        label_marker: Optional string. Token before each label. Defaults to None, which means
             "<<ENT>>" if it is in the vocabulary, and the mask token otherwise.
-        separator: String or None. Text between labels and words. Defaults to None, which means
+        separator: Optional string. Text between labels and words. Defaults to None, which means
             "<<SEP>>" if it is in the vocabulary, and the end token otherwise.
 
     Example:
@@ -311,7 +311,7 @@ class EntityExtractorPreprocessor(Preprocessor):
             x: Texts, or `(texts, labels)` with a list of labels for each text.
             y: Spans of each text, `{"start", "end", "label"}`, or None. Defaults to None.
             sample_weight: Weights, one number per text, or None. Defaults to None.
-            labels: List of strings or None. Labels to look for in every text. Defaults to None,
+            labels: Optional list of strings. Labels to look for in every text. Defaults to None,
                 which means the labels of the task.
         """
         texts, *own = self.texts_of(x)

@@ -36,7 +36,7 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
     Call arguments:
         y_true: Integer tensor of shape (B, L). Classes.
         y_pred: Float tensor of shape (B, L, C). Scores.
-        sample_weight: Float tensor of shape (B, L), or None.
+        sample_weight: Optional float tensor of shape (B, L).
 
     Example:
         >>> metric = TokenAccuracy()
@@ -216,8 +216,8 @@ def set_transitions(metric: EntityF1, allowed: Transitions | None) -> None:
 
     Args:
         metric: `EntityF1` with the tags of the task.
-        allowed: `Transitions` or None. Valid transitions between tags, or their scores. None allows
-            all transitions.
+        allowed: Optional `Transitions`. Valid transitions between tags, or their scores. None
+            allows all transitions.
     """
     scores = itertools.repeat(np.zeros(1)) if allowed is None else scores_of(allowed)
     for variable, values in zip(metric.transitions, scores, strict=False):
@@ -235,10 +235,10 @@ def score_tags(
     Args:
         true: List with the true tags of every sentence.
         predicted: List with the predicted tags of every sentence.
-        scheme: String or None. "IOB1", "IOB2" and "IOBES" only count well-formed entities, like the
-            strict mode of seqeval. None reads malformed tags like the CoNLL script. Defaults to
+        scheme: Optional string. "IOB1", "IOB2" and "IOBES" only count well-formed entities, like
+            the strict mode of seqeval. None reads malformed tags like the CoNLL script. Defaults to
             None.
-        tag_set: List of strings or None. All tags, so that the type of an isolated E-LOC is known
+        tag_set: Optional list of strings. All tags, so that the type of an isolated E-LOC is known
             to be LOC. Defaults to None, which means the tags that occur.
 
     Returns:

@@ -51,7 +51,7 @@ class TwoAffine(keras.layers.Layer):
     Args:
         units: Positive integer. Width of the outputs.
         widening: Positive integer. Width of the hidden layer as a multiple of `units`.
-        dropout: Float between 0 and 1. Dropout rate of the hidden layer.
+        dropout: Float between 0 and 1. Dropout rate to apply to the hidden layer.
     """
 
     def __init__(self, units: int, widening: int, dropout: float, **kwargs):
@@ -182,7 +182,7 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
             words. In "marker", F_o is one linear layer.
         num_rnn_layers: Integer. Number of LSTM layers. 0 means no LSTM.
         subtoken_pooling: String. How the embeddings of a word's tokens are pooled.
-        dropout: Float between 0 and 1. Dropout rate of the hidden layer of each F.
+        dropout: Float between 0 and 1. Dropout rate to apply to the hidden layer of each F.
 
     Call arguments:
         x: Float tensor of shape (B, L, D). Token embeddings.
@@ -335,7 +335,7 @@ class SpanFocalLoss(ConfigFromSignature, keras.losses.Loss):
     Args:
         gamma: Float. Focusing parameter. A span is weighted by (1 - p) ** gamma, where p is the
             probability of the correct answer. 0 is the binary cross-entropy. Defaults to 0.0.
-        alpha: Float between 0 and 1, or None. Weight of spans that have the label. Other spans have
+        alpha: Optional float between 0 and 1. Weight of spans that have the label. Other spans have
             the weight 1 - alpha. None weights all spans equally. Defaults to None.
 
     Call arguments:
@@ -384,7 +384,7 @@ class SpanF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
     Call arguments:
         y_true: Tensor of shape (B, W, K, C). 1 if a span has a label, and 0 otherwise.
         y_pred: Float tensor of shape (B, W, K, C). Logits.
-        sample_weight: Float tensor of shape (B,), or None.
+        sample_weight: Optional float tensor of shape (B,).
 
     Returns:
         `result()` is `{"precision", "recall", "f1"}`.

@@ -57,12 +57,12 @@ class TagAnswers(Answers):
 
     Attributes:
         tag_names: List of C strings.
-        strategy: String or None. None means "simple".
+        strategy: Optional string. None means "simple".
         valid_tags: Boolean. Whether answers only contain valid sequences of tags.
         split_symbols: Boolean or "outer". How words are split at symbols.
         temperature: Float. The logits are divided by this value.
-        thresholds: Dict of entity types to floats, or None.
-        tag_scores: Tuple of arrays of shape (C, C), (C,) and (C,), or None. Scores of pairs of
+        thresholds: Optional dict of entity types to floats.
+        tag_scores: Optional tuple of arrays of shape (C, C), (C,) and (C,). Scores of pairs of
             tags, of first tags and of last tags that a CRF has learned.
     """
 
@@ -93,7 +93,7 @@ class TagAnswers(Answers):
         threshold: Probability | Thresholds | None = None,
         missing: Missing = "error",
     ) -> list:
-        """Extract the entities of texts. See `TokenClassifier.extract_entities`."""
+        """Extract entities from texts. See `TokenClassifier.extract_entities`."""
         if isinstance(texts, str) or is_doc(texts):
             return self.extract_entities([texts], strategy, batch_size, threshold)[0]
         tokens, logits = self.find_logits(texts, batch_size)

@@ -239,11 +239,11 @@ def spans_of_tags(
 
     Args:
         tags: List of strings, one tag per word.
-        scheme: String or None. "IOB1", "IOB2", "IOE1", "IOE2" and "IOBES" only count spans that are
-            well-formed in this scheme. "BIO", "BIOES", "BILOU", "BMES" and "BMEWO" are alternative
-            names. None reads tags like the CoNLL script, so malformed tags also mark spans.
-            Defaults to None.
-        tag_set: List of strings or None. All tags, for `parse_tags`. Defaults to None, which means
+        scheme: Optional string. "IOB1", "IOB2", "IOE1", "IOE2" and "IOBES" only count spans that
+            are well-formed in this scheme. "BIO", "BIOES", "BILOU", "BMES" and "BMEWO" are
+            alternative names. None reads tags like the CoNLL script, so malformed tags also mark
+            spans. Defaults to None.
+        tag_set: Optional list of strings. All tags, for `parse_tags`. Defaults to None, which means
             the tags of the sentence.
 
     Returns:

@@ -71,7 +71,7 @@ TRANSITIONS_RATE = 100.0  # learning rate of the scores of pairs of tags, relati
 
 
 class TokenClassifierPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments of `TokenClassifier.from_preset`."""
+    """Keyword arguments for `TokenClassifier.from_preset`."""
 
     labels: Sequence[str] | None
     num_classes: int | None
@@ -91,55 +91,56 @@ class TokenClassifier(LabelledTask):
     """Classify tokens or words, for named entity recognition or part-of-speech tagging.
 
     Args:
-        backbone: A `Backbone`. It does not need a pooler.
-        preprocessor: A `TokenClassifierPreprocessor` for raw text, or None. Defaults to None.
-        num_classes: Positive integer or None. Number of tags C. It must equal the number of
-            `labels` if both are given. Defaults to None.
-        labels: List of strings or None. Names of the tags, which are saved with the preset. If a
-            name is an integer, integers in `y` are names and not indices of tags. Without `labels`
-            and `num_classes`, the first `fit` learns the labels from its data. Defaults to None.
-        dropout: Float between 0 and 1, or None. Dropout rate before the output layer. Defaults to
-            None, which uses the rate of the backbone.
-        strategy: String or None. Default strategy of `extract_entities` and exports, which is saved
-            with the preset. If it is not "first", `fit` labels all tokens. None means "simple"
-            until `fit` chooses a strategy: "first", or "average" if all tokens are labelled. If at
-            least 1% of the spans begin or end inside a word, `fit` labels all tokens and chooses
-            "simple". Defaults to None.
-        valid_tags: Boolean or None. Whether answers and exports only contain valid sequences of
-            tags, such as no I-PER after B-LOC. The most probable valid sequence is returned. None
-            means False until `fit` sets it to True if the tags of the training data are valid
-            sequences (IOB2 and IOBES, also called BIO and BILOU, but not IOB1). It is saved with
-            the preset. Defaults to None.
-        head: Keras layer or None. Custom head that maps the token embeddings (B, L, D) to logits
-            (B, L, C). It is saved in `.keras` files. A preset only stores its weights, which
-            `from_preset(folder, head=...)` loads into an equal layer. Defaults to None, which uses
-            the head of the family.
-        split_symbols: Boolean or "outer". Whether answers split the words of texts at symbols, so
-            that the period in "London." is a separate word. True splits at all symbols, as in
-            training on spans. "outer" does not split at symbols between letters, such as the hyphen
-            in "Rhein-Main", as in training on words. False keeps the words of the vocabulary. `fit`
-            sets it, and it is saved with the preset. Defaults to False.
-        temperature: Positive float. The logits are divided by this value to compute scores.
-            `calibrate` sets it. Defaults to 1.0.
-        thresholds: Dict of entity types to minimum scores, or None (see `tune_thresholds`).
-            Defaults to None, which returns all entities.
-        crf: Boolean. Whether to add a linear-chain conditional random field, which learns scores
-            for pairs of tags. Answers are the tags of the most probable sequence, and scores are
-            the probabilities of these tags given all sequences. transformers does not have such a
-            model and does not find a head in its presets. Defaults to False.
+        backbone: The `Backbone` to use. It does not need a pooler.
+        preprocessor: Optional `TokenClassifierPreprocessor` for raw text. Defaults to None.
+        num_classes: Optional positive integer. Number of tags C. If `labels` is given, this must be
+            equal to the number of labels. Defaults to None.
+        labels: Optional list of strings. Tag names, to be saved with the preset. If any name is an
+            integer, integers in `y` will be read as names instead of tag indices. If neither
+            `labels` nor `num_classes` is given, the labels will be learned from the data on the
+            first call to `fit`. Defaults to None.
+        dropout: Optional float between 0 and 1. Dropout rate to apply before the output layer. If
+            None, the rate of the backbone will be used. Defaults to None.
+        strategy: Optional string. Default strategy for `extract_entities` and exports, to be saved
+            with the preset. For any strategy except "first", all tokens will be labelled during
+            training. If None, "simple" will be used until `fit` sets the strategy to "first", or to
+            "average" if all tokens are labelled. If at least 1% of all spans begin or end inside a
+            word, `fit` will label all tokens and set the strategy to "simple". Defaults to None.
+        valid_tags: Optional boolean. Whether to return only valid tag sequences in answers and
+            exports (e.g. no I-PER after B-LOC). If True, the most probable valid sequence will be
+            returned. If None, False will be used until `fit` sets this to True for training data
+            with valid tag sequences (IOB2 and IOBES, also called BIO and BILOU, but not IOB1). This
+            setting is saved with the preset. Defaults to None.
+        head: Optional keras layer. Custom head for mapping token embeddings (B, L, D) to logits (B,
+            L, C). This layer is saved in `.keras` files. In presets, only the weights are stored.
+            Use `from_preset(folder, head=...)` to load them into the same layer. If None, the head
+            of the family will be used. Defaults to None.
+        split_symbols: Boolean or "outer". Whether to split words at symbols when answering. For
+            example, the period in "London." will be a separate word. Use True to split at all
+            symbols, as when training on spans. Use "outer" to keep symbols between letters, e.g.
+            the hyphen in "Rhein-Main", as when training on words. Use False to keep the words from
+            the vocabulary. This is set by `fit` and saved with the preset. Defaults to False.
+        temperature: Positive float. Value to divide the logits by when computing scores. This is
+            set by `calibrate`. Defaults to 1.0.
+        thresholds: Optional dict mapping entity types to minimum scores (see `tune_thresholds`). If
+            None, all entities will be returned. Defaults to None.
+        crf: Boolean. Whether to add a linear-chain conditional random field (CRF) to learn scores
+            for tag pairs. If True, the most probable tag sequence will be returned, and each score
+            is the marginal probability for the tag. This model is not supported by transformers, so
+            no head will be found when loading the preset there. Defaults to False.
 
-    `x` of `fit` and `evaluate` contains texts, lists of words, or texts with their spans. The
-    latter are spaCy's `Doc`, `(text, {"entities"})`, or Prodigy's `{"text", "spans"}`. `x` can also
-    be a `tf.data.Dataset` (see `Task.fit`), whose elements can contain words and tags as vectors or
-    ragged batches.
+    For `fit` and `evaluate`, `x` can be a list of texts, lists of words, or texts with spans. Texts
+    with spans can be passed as a spaCy `Doc`, `(text, {"entities"})`, or `{"text", "spans"}` as in
+    Prodigy. `x` can also be a `tf.data.Dataset` (see `Task.fit`). In this case, words and tags can
+    be passed as vectors or ragged batches.
 
-    `y` contains a list of non-overlapping spans for each text. A span is `{"start", "end",
-    "label"}` with character offsets, a tuple of these values, or a spaCy `Span`. For a list of
-    words or a `Doc`, `y` contains one tag per word, by name or index. Error messages name the
-    example, such as "Example 3 has 7 words but 6 tags."
+    For texts, `y` should be a list of non-overlapping spans per text. Each span can be a dict
+    `{"start", "end", "label"}` with character offsets, a tuple with these values, or a spaCy
+    `Span`. For lists of words or `Doc` objects, `y` should be a list with a tag per word, by name
+    or index. Error messages will point to the example, e.g. "Example 3 has 7 words but 6 tags."
 
     Call arguments:
-        inputs: Dict. The outputs of the preprocessor.
+        inputs: Dict. The inputs to the model, as returned from the preprocessor.
 
     Returns:
         Float32 tensor of shape (B, L, C). The logits.
@@ -226,14 +227,14 @@ class TokenClassifier(LabelledTask):
         """Load a token classifier, or an encoder with a new head. See `Task.from_preset`.
 
         Args:
-            source: String or path. A name of `list_presets()`, a folder,
+            source: String or path. The preset to load: a name from `list_presets()`, a folder,
                 `hf://organisation/name[@revision]`, or `kaggle://...`.
             **arguments: Keyword arguments of the token classifier: `labels=["O", "B-PER",
                 "I-PER"]`, `num_classes`, `head`, `strategy`, `valid_tags`, `split_symbols`,
-                `temperature`, `thresholds`, `crf`. Arguments of the preprocessor:
-                `sequence_length`, `doc_stride`, `label_all_tokens`. Arguments of the backbone, such
-                as `dropout` and `dtype`. `added_tokens` for the tokenizer. Checks of the files:
-                `verify`, `max_bytes`, `allow_nonfinite`.
+                `temperature`, `thresholds`, `crf`. Arguments for the preprocessor:
+                `sequence_length`, `doc_stride`, `label_all_tokens`. Arguments for the backbone,
+                e.g. `dropout` and `dtype`. `added_tokens` for the tokenizer. Options for file
+                checks: `verify`, `max_bytes`, `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 
@@ -405,30 +406,30 @@ class TokenClassifier(LabelledTask):
         threshold: Probability | Thresholds | None = None,
         missing: Missing = "error",
     ):
-        """Extract the entities of texts.
+        """Extract entities from texts.
 
         Args:
-            texts: A text, a list of texts, lists of words, or spaCy's `Doc` objects, which are read
-                as texts.
-            strategy: String or None. How to combine tokens into entities. "simple" tags each token
-                and joins neighbours of the same entity. "first", "average" and "max" tag each word
-                by its first token, by the mean of its tokens, or by its most probable token. "none"
-                returns every tagged token. The words are the words of the vocabulary, split at
-                symbols according to `split_symbols`. Defaults to None, which uses the strategy of
-                the task. `fit` sets this strategy, and it is "simple" before.
-            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
-                means 32.
-            threshold: Float between 0 and 1, dict of entity types to floats, or None. Minimum score
-                of a returned entity. Defaults to None, which uses the thresholds of
-                `tune_thresholds`, if any.
-            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
-                None for the row. "error" raises an error that names the first such row. Defaults to
-                "error".
+            texts: The texts to extract entities from. This can be a single text, a list of texts,
+                lists of words, or spaCy `Doc` objects (to be read as texts).
+            strategy: Optional string. How to combine tokens into entities. Use "simple" to tag each
+                token and join neighbours with the same entity. Use "first", "average" or "max" to
+                tag each word based on the first token, the mean over tokens, or the most probable
+                token. Use "none" to return all tagged tokens. Words are read from the vocabulary
+                and split at symbols based on `split_symbols`. If None, the task's strategy will be
+                used, which is "simple" until set by `fit`. Defaults to None.
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            threshold: Optional float between 0 and 1, or dict mapping entity types to floats.
+                Minimum score to return an entity. If None, the thresholds of `tune_thresholds`, if
+                any will be used. Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
 
         Returns:
-            List of `{"label", "text", "start", "end", "score"}` for each text. "start" and "end"
-            are character offsets in the string, or in the words joined by single spaces. For a
-            single text, only its list is returned.
+            List of `{"label", "text", "start", "end", "score"}` per text. "start" and "end" are
+            character offsets into the string, or into the words joined with single spaces. If a
+            single text is passed, a single list will be returned.
 
         Raises:
             ValueError: If `strategy` is unknown.
@@ -444,15 +445,15 @@ class TokenClassifier(LabelledTask):
         strategy: Strategy | None = None,
         threshold: Probability | Thresholds | None = None,
     ) -> dict[str, Callable]:
-        """Return the signature of an export, which runs `extract_entities` on "text".
+        """Return the export signature for running `extract_entities` on "text".
 
         Args:
             strategy, threshold: See `extract_entities`.
 
         Returns:
-            Dict with one function. Its results are "count" of shape (N,), the number of entities in
-            each text, and "label", "text", "start", "end" and "score" of shape (N, G), where G is
-            the maximum number of entities in a text. Rows are padded with "" and 0.
+            Dict with a single function. This function returns "count" of shape (N,) with the number
+            of entities per text, and "label", "text", "start", "end" and "score" of shape (N, G),
+            with G the maximum number of entities per text. Rows are padded with "" and 0.
         """
         token_logits = functools.partial(self, training=False)
         run = functools.partial(token_outputs_in_graph, self, token_logits)
@@ -465,21 +466,22 @@ class TokenClassifier(LabelledTask):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> list[list[str]]:
-        """Predict the tag of every word, in the format of `seqeval.metrics`.
+        """Predict a tag per word, in the format used by `seqeval.metrics`.
 
-        The tag of a word is the tag of its first token. If all tokens were labelled in training,
-        all tokens of the word determine its tag.
+        The tag is taken from the first token in each word. If the model was trained with all tokens
+        labelled, all tokens in the word will be used to predict the tag.
 
         Args:
             words: Lists of words, or spaCy's `Doc` objects.
-            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
-                means 32.
-            missing: String. How to handle rows without words, such as None. "none" returns None for
-                the row. "error" raises an error that names the first such row. Defaults to "error".
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            missing: String. How to handle rows without words, e.g. None. Use "none" to return None
+                for these rows, or "error" to raise an error for the first such row. Defaults to
+                "error".
 
         Returns:
-            List of tags for each list of words, one tag per word. A word without tokens has the tag
-            O.
+            List of tags for each list of words, with a tag per word. For words without tokens, the
+            tag is O.
 
         Raises:
             ValueError: If `words` contains texts instead of lists of words.
@@ -515,27 +517,27 @@ class TokenClassifier(LabelledTask):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Extract entities, and compute how much each word contributes to them.
+        """Extract entities and compute word-level explanations for them.
 
-        `ez.display.explanation` draws the answer.
+        The result can be displayed with `ez.display.explanation`.
 
         Args:
             texts: Texts, as for `extract_entities`.
-            strategy: String or None. See `extract_entities`.
+            strategy: Optional string. See `extract_entities`.
             method: String. See `SequenceClassifier.explain`. Defaults to "integrated_gradients".
-            batch_size: Positive integer or None. Number of gradients per batch. Defaults to None,
-                which means 32.
-            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
-                None for the row. "error" raises an error that names the first such row. Defaults to
-                "error".
+            batch_size: Optional positive integer. Batch size, in gradients. If None, 32 will be
+                used. Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
 
         Returns:
-            List of entities for each text, as from `extract_entities`. Each entity also has
-            "texts", "words", "logit" and "baseline", as in `SequenceClassifier.explain`. "logit" is
-            the mean over the entity's tokens of the logit of the best tag for its label. With the
-            strategy "first", it is the mean over the first tokens of the words. If a text is split
-            into several windows, the words come from the window of the entity. For a single text,
-            only its list is returned.
+            List of entities per text, as returned from `extract_entities`, with "texts", "words",
+            "logit" and "baseline" added to each entity (see `SequenceClassifier.explain`). To
+            compute "logit", the best tag logit for the label is averaged over the entity's tokens.
+            For the strategy "first", only the first token in each word is used. If a text is split
+            into several windows, the words are taken from the window with the entity. If a single
+            text is passed, a single list will be returned.
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
         """
@@ -548,19 +550,19 @@ class TokenClassifier(LabelledTask):
     def evaluate_entities(
         self, x: object, y: object, scheme: str | None = None, batch_size: PositiveInt | None = None
     ) -> dict[str, Any]:
-        """Compute the precision, recall and F1 of entities in total and for every entity type.
+        """Compute the total precision, recall and F1 for entities, and the scores per entity type.
 
-        `evaluate_entities` evaluates the results of `predict_tags` and `extract_entities` on whole
-        texts of any length. The metric of `evaluate` finds the same sequences of tags, but
-        evaluates each window separately and ignores thresholds.
+        This method can be used to evaluate `predict_tags` and `extract_entities` on whole texts of
+        any length. The metric in `evaluate` is based on the same tag sequences, but is computed for
+        each window separately, without thresholds.
 
         Args:
             x: Lists of words, or texts.
             y: Tags of the words, or spans of the texts, as for `fit`.
-            scheme: String or None. Tagging scheme for tags: "IOB1", "IOB2" or "IOBES" only count
-                well-formed entities. Defaults to None.
-            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
-                means 32.
+            scheme: Optional string. Tagging scheme to use for tags. With "IOB1", "IOB2" or "IOBES",
+                only well-formed entities will be counted. Defaults to None.
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
 
         Returns:
             `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.

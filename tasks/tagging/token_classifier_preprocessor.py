@@ -63,9 +63,9 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     Args:
         tokenizer: A `Tokenizer` of this package.
-        sequence_length: Positive integer or None. Length of a window (see `Preprocessor`). Defaults
-            to None.
-        doc_stride: Integer or None. Number of tokens that neighbouring windows share. None means a
+        sequence_length: Optional positive integer. Length of a window (see `Preprocessor`).
+            Defaults to None.
+        doc_stride: Optional integer. Number of tokens that neighbouring windows share. None means a
             quarter of a window. Defaults to None.
         label_all_tokens: Boolean. Whether to label every token of a word. If False, only the first
             token is labelled. Defaults to False.

@@ -289,7 +289,7 @@ def separated(x, y, labels: Sequence[str] | None = None) -> tuple:
         x: Rows (see `read_annotations`), or other inputs, which are converted to plain lists.
             Documents are converted to words if `y` contains tags.
         y: Labels or None.
-        labels: List of strings or None. All tags, if they are known. Defaults to None.
+        labels: Optional list of strings. All tags, if they are known. Defaults to None.
 
     Example:
         >>> separated([("In Rome", {"entities": [(3, 7, "LOC")]})], None)
@@ -426,7 +426,7 @@ def check_tags(
     Args:
         y: List of tag names or indices for every example. Inside `tf.data`, ragged or padded.
         word_counts: Int64 tensor of shape (N,). Number of words of every example.
-        labels: List of strings or None. Names of the tags.
+        labels: Optional list of strings. Names of the tags.
         num_classes: Positive integer. Number of tags C.
 
     Returns:
