@@ -14,14 +14,15 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
+from encoder_zoo import display
 from encoder_zoo.tasks.base.classes import rows_of
 from encoder_zoo.tasks.base.confidence import threshold_of_each
 from encoder_zoo.tasks.retrieval.documents import Documents
-from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
+from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
 from encoder_zoo.tasks.tagging.entity_answers import label_set
 from encoder_zoo.tasks.tagging.entity_metrics import score_entities
 from encoder_zoo.tasks.tagging.tags import parse_tags
-from tests.tasks.retrieval.test_documents import Dense
+from tests.tasks.retrieval.test_documents import Dense, Terms, Tokens
 
 PRESET = "bert_nano_en_uncased"
 DOUBLINGS = 3
@@ -51,10 +52,10 @@ def tokenizer():
 
 
 @functools.cache
-def backbone():
+def backbone(kind=ez.BertBackbone):
     """Return an encoder that costs next to nothing, so that everything around it is measured."""
     sizes = {"num_layers": 1, "num_heads": 1, "hidden_dim": 8, "intermediate_dim": 8}
-    return ez.BertBackbone(vocabulary_size=30522, max_sequence_length=128, **sizes)
+    return kind(vocabulary_size=30522, max_sequence_length=128, **sizes)
 
 
 @functools.cache
@@ -67,12 +68,8 @@ def model(name: str, labels=None, window=None, **arguments):
         arguments["labels"] = (
             [f"l{i}" for i in range(labels)] if isinstance(labels, int) else [*labels]
         )
-    return task(backbone(), preprocessor, **arguments)
-
-
-@functools.cache
-def pretrained(name: str):
-    return getattr(ez, name).from_preset(PRESET)
+    encoder = backbone(ez.ElectraBackbone if name == "ReplacedTokenDetection" else ez.BertBackbone)
+    return task(encoder, preprocessor, **arguments)
 
 
 def classifier(**arguments):
@@ -139,6 +136,21 @@ def tags_of(rows: list[list[str]], tags=("B-X", "I-X", "O")) -> list[list[str]]:
     return [cycled(tags, len(row)) for row in rows]
 
 
+def spans_of(count: int) -> list[list[dict]]:
+    return [[{"start": 0, "end": len(row.split()[0]), "label": "x"}] for row in texts(count)]
+
+
+def asked(count: int) -> list[dict]:
+    return [
+        {
+            "question": f"Who {i}?",
+            "context": row,
+            "answers": {"text": [row.split()[0]], "answer_start": [0]},
+        }
+        for i, row in enumerate(texts(count))
+    ]
+
+
 def tokens(make):
     return lambda n: tokenizer().tokenize_with_offsets([make(n)])
 
@@ -158,6 +170,11 @@ def several(method: str, count: int):
     return getattr(task, method)(texts(count), [[task.labels[i % 3]] for i in range(count)])
 
 
+@functools.cache
+def bm25(count: int):
+    return ez.BM25Index(texts(count))
+
+
 def add(index, ids) -> None:
     index.add(["w1 w2"] * len(ids), ids=[f"new {i}" for i in ids], metadata=[{"day": 1}] * len(ids))
 
@@ -165,6 +182,17 @@ def add(index, ids) -> None:
 def unknown(count: int) -> None:
     with pytest.raises(ValueError, match="zzz"):
         dense(count).remove(["zzz"])
+
+
+def words_add(count: int) -> None:
+    index = ez.BM25Index(texts(10))
+    for _ in range(10):
+        index.add(texts(count // 10))
+
+
+def hybrid_remove(count: int) -> None:
+    index = ez.HybridIndex([new_dense(count), ez.BM25Index(texts(count), ids=ids_of(count))])
+    index.remove(ids_of(count // 2))
 
 
 def judge(count: int) -> None:
@@ -235,6 +263,18 @@ CLASSES = {
         40,
         lambda: lambda n: classifier().explain(text(n), method="gradient_x_input"),
     ),
+    "explain many": (
+        50,
+        lambda: lambda n: classifier().explain(texts(n), method="gradient_x_input"),
+    ),
+    "display.errors": (
+        500,
+        lambda: lambda n: display.errors(classifier(), texts(n), cycled(["l0", "l1"], n)),
+    ),
+    "display.confusion_matrix": (
+        20_000,
+        lambda: lambda n: display.confusion_matrix(cycled("abc", n), cycled("abcd", n)),
+    ),
 }
 TAGS = {
     "extract_entities text": (2_000, lambda: lambda n: tagger().extract_entities(text(n))),
@@ -267,15 +307,75 @@ TAGS = {
     "extract few": (500, lambda: entities(threshold=0.99)),
     "extract flat": (250, lambda: entities(threshold=0.0)),
     "extract all": (250, lambda: entities(threshold=0.0, nested=True, multi_label=True)),
+    "extract labels": (
+        50,
+        lambda: lambda n: entities([f"kind {i}" for i in range(n)], threshold=0.9)(20),
+    ),
+    "evaluate spans": (
+        200,
+        lambda: (
+            lambda n: model("EntityExtractor", max_width=4).evaluate_entities(
+                texts(n), spans_of(n), labels=["x", "y"]
+            )
+        ),
+    ),
+    "tune_thresholds of spans": (
+        200,
+        lambda: (
+            lambda n: model("EntityExtractor", max_width=4).tune_thresholds(
+                texts(n), spans_of(n), labels=["x", "y"]
+            )
+        ),
+    ),
 }
 ANSWERS = {
-    "answer context": (2_000, lambda: lambda n: pretrained("SpanQA").answer("Who sings?", text(n))),
-    "answer many": (50, lambda: lambda n: pretrained("SpanQA").answer(["Who?"] * n, texts(n))),
-    "fill_mask masks": (60, lambda: lambda n: pretrained("MaskedLM").fill_mask("[MASK] " * n)),
-    "rank": (200, lambda: lambda n: pretrained("Reranker").rank("Who?", texts(n))),
-    "choose choices": (
+    "answer context": (
+        4_000,
+        lambda: lambda n: model("SpanQA").answer("Who sings?", text(n)),
+    ),
+    "answer many": (
+        200,
+        lambda: lambda n: model("SpanQA").answer(["Who?"] * n, texts(n)),
+    ),
+    "answer passages": (200, lambda: lambda n: model("SpanQA").answer("Who?", texts(n))),
+    "answer top_k": (500, lambda: lambda n: model("SpanQA").answer("Who?", text(2_000), top_k=n)),
+    "answer length": (
+        5,
+        lambda: lambda n: model("SpanQA").answer("Who?", text(2_000), max_answer_length=n),
+    ),
+    "evaluate_answers": (200, lambda: lambda n: model("SpanQA").evaluate_answers(asked(n))),
+    "fill_mask masks": (10, lambda: lambda n: model("MaskedLM").fill_mask("[MASK] " * n)),
+    "fill_mask many": (
+        100,
+        lambda: lambda n: model("MaskedLM").fill_mask([f"{t} [MASK]" for t in texts(n)]),
+    ),
+    "fill_mask top_k": (
+        1_000,
+        lambda: lambda n: model("MaskedLM").fill_mask("A [MASK].", top_k=n),
+    ),
+    "detect many": (200, lambda: lambda n: model("ReplacedTokenDetection").detect(texts(n))),
+    "rank": (500, lambda: lambda n: model("Reranker").rank("Who?", texts(n))),
+    "score": (500, lambda: lambda n: model("Reranker").score(texts(n), texts(n))),
+    "evaluate_ranking": (
+        100,
+        lambda: (
+            lambda n: model("Reranker").evaluate_ranking(
+                texts(n), [texts(4)] * n, [[1, 0, 0, 0]] * n
+            )
+        ),
+    ),
+    "evaluate_ranking long": (
+        250,
+        lambda: (
+            lambda n: model("Reranker").evaluate_ranking(
+                ["Who?"], [texts(n)], [[1.0] + [0.0] * (n - 1)]
+            )
+        ),
+    ),
+    "choose choices": (100, lambda: lambda n: model("MultipleChoice").choose("Who?", texts(n))),
+    "choose many": (
         50,
-        lambda: lambda n: pretrained("MultipleChoice").choose("Who?", texts(n)),
+        lambda: lambda n: model("MultipleChoice").choose(texts(n), [texts(2)] * n),
     ),
 }
 VECTORS = {
@@ -355,6 +455,20 @@ INDEXES = {
     ),
     "evaluate": (250, lambda: judge),
     "words": (2_500, lambda: lambda n: ez.BM25Index(texts(n)).search("Rome 7")),
+    "words add": (5_000, lambda: words_add),
+    "words query": (1_000, lambda: lambda n: bm25(5_000).search(text(n))),
+    "token vectors": (
+        500,
+        lambda: lambda n: MultiVectorIndex.build(Tokens(), texts(n)).search("Rome 7"),
+    ),
+    "token vectors int8": (
+        500,
+        lambda: lambda n: MultiVectorIndex.build(Tokens(), texts(n), precision="int8").search("7"),
+    ),
+    "terms": (2_000, lambda: lambda n: SparseIndex.build(Terms(), texts(n)).search("w7")),
+    "hybrid": (5_000, lambda: lambda n: hybrid(n).search("Rome 7", top_k=20)),
+    "hybrid top_k": (1_000, lambda: lambda n: hybrid(10_000).search("Rome 7", top_k=n)),
+    "hybrid remove": (2_500, lambda: hybrid_remove),
 }
 NAMES = {  # of labels, tags and tokens; no model is asked
     "labels of a dataset": (2_000, lambda: lambda n: rows_of(ids_of(n), ids_of(n)[::-1])),
@@ -450,6 +564,11 @@ def merges_file(count: int, folder) -> None:
     ez.Tokenizer.from_preset(folder).tokenize("abc")
 
 
+def answered_file(count: int, folder) -> None:
+    (folder / "texts.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in texts(count)))
+    ez.answer_files(classifier(), folder / "texts.jsonl", folder / f"answers {count}", verbose=0)
+
+
 # {name: (size of the first, what it does with a size and an empty folder)}
 FILES = {
     "index": (2_500, index_file),
@@ -463,6 +582,77 @@ FILES = {
     "vocab.txt": (10_000, vocabulary_file),
     "added tokens of a file": (500, added_file),
     "merges": (1_000, merges_file),
+    "answer_files": (500, answered_file),
+}
+
+
+def saved_model(task, folder, **options):
+    task.export(folder, **options)
+    loaded = tf.saved_model.load(str(folder))
+    served = loaded.signatures["serving_default"]
+
+    def run(**inputs):
+        _ = loaded  # alive while it is asked
+        return served(**{name: tf.constant(values) for name, values in inputs.items()})
+
+    return run
+
+
+def opened(task, folder):
+    pytest.importorskip("tf2onnx")
+    task.export(folder, format="onnx")
+    return ez.open_export(folder)
+
+
+def served_spans(folder):
+    run = saved_model(model("EntityExtractor", labels=("x", "y"), max_width=4), folder)
+    return lambda n: run(text=[text(n)], labels=[["x", "y"]])
+
+
+def served_classes(folder):
+    run = saved_model(classifier(window=128), folder)
+    return lambda n: run(text=[text(n)])
+
+
+def served_many(folder):
+    run = saved_model(classifier(), folder)
+    return lambda n: run(text=texts(n))
+
+
+def served_tags(folder):
+    run = saved_model(tagger(), folder)
+    return lambda n: run(text=[text(n)])
+
+
+def served_answers(folder):
+    run = saved_model(model("SpanQA"), folder)
+    return lambda n: run(question=["Who?"], context=[text(n)])
+
+
+def opened_classes(folder):
+    model = opened(classifier(window=128), folder)
+    return lambda n: model.classify([text(n)])
+
+
+def opened_many(folder):
+    model = opened(classifier(), folder)
+    return lambda n: model.classify(texts(n))
+
+
+def opened_tags(folder):
+    model = opened(tagger(), folder)
+    return lambda n: model.extract_entities(text(n))
+
+
+EXPORTS = {
+    "SavedModel of spans": (250, served_spans),
+    "SavedModel of windows": (2_000, served_classes),
+    "SavedModel of many": (500, served_many),
+    "SavedModel of tags": (1_000, served_tags),
+    "SavedModel of answers": (1_000, served_answers),
+    "ONNX of windows": (2_000, opened_classes),
+    "ONNX of many": (500, opened_many),
+    "ONNX of tags": (1_000, opened_tags),
 }
 
 
@@ -544,3 +734,10 @@ def test_cost_of_files_follows_size(name, tmp_path):
         run(size, folder)
 
     check_growth(in_new_folder, first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPORTS)
+def test_cost_of_exports_follows_size(name, tmp_path):
+    first, make = EXPORTS[name]
+    check_growth(make(tmp_path / "served"), first)
