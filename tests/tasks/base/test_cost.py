@@ -737,6 +737,7 @@ def test_cost_of_files_follows_size(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")  # of Keras's export
 @pytest.mark.parametrize("name", EXPORTS)
 def test_cost_of_exports_follows_size(name, tmp_path):
     first, make = EXPORTS[name]
