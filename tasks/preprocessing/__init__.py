@@ -1,1 +1,1 @@
-"""Preprocessing of raw inputs: examples of token ids, and padded batches of them."""
+"""Preprocess raw inputs: encode them as examples of token ids, and pad them to batches."""

@@ -1,4 +1,4 @@
-"""Batches in NumPy, as a dataset of Keras."""
+"""Batches in NumPy, to be used as a Keras dataset."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from encoder_zoo.common.ragged_array import as_array
 
 
 class ArrayBatches(keras.utils.PyDataset):
-    """Batches in NumPy, each made when it is needed, with the methods of datasets that tasks use.
+    """Batches in NumPy, with the dataset methods used by tasks. A batch is made when it is needed.
 
     Args:
-        make: makes the batch of a number.
-        numbers: of the batches, in their order.
+        make: Function to make the batch with a given number.
+        numbers: Sequence of integers. Batch numbers, in the order to be used.
 
     Example:
         >>> batches = ArrayBatches(lambda number: {"x": np.full(2, number)}, range(5))
@@ -33,17 +33,17 @@ class ArrayBatches(keras.utils.PyDataset):
 
     @property
     def num_batches(self) -> int | None:
-        """Return the number of batches, or None if Keras shall take them for endless."""
+        """Return the number of batches, or None to make Keras treat the dataset as endless."""
         return len(self) if self._counted else None
 
     def uncounted(self) -> ArrayBatches:
-        """Return the batches as endless ones: after the last comes the first."""
+        """Return an endless dataset, which starts again from the first batch after the last."""
         batches = copy.copy(self)
         batches._counted = False
         return batches
 
     def without_end(self) -> Iterator:
-        """Yield the batches again and again: Keras leaves a generator in the middle of an epoch."""
+        """Yield the batches forever, because Keras leaves a generator in the middle of an epoch."""
         for number in itertools.count():
             yield self[number]
 
@@ -55,7 +55,7 @@ class ArrayBatches(keras.utils.PyDataset):
         return keras.tree.map_structure(np.asarray, self._make(number))
 
     def __iter__(self):
-        # Tasks read these, Keras the ordinary arrays of `__getitem__`.
+        # For tasks. Keras uses the ordinary arrays from `__getitem__`.
         return (keras.tree.map_structure(as_array, self._make(n)) for n in self._numbers)
 
     def take(self, count: int) -> ArrayBatches:
@@ -63,11 +63,11 @@ class ArrayBatches(keras.utils.PyDataset):
         return ArrayBatches(self._make, self._numbers[:count])
 
     def skip(self, count: int) -> ArrayBatches:
-        """Return the batches without the first."""
+        """Return the batches without the first batches."""
         return ArrayBatches(self._make, self._numbers[count:])
 
     def map(self, function: Callable) -> ArrayBatches:
-        """Return what a function makes of each batch; the parts in a tuple are its arguments."""
+        """Apply a function to each batch. Tuples are unpacked into positional arguments."""
 
         def make(number: int):
             batch = self._make(number)

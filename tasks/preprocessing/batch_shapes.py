@@ -1,7 +1,8 @@
 """Batches with few different shapes, for compilers that compile a program for each shape.
 
-A batch with fewer examples is filled with copies of its last example. The input `REAL_ROWS` marks
-the rows that are examples. Losses and metrics ignore the other rows (see `training.graphs`).
+A batch with fewer examples is filled with copies of its last example. The input `REAL_ROWS` is used
+to mark the rows with real examples. All other rows are ignored in losses and metrics (see
+`training.graphs`).
 
 Comment letters: N examples, B rows in a batch.
 """
@@ -20,12 +21,12 @@ from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.inputs import CANDIDATE
 
 REAL_ROWS = "real_rows"  # (B,) bool
-ABSENT = float("-inf")  # the score that marks a column without a text
+ABSENT = float("-inf")  # the score to mark a column without a text
 PACKED_TOKENS = "packed_tokens"  # (S, L) int32, without one row per example, see `encode_packed`
 
 
 def pack_batch(x: dict, y=None, sample_weight=None):
-    """Return a batch in the format of Keras: `x`, `(x, y)` or `(x, y, sample_weight)`.
+    """Return a batch in the Keras format: `x`, `(x, y)` or `(x, y, sample_weight)`.
 
     Example:
         >>> pack_batch({"a": 1}), pack_batch({"a": 1}, 2)
@@ -37,16 +38,16 @@ def pack_batch(x: dict, y=None, sample_weight=None):
 
 
 def filled_batch(collate: Callable, examples: dict, seed, rows, multiple: int | None):
-    """Collate examples, and fill the batch to a number of rows or a multiple of a number.
+    """Collate examples, and fill the batch to a number of rows or to the next multiple.
 
     Args:
-        collate: Function that makes a batch of examples, called with `(examples, seed)`.
+        collate: Function to make a batch from examples, called with `(examples, seed)`.
         examples: Dict. One or more encoded examples.
         seed: Integer tensor of shape (2,).
-        rows: Positive integer. Number of rows in the batch. If there are more examples, it is
-            rounded up to a multiple of 8.
-        multiple: Optional positive integer. Factor of the number of rows. If None, the batch is not
-            filled.
+        rows: Positive integer. Number of rows in the batch. With more examples, it will be rounded
+            up to a multiple of 8.
+        multiple: Optional positive integer. Factor for the number of rows. With None, the batch is
+            not filled.
     """
     if multiple is None:
         return collate(examples, seed)
@@ -61,8 +62,9 @@ def fill(examples: dict, rows) -> dict:
     """Append copies of the last example to encoded examples up to a number of rows.
 
     Args:
-        examples: Dict of tensors and ragged tensors with one or more examples.
-        rows: Positive integer. Number of rows B. If there are more examples, all are returned.
+        examples: Dict with tensors and ragged tensors for one or more examples.
+        rows: Positive integer. Number of rows B. With more examples than this, all examples are
+            returned.
 
     Example:
         >>> import tensorflow as tf
@@ -81,11 +83,11 @@ def count_examples(examples: dict):
 
 
 def mark(batch, count):
-    """Add the input `REAL_ROWS` to a collated batch, which marks the first `count` rows.
+    """Add the input `REAL_ROWS` to a collated batch, to mark the first `count` rows.
 
     Args:
         batch: `x`, `(x, y)` or `(x, y, sample_weight)` with B rows.
-        count: Integer. Number of rows that are examples.
+        count: Integer. Number of rows with real examples.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     real = array_ops.range(array_ops.shape(x["token_ids"])[0]) < count
@@ -93,7 +95,7 @@ def mark(batch, count):
 
 
 def real_examples(*batch):
-    """Remove the rows in a batch that are only filling."""
+    """Remove the rows that were only used to fill a batch."""
     marks = batch[0].get(REAL_ROWS) if isinstance(batch[0], dict) else None
     if marks is not None:
         inputs = {name: v for name, v in batch[0].items() if name != PACKED_TOKENS}
@@ -107,17 +109,17 @@ def real_examples(*batch):
 def pack_examples(lengths: np.ndarray, capacity: int) -> array_ops.RaggedTensor:
     """Assign examples to sequences, so that the sequences contain little padding.
 
-    Every example is assigned to the sequence where it leaves the least free space. With the longest
-    examples first, this is the best-fit heuristic for bin packing.
+    Every example is assigned to the sequence where it leaves the least free space. When starting
+    with the longest examples, this is the best-fit heuristic for bin packing.
 
     Args:
-        lengths: Integer array of shape (N,). Number of tokens in every example in descending order.
-            Each is at most the capacity.
-        capacity: Positive integer. Number of tokens of a sequence.
+        lengths: Integer array of shape (N,). Number of tokens per example in descending order. Each
+            length must be at most the capacity.
+        capacity: Positive integer. Number of tokens per sequence.
 
     Returns:
-        Ragged int64 tensor of shape (R, None). The indices of the examples in each sequence. Every
-        example occurs exactly once.
+        Ragged int64 tensor of shape (R, None). Example indices per sequence. Every example occurs
+        exactly once.
 
     Source: Krell et al. 2021, Efficient Sequence Packing without Cross-contamination, section 3.
 
@@ -148,10 +150,10 @@ def pack_examples(lengths: np.ndarray, capacity: int) -> array_ops.RaggedTensor:
 def packed_epoch_order(
     lengths: array_ops.Tensor, plan: array_ops.RaggedTensor, seed: array_ops.Tensor
 ) -> array_ops.RaggedTensor:
-    """Return a random order of packed sequences, with randomly chosen examples in each sequence.
+    """Return a random order for packed sequences, with random examples in each sequence.
 
     Args:
-        lengths: Integer tensor of shape (N,). Number of tokens in every example.
+        lengths: Integer tensor of shape (N,). Number of tokens per example.
         plan: Ragged tensor of shape (R, None), from `pack_examples` with the sorted lengths.
         seed: Integer tensor of shape (2,). The same seed gives the same order.
 
@@ -170,9 +172,9 @@ def packed_epoch_order(
     return array_ops.gather(plan.with_values(array_ops.gather(order, plan.values)), examples)
 
 
-SAMPLE = 1000  # number of lengths from which the number of sequences is estimated
-SPARE = 1.1  # sequences in a batch, relative to the average number that it needs
-WORTHWHILE = 0.75  # maximum number of sequences for packing, relative to B
+SAMPLE = 1000  # number of lengths to estimate the number of sequences from
+SPARE = 1.1  # sequences per batch, relative to the average number needed
+WORTHWHILE = 0.75  # maximum number of sequences to use for packing, relative to B
 
 
 def choose_sequence_counts(
@@ -180,16 +182,15 @@ def choose_sequence_counts(
 ) -> tuple[int, ...] | None:
     """Return up to three possible numbers S of packed sequences in a batch.
 
-    The first number is sufficient for most batches, the second is twice the first, and the last is
-    B.
+    The first number is enough for most batches, the second is twice the first, and the last is B.
 
     Args:
-        lengths: Integer array of shape (N,). Number of tokens in the examples.
+        lengths: Integer array of shape (N,). Number of tokens per example.
         length: Positive integer. Length L.
         batch_size: Positive integer. Batch size B.
 
     Returns:
-        Tuple of ascending integers, or None if packing saves very little padding.
+        Tuple of ascending integers, or None when packing would save very little padding.
 
     Example:
         >>> choose_sequence_counts(np.array([5, 7, 9, 20]), 32, 16)
@@ -206,12 +207,12 @@ def choose_sequence_counts(
 def with_packed_tokens(batch, counts: tuple[int, ...]):
     """Add the input `PACKED_TOKENS` to a batch, with the smallest sufficient number of sequences.
 
-    Examples that only fill the batch are not packed.
+    Examples that are only used to fill the batch are not packed.
 
     Args:
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`.
-        counts: Tuple of ascending integers. Possible numbers of packed sequences. The last is at
-            least B.
+        counts: Tuple of ascending integers. Possible numbers of packed sequences. The last number
+            is at least B.
 
     Example:
         >>> x = {"token_ids": np.array([[2, 3, 0], [2, 0, 0]])}
@@ -239,21 +240,20 @@ Bucketed = Annotated[
     Rule(lambda v: type(v) is bool or isinstance(v, tuple), "True, False or a tuple of lengths"),
 ]
 LENGTHS = tuple(2**i for i in range(3, 14))  # 8 to 8,192
-SHORTEST = 32  # minimum length of the longest text in the choice of lengths
-THREE_LENGTHS_UP_TO = 128  # maximum length of the longest text for three lengths
+SHORTEST = 32  # minimum length for the longest text when choosing the lengths
+THREE_LENGTHS_UP_TO = 128  # maximum length for the longest text to use three lengths
 
 
 def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Return the lengths to which batches are padded: powers of two, and only three for short
-    texts.
+    """Return the lengths to pad batches to: powers of two, and only three for short texts.
 
-    Fewer lengths cost some padding, but every additional length needs a program, which takes
-    seconds to compile.
+    Using fewer lengths leads to some padding, but for every additional length a program has to be
+    compiled, which takes seconds.
 
     Args:
         longest: Positive integer. Number of tokens in the longest example.
-        known: Tuple of integers or None. Lengths with compiled programs, which are kept. Defaults
-            to None.
+        known: Optional tuple of integers. Lengths to keep because their programs are already
+            compiled. Defaults to None.
 
     Example:
         >>> choose_lengths(59), choose_lengths(300), choose_lengths(59, known=(8, 16, 32))
@@ -277,9 +277,9 @@ def take_examples(examples: Mapping, indices) -> dict:
 
 
 def batches_by_length(examples: Mapping, batch_size: int) -> Iterator[np.ndarray]:
-    """Yield the indices of the examples of each batch, the longest examples first.
+    """Yield the example indices for each batch, starting with the longest examples.
 
-    A batch that does not fit into memory therefore fails immediately.
+    A batch that is too large for the memory will therefore fail immediately.
 
     Example:
         >>> from encoder_zoo.common.ragged_array import RaggedArray
@@ -295,12 +295,12 @@ def batches_by_length(examples: Mapping, batch_size: int) -> Iterator[np.ndarray
 def with_candidates(
     examples: dict, firsts: array_ops.Tensor, others: array_ops.RaggedTensor
 ) -> dict:
-    """Combine examples of single texts into rows with one first text and further texts.
+    """Combine examples with single texts into rows with one first text and further texts.
 
     Args:
         examples: Dict. Encoded examples for all texts.
-        firsts: Integer tensor of shape (N,). Index of the first text in each row.
-        others: Ragged integer tensor of shape (N, None). Indices of the further texts, whose
+        firsts: Integer tensor of shape (N,). First text index per row.
+        others: Ragged integer tensor of shape (N, None). Indices for the further texts. Their
             examples are named "candidate_...".
     """
     further = take_examples(examples, others)
@@ -309,11 +309,12 @@ def with_candidates(
 
 
 def with_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> dict:
-    """Add the ranges of the inputs of further texts to the ranges of inputs.
+    """Add the input ranges for further texts to the input ranges.
 
     Args:
-        ranges: Dict. Ranges of the inputs of one text (see `Task.input_ranges`).
-        names: Input names that further texts also have. Defaults to None, which means all inputs.
+        ranges: Dict. Input ranges for one text (see `Task.input_ranges`).
+        names: Names for the inputs to add for further texts. Defaults to None, which means all
+            inputs.
 
     Example:
         >>> with_candidate_ranges({"token_ids": (0, 9), "segment_ids": (0, 1)}, ["token_ids"])
@@ -330,19 +331,19 @@ def pad_candidates(
     pad_token_id: int,
     bucketed: Bucketed,
 ) -> dict[str, array_ops.Tensor]:
-    """Pad rows with further texts to the model's inputs, with one length for all texts.
+    """Pad rows with further texts to the model inputs, with one length for all texts.
 
     Args:
-        pad: Function of the preprocessor that pads examples of single texts.
-        examples: Dict. Encoded examples: "token_ids" and "first_length" of the first text in each
-            row, and the same names with the prefix "candidate_" for the other texts, ragged (N,
+        pad: The preprocessor's function to pad examples with single texts.
+        examples: Dict. Encoded examples with "token_ids" and "first_length" for the first text in
+            each row, and the same names with the prefix "candidate_" for further texts, ragged (N,
             None, ...).
-        pad_token_id: Integer. Token id for the columns without a text.
+        pad_token_id: Integer. Token id to use for columns without a text.
         bucketed: See `Preprocessor.collate`.
 
     Returns:
-        Dict of inputs (N, L), and inputs (N, K - 1, L) with the prefix "candidate_". The padding
-        mask for a column without a text has one token.
+        Dict with inputs (N, L), and inputs (N, K - 1, L) with the prefix "candidate_". The padding
+        mask has one token for a column without a text.
     """
     others = examples[CANDIDATE + "token_ids"]
     both = {

@@ -1,4 +1,4 @@
-"""Batches of examples of similar length, padded to the longest in the batch.
+"""Batches with examples of similar length, padded to the longest example in the batch.
 
 Comment letters: N examples, B batch.
 """
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 
 
-# Replaces the seed in evaluation. Random choices then depend on the text and not on the batch.
+# Used instead of the seed in evaluation. Random choices then depend on the text and not on the
+# batch.
 NOT_RANDOM = -1
 
 # Examples are sorted by length inside megabatches, as in transformers. They are large enough for
@@ -41,12 +42,12 @@ def array_batches(
     """Return one pass over encoded examples in a given order.
 
     Args:
-        collate: Function that makes a batch of examples, called with `(examples, seed)`.
-        examples: Dict. Encoded examples, N of them.
+        collate: Function to make a batch from examples, called with `(examples, seed)`.
+        examples: Dict. N encoded examples.
         order: Integer array of shape (N,).
         batch_size: Positive integer. Batch size B.
     """
-    from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # imports Keras
+    from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # this imports Keras
 
     def make(number: int):
         rows = order[number * batch_size : (number + 1) * batch_size]
@@ -63,18 +64,18 @@ def epochs_of_arrays(
     numbers: tuple,
     mixed: bool = False,
 ) -> ArrayBatches:
-    """Return the batches for all epochs that are not done.
+    """Return the remaining batches for all epochs.
 
     Args:
         collate, examples: See `array_batches`.
-        packing: Tuple. The plan of `pack_examples`, or empty.
-        plan: `Plan`. How the examples are read.
-        numbers: Tuple of integers: the seed, and the numbers of batches in a pass, of batches that
-            are done, and of all batches.
-        mixed: Boolean. See `epoch_order`. It applies if batches are shuffled and grouped by length.
-            Defaults to False.
+        packing: Tuple. The plan from `pack_examples`, or empty.
+        plan: `Plan`. How to read the examples.
+        numbers: Tuple of integers with the seed, the number of batches per pass, the number of
+            batches already done, and the total number of batches.
+        mixed: Boolean. See `epoch_order`. This is used when batches are shuffled and grouped by
+            length. Defaults to False.
     """
-    from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # imports Keras
+    from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # this imports Keras
 
     seed, steps, done, total = numbers
     lengths, size = array_ops.cast(example_lengths(examples), array_ops.int32), plan.batch_size
@@ -95,9 +96,9 @@ def epochs_of_arrays(
 
 
 def example_lengths(examples: dict) -> array_ops.Tensor:
-    """Return the number of tokens in every example (N,), int64, summed over its texts.
+    """Return the number of tokens per example (N,), int64, summed over its texts.
 
-    Prepared examples have one length, which includes their padding.
+    Prepared examples all have the same length, including padding.
 
     Example:
         >>> import tensorflow as tf
@@ -124,23 +125,24 @@ def epoch_order(
     group_lengths: bool = True,
     mixed: bool = False,
 ) -> array_ops.Tensor:
-    """Return a random order that places examples of similar length next to each other.
+    """Return a random order to place examples with similar length next to each other.
 
     Batches in this order need little padding.
 
     Args:
-        lengths: Integer tensor of shape (N,). Number of tokens in every example.
+        lengths: Integer tensor of shape (N,). Number of tokens per example.
         batch_size: Positive integer. Batch size B.
         seed: Integer tensor of shape (2,). The same seed gives the same order.
-        group_lengths: Boolean. Whether neighbours have similar lengths. Defaults to True.
-        mixed: Boolean. Whether every batch instead has short and long examples and approximately
-            the same number of tokens. Defaults to False.
+        group_lengths: Boolean. Whether to place examples with similar lengths next to each other.
+            Defaults to True.
+        mixed: Boolean. Whether to use short and long examples in every batch instead, with
+            approximately the same number of tokens. Defaults to False.
 
     Returns:
-        Int64 tensor of shape (N,) that contains every example exactly once. The examples are
-        shuffled and sorted by length inside megabatches of `MEGABATCH` batches, and then the
-        batches are shuffled. A smaller last batch has examples of any length. If they were sorted,
-        it would always contain the longest examples.
+        Int64 tensor of shape (N,) with every example exactly once. The examples are shuffled and
+        sorted by length inside megabatches of `MEGABATCH` batches. After that, the batches are
+        shuffled. A smaller last batch has examples with any length. With sorting, it would always
+        contain the longest examples.
     """
     count = array_ops.size(lengths, array_ops.int64)
     full = count // batch_size * batch_size
@@ -154,7 +156,7 @@ def epoch_order(
     order = array_ops.gather(order, array_ops.argsort(key, stable=True))
     if mixed:
         ranks = array_ops.range(full) - megabatch * batch_size * MEGABATCH
-        # Deal the sorted examples of each megabatch to its batches in turn.
+        # Deal the sorted examples in each megabatch to its batches in turn.
         batches = array_ops.minimum(full // batch_size - megabatch * MEGABATCH, MEGABATCH)
         order = array_ops.gather(
             order, array_ops.argsort(megabatch * MEGABATCH + ranks % batches, stable=True)
@@ -174,13 +176,13 @@ def order_of_epoch(
     group_lengths: bool,
     mixed: bool = False,
 ) -> array_ops.Tensor | array_ops.RaggedTensor:
-    """Return the example order, or of packed sequences of examples, in an epoch.
+    """Return the order for the examples, or for packed sequences of examples, in an epoch.
 
     Args:
-        lengths: Int32 tensor of shape (N,). Number of tokens in every example.
-        packing: Tuple. The plan of `pack_examples`, or empty.
+        lengths: Int32 tensor of shape (N,). Number of tokens per example.
+        packing: Tuple. The plan from `pack_examples`, or empty.
         batch_size: Positive integer. Batch size B.
-        seed: Integer tensor of shape (2,). Epoch seed.
+        seed: Integer tensor of shape (2,). Seed for this epoch.
         shuffle, group_lengths: See `Plan`.
         mixed: See `epoch_order`. Defaults to False.
     """
@@ -192,8 +194,7 @@ def order_of_epoch(
 
 
 def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
-    """Distribute sorted examples over batches in turn, so that batches have similar numbers of
-    tokens.
+    """Distribute sorted examples over batches in turn, for a similar number of tokens per batch.
 
     Args:
         order: Integer array of shape (N,), sorted by length.
@@ -207,25 +208,25 @@ def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
     return order[np.argsort(np.arange(len(order)) % steps, kind="stable")]
 
 
-# Number of batches that are padded in advance.
+# Number of batches to pad in advance.
 AHEAD = 4
-# Number of examples in a batch inside an exported graph.
+# Number of examples per batch inside an exported graph.
 GRAPH_BATCH = 32
 BATCH_SIZE = 32  # the default
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How data is read.
+    """Settings for reading data.
 
     Attributes:
         batch_size: Positive integer. Batch size B.
-        epochs: Range. Indices of the epochs of a `fit`.
-        shuffle: Boolean. Whether examples are shuffled.
-        steps_per_epoch: Optional positive integer. Number of batches in an epoch, which can take
-            several passes. None means one pass.
-        group_lengths: Boolean. Whether the examples of a shuffled batch have similar lengths, which
-            saves padding. If False, they are drawn at random.
+        epochs: Range. Epochs to run in a `fit`.
+        shuffle: Boolean. Whether to shuffle examples.
+        steps_per_epoch: Optional positive integer. Number of batches per epoch, which can take
+            several passes. With None, an epoch is one pass.
+        group_lengths: Boolean. Whether to use examples with similar lengths in a shuffled batch, to
+            save padding. If False, they are drawn at random.
     """
 
     batch_size: int = BATCH_SIZE
@@ -240,8 +241,8 @@ class Batches:
     """One pass over prepared batches.
 
     Attributes:
-        dataset: Dataset with the results of the preprocessor's `collate`.
-        order: Integer array of shape (N,). Index of the example at each position.
+        dataset: Dataset with the results from the preprocessor's `collate`.
+        order: Integer array of shape (N,). Example index at each position.
     """
 
     dataset: tf.data.Dataset
@@ -264,15 +265,15 @@ def bucket_length(length: array_ops.Tensor, lengths: Sequence[int]) -> array_ops
 
 
 class LengthGroupedBatcher:
-    """Create batches of encoded examples, in graphs that are only traced once.
+    """Create batches from encoded examples, in graphs to be traced only once.
 
     Args:
-        collate: Function that makes a batch of examples, called with `(examples, seed)`.
-        multiple: Optional positive integer. If given, every batch is filled to `batch_size` rows or
-            to the next multiple of this value (see `filling`).
-        sequence_counts: Tuple of integers or None. If given, on JAX, the texts in a batch are
-            packed into one of these numbers of sequences (see `choose_sequence_counts`). Batches
-            then have approximately the same number of tokens.
+        collate: Function to make a batch from examples, called with `(examples, seed)`.
+        multiple: Optional positive integer. If given, every batch will be filled to `batch_size`
+            rows or to the next multiple of this value (see `filling`).
+        sequence_counts: Optional tuple of integers. If given, on JAX, the texts in a batch will be
+            packed into one of these numbers of sequences (see `choose_sequence_counts`). All
+            batches then have approximately the same number of tokens.
     """
 
     def __init__(
@@ -285,16 +286,16 @@ class LengthGroupedBatcher:
         self._multiple = multiple
         self._sequence_counts = sequence_counts
         self._ordered = ShapePolymorphicFunction(self._in_order)
-        self._training = {  # keys: whether to shuffle examples, and to group them by length
+        self._training = {  # keys: whether to shuffle examples, and whether to group them by length
             order: ShapePolymorphicFunction(functools.partial(self._epochs, *order))
             for order in ((True, True), (True, False), (False, False))
         }
 
     def ordered(self, examples: dict, batch_size: int) -> Batches:
-        """Return one pass over the examples, the longest first.
+        """Return one pass over the examples, starting with the longest examples.
 
-        A batch that does not fit into memory therefore fails immediately. If batches are packed,
-        each batch has long and short texts.
+        A batch that is too large for the memory will therefore fail immediately. With packing, each
+        batch has long and short texts.
 
         Args:
             examples: Dict. Encoded examples, tensors with N examples. "token_ids" is ragged.
@@ -314,22 +315,22 @@ class LengthGroupedBatcher:
     def training(
         self, examples: dict, plan: Plan, capacity: int | None = None
     ) -> tuple[int, Callable[[int, int], tf.data.Dataset]]:
-        """Return batches of several epochs in one dataset. Each epoch has its own order.
+        """Return batches for several epochs in one dataset. Each epoch has its own order.
 
-        The order only depends on the seed and the epoch, so training that resumes at a later epoch
-        gets the same batches.
+        This order only depends on the seed and the epoch, so that training gets the same batches
+        when it is resumed at a later epoch.
 
         Args:
             examples: Dict. Encoded examples, tensors with N examples. "token_ids" is ragged.
-            plan: `Plan`. How the examples are read.
-            capacity: Optional positive integer. If given, examples are packed into sequences of
-                this number of tokens. `batch_size` counts these sequences, and the collated
-                "token_ids" are ragged (B, None, None). Defaults to None.
+            plan: `Plan`. How to read the examples.
+            capacity: Optional positive integer. If given, examples will be packed into sequences
+                with this number of tokens. In this case, `batch_size` counts sequences, and the
+                collated "token_ids" are ragged (B, None, None). Defaults to None.
 
         Returns:
-            The number of batches in one pass, and a function `batches(seed, done)`. It returns the
+            The number of batches per pass, and a function `batches(seed, done)`. It returns the
             batches for all epochs and skips the first `done` batches without creating them. The
-            seed determines order and masking.
+            seed is used for the order and for masking.
         """
         lengths = example_lengths(examples).numpy()
         packing = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
@@ -349,7 +350,7 @@ class LengthGroupedBatcher:
         return steps, batches
 
     def _filling(self, rows) -> Callable:
-        """Return `collate`, followed by filling and packing if batches need them."""
+        """Return `collate`, followed by filling and packing when this is needed for the batches."""
 
         def collate(examples, seed):
             batch = filled_batch(self._collate, examples, seed, rows, self._multiple)
@@ -393,7 +394,7 @@ class LengthGroupedBatcher:
         def make(indices, seed):
             return self._filling(batch_size)(take_examples(examples, indices), seed)
 
-        # No tuning, because padding is fast and ending a tuned pipeline can take half a second.
+        # No tuning, because padding is fast and it can take half a second to end a tuned pipeline.
         options = tf.data.Options()
         options.autotune.enabled = False
         batches = plan.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
@@ -406,18 +407,19 @@ def grouped_batches(
     seed: int | array_ops.Tensor,
     group_lengths: bool = True,
 ) -> tf.data.Dataset:
-    """Return batches of raw inputs of similar length, from a dataset of megabatches.
+    """Return batches of raw inputs with similar length, from a dataset of megabatches.
 
     Args:
-        megabatches: Dataset of `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged tensors.
-            Each has `megabatch_size(batch_size)` raw examples, except the last of a pass.
+        megabatches: Dataset with `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged
+            tensors. Each megabatch has `megabatch_size(batch_size)` raw examples, except for the
+            last one in a pass.
         batch_size: Positive integer. Batch size B.
-        seed: Integer. Seed of the order inside the megabatches.
-        group_lengths: Boolean. Whether the examples in a batch have similar lengths. If False, they
-            are drawn at random. Defaults to True.
+        seed: Integer. Seed to use for the order inside the megabatches.
+        group_lengths: Boolean. Whether to use examples with similar lengths in a batch. If False,
+            they are drawn at random. Defaults to True.
 
     Returns:
-        Dataset of batches with the structure of the megabatches. It contains every example exactly
+        Dataset of batches with the same structure as the megabatches. Every example occurs exactly
         once.
     """
 
@@ -428,7 +430,7 @@ def grouped_batches(
 
         def batch_at(start):
             chosen = order[start : start + batch_size]
-            # Missing labels are None if weights are given.
+            # Missing labels are None when weights are given.
             return array_ops.nest.map_structure(
                 lambda values: None if values is None else array_ops.gather(values, chosen),
                 megabatch,
@@ -442,15 +444,15 @@ def grouped_batches(
 
 
 def megabatch_size(batch_size: int) -> int:
-    """Return the number of examples that are grouped by length together."""
+    """Return the number of examples to group by length together."""
     return batch_size * MEGABATCH
 
 
 def text_sizes(x) -> array_ops.Tensor:
-    """Return the number of bytes of N raw inputs (N,), int32, as an estimate of their token counts.
+    """Return the number of bytes per raw input (N,), int32, to estimate the number of tokens.
 
     Args:
-        x: Tensors or ragged tensors of texts or words, in any structure.
+        x: Tensors or ragged tensors with texts or words, in any structure.
 
     Example:
         >>> import tensorflow as tf
@@ -475,17 +477,17 @@ def in_graph_batches(
     lengths: array_ops.Tensor,
     width: int,
 ) -> array_ops.RaggedTensor:
-    """Apply a function to batches of all examples inside `tf.function`, the longest first.
+    """Apply a function to all examples in batches inside `tf.function`, longest examples first.
 
-    This corresponds to `LengthGroupedBatcher.ordered` followed by `predict`. Batches need little
-    padding, and the memory does not grow with the number of examples.
+    This is similar to calling `LengthGroupedBatcher.ordered` and then `predict`. Batches need
+    little padding, and the memory usage does not depend on the number of examples.
 
     Args:
-        function: Function that takes examples and returns float32 (T, width), the concatenated
-            values of the examples.
+        function: Function to compute the values for some examples, concatenated to float32 (T,
+            width).
         examples: Dict. Encoded examples, tensors with N examples. "token_ids" is ragged.
-        lengths: Int64 tensor of shape (N,). Number of values in every example.
-        width: Positive integer. Value width.
+        lengths: Int64 tensor of shape (N,). Number of values per example.
+        width: Positive integer. Width per value.
 
     Returns:
         Ragged tensor of shape (N, None, width), in the example order.

@@ -1,4 +1,4 @@
-"""Where the characters that a reader sees begin and end: without blanks, with their marks.
+"""Find where visible characters begin and end, without blanks and with combining marks.
 
 Comment letters: N texts, S spans.
 """
@@ -18,13 +18,13 @@ LAST_OF_KINDS = 0xE0200  # all code points from here on are visible, or not assi
 
 
 class Characters(NamedTuple):
-    """The characters of texts.
+    """Characters in some texts.
 
     Attributes:
-        begins: (N,) int64, the first character in each text among those of all texts.
-        ends: (N,) int64, the character after its last.
-        visible: (characters of this kind,) int64, which are neither blanks nor marks.
-        unmarked: (characters of this kind,) int64, which are no marks.
+        begins: Int64 tensor of shape (N,). Start position for each text among all characters.
+        ends: Int64 tensor of shape (N,). End position for each text among all characters.
+        visible: Int64 tensor. Positions of characters that are neither blanks nor marks.
+        unmarked: Int64 tensor. Positions of characters that are not marks.
     """
 
     begins: array_ops.Tensor
@@ -34,7 +34,7 @@ class Characters(NamedTuple):
 
 
 def read_characters(texts: array_ops.Tensor) -> Characters:
-    """Return the characters of texts (N,)."""
+    """Return the characters for texts (N,)."""
     codes = array_ops.strings.unicode_decode(texts, "UTF-8")
     first, kinds = kinds_of_runs()
     kind = array_ops.gather(kinds, array_ops.searchsorted(first, codes.values, side="right"))
@@ -46,13 +46,13 @@ def read_characters(texts: array_ops.Tensor) -> Characters:
 def with_marks(
     characters: Characters, row: array_ops.Tensor, end: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return ends (S,) int32 after the combining marks that follow, of which many tokenizers know
-    nothing: accents, vowel signs, U+FE0F behind an emoji.
+    """Move ends (S,) after the combining marks that follow, such as accents, vowel signs, and
+    U+FE0F after an emoji. Many tokenizers do not include these marks in a token.
 
     Args:
-        characters: of the texts.
-        row: (S,) int64, the text of each.
-        end: (S,) int32.
+        characters: Characters in the texts.
+        row: Int64 tensor of shape (S,). Text index per span.
+        end: Int32 tensor of shape (S,). Span ends.
     """
     first = array_ops.gather(characters.begins, row)
     limit = array_ops.gather(characters.ends, row)
@@ -85,7 +85,7 @@ def visible_bounds(
     begin, behind = (first + array_ops.cast(offset, array_ops.int64) for offset in (start, end))
     begin = _next(characters.visible, begin, limit)
     is_seen = begin < behind
-    # The last visible character, and the marks behind it.
+    # The last visible character, followed by its marks.
     number = array_ops.searchsorted(characters.visible, behind) - 1
     padded = array_ops.concat([characters.visible, [-1]], axis=0)
     last = array_ops.gather(padded, array_ops.maximum(number, 0))

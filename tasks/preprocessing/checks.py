@@ -1,4 +1,4 @@
-"""Checks of values, in memory and inside of graphs, whose errors name the row or example."""
+"""Checks for values, in memory and inside graphs, with errors that name the row or example."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ def check_each(
     unit: str = "Row",
     index: array_ops.Tensor | None = None,
 ):
-    """Return the values, or raise an error that describes the first one that is not right.
+    """Return the values, or raise an error to describe the first value that is not valid.
 
     Args:
-        values: tensor, ragged tensor or structure of them, returned unchanged.
-        right: (N,) bool.
-        *message: text, and what of the first wrong value belongs in it: tensors or lists (N,); or
-            a function of its index, whose text is left out in graphs.
-        unit: name of the items, each with one value in `right`.
-        index: (N,) int, of the unit; None for 0 to N - 1.
+        values: Tensor, ragged tensor or nested structure. It will be returned unchanged.
+        right: Boolean tensor of shape (N,). Whether each value is valid.
+        *message: Strings, and tensors or lists (N,) to read the first invalid value from. It is
+            also possible to pass a function that takes the index and returns a string. This string
+            will be omitted in graphs.
+        unit: String. Name to use for an item in the error message, with one item per value in
+            `right`. Defaults to "Row".
+        index: Integer tensor of shape (N,). Index to show for each item. Defaults to None, which
+            means 0 to N - 1.
 
     Raises:
-        ValueError: If a value in memory is wrong.
-        tf.errors.InvalidArgumentError: If a value is wrong when a graph runs.
+        ValueError: If a value in memory is invalid.
+        tf.errors.InvalidArgumentError: If a value is invalid when a graph runs.
 
     Example:
         >>> import tensorflow as tf
@@ -51,7 +54,7 @@ def check_each(
 
 
 def check_no_iterator(values, name: str) -> None:
-    """Raise a ValueError for an iterator, which can be read only once."""
+    """Raise a ValueError for an iterator, because it can be read only once."""
     if isinstance(values, Iterator):
         raise ValueError(
             f"{name} is a {type(values).__name__}, which can be read only once. Pass a list, an "
@@ -60,14 +63,14 @@ def check_no_iterator(values, name: str) -> None:
 
 
 def check_one_each(x, y) -> None:
-    """Raise an error if there is not one label for each text.
+    """Raise an error unless there is exactly one label for each text.
 
     Args:
-        x: texts, a tuple of columns of them, or prepared inputs.
-        y: their labels, or a dict of columns of them.
+        x: Texts, a tuple with columns of texts, or prepared inputs.
+        y: Labels, or a dict with columns of labels.
 
     Raises:
-        ValueError: If there are more texts than labels, or fewer.
+        ValueError: If the numbers of texts and labels are different.
 
     Example:
         >>> check_one_each((["a", "b"], ["c", "d"]), [0, 1])
@@ -82,7 +85,7 @@ def check_one_each(x, y) -> None:
 
 
 def has_text(texts: array_ops.Tensor) -> array_ops.Tensor:
-    """Return whether strings (N,) have more than white space, (N,) bool.
+    """Return whether strings (N,) contain more than whitespace, (N,) bool.
 
     Example:
         >>> import tensorflow as tf
@@ -102,11 +105,11 @@ def _shown(part, i: int) -> str:
 
 
 def assert_right(right: array_ops.Tensor, *message: str | array_ops.Tensor) -> tf.Operation:
-    """Return an assertion for `tf.data` whose error names the first wrong value.
+    """Return an assertion for `tf.data` to name the first invalid value in the error.
 
     Args:
-        right: (N,) bool.
-        *message: text, and tensors (N, ...) whose value for the first that is wrong belongs in it.
+        right: Boolean tensor of shape (N,). Whether each value is valid.
+        *message: Strings, and tensors (N, ...) to read the first invalid value from.
 
     Example:
         >>> import tensorflow as tf
@@ -116,7 +119,7 @@ def assert_right(right: array_ops.Tensor, *message: str | array_ops.Tensor) -> t
             ...
         tensorflow.python.framework.errors_impl.InvalidArgumentError: ...
     """
-    # Without quotes, as TensorFlow prints them with backslashes.
+    # Without quotes, because TensorFlow would print them with backslashes.
     parts = [
         part.replace("'", "") if isinstance(part, str) else _first(part, ~right) for part in message
     ]

@@ -1,6 +1,6 @@
-"""Conversion of columns and tables of pandas, polars, Arrow and datasets to plain lists.
+"""Convert columns and tables from pandas, polars, Arrow and datasets to plain lists.
 
-These packages are not imported. The type of a value is detected by its attributes.
+These packages are not imported. Attributes are used to detect the type of each value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger("encoder_zoo")
 
 
 def is_doc(value: object) -> bool:
-    """Return whether a value is a `Doc` of spaCy, or a `Span`, which is a tokenized text, too."""
+    """Return whether a value is a spaCy `Doc`, or a `Span`, which is also a tokenized text."""
     return hasattr(value, "ents") and hasattr(value, "text") and hasattr(value, "__iter__")
 
 
@@ -30,12 +30,12 @@ def are_documents(values: object) -> bool:
 
 
 def text_of(value):
-    """Return the document text. Other values are returned unchanged."""
+    """Return the document text. Any other value is returned unchanged."""
     return value.text if is_doc(value) else value
 
 
 def doc_words(value):
-    """Return the words in a document, one per token. Other values are returned unchanged."""
+    """Return the words in a document, one per token. Any other value is returned unchanged."""
     return [token.text for token in value] if is_doc(value) else value
 
 
@@ -48,7 +48,7 @@ def spans_in(document, spans) -> list[tuple[int, int, str]]:
     """Convert spans to (start, end, label) with character offsets in a document's text.
 
     Args:
-        document: A `Doc`, or a `Span` of the same document.
+        document: A `Doc`, or a `Span` from the same document.
         spans: `Span` objects, such as `document.ents`.
     """
     begin = getattr(document, "start_char", 0)
@@ -56,14 +56,14 @@ def spans_in(document, spans) -> list[tuple[int, int, str]]:
 
 
 def reference_of(value):
-    """Return the annotated document of an `Example`. Other values are returned unchanged."""
+    """Return the annotated document in an `Example`. Any other value is returned unchanged."""
     return value.reference if hasattr(value, "reference") and hasattr(value, "predicted") else value
 
 
 def unformatted(values):
-    """Return a Hugging Face dataset or column whose values are Python objects.
+    """Return a Hugging Face dataset or column with Python objects as values.
 
-    In other formats, such as PyTorch's, the values are tensors. Other values are returned
+    In different formats, e.g. for PyTorch, the values would be tensors. Any other value is returned
     unchanged.
     """
     source = getattr(values, "source", None)  # set for columns
@@ -80,8 +80,8 @@ def materialize(values):
     """Compute lazy values and convert sparse values to dense arrays.
 
     Args:
-        values: Any. A LazyFrame of polars becomes a table, a sparse matrix of SciPy an array, and a
-            view of a dict's keys or values a list. Other values are returned unchanged.
+        values: Any. A polars LazyFrame is converted to a table, a SciPy sparse matrix to an array,
+            and a view on dict keys or values to a list. Any other value is returned unchanged.
 
     Example:
         >>> materialize({1: "good", 2: "bad"}.values())
@@ -99,11 +99,11 @@ PLAIN = (str, bytes, list, dict, np.ndarray, type(None))
 
 
 def plain(values):
-    """Convert a column to a list and a table to a dict of names to lists.
+    """Convert a column to a list and a table to a dict from names to lists.
 
     Args:
         values: Any. The items in a tuple, such as the two columns in a pair, are converted
-            separately. A list of spaCy documents becomes a list of their texts. Lists, arrays and
+            separately. A list of spaCy documents is converted to a list of texts. Lists, arrays and
             tensors are returned unchanged.
 
     Example:
@@ -113,7 +113,7 @@ def plain(values):
         ({'text': ['good', 'bad'], 'stars': [5, 1]}, (['good', 'bad'], [5, 1]))
 
     Raises:
-        ValueError: If columns in a table have the same name.
+        ValueError: If there are several columns with the same name in a table.
     """
     if isinstance(values, tuple):
         return tuple(map(plain, values))
@@ -138,12 +138,12 @@ def plain(values):
 
 
 def named_column(values: object, classes: Sequence[str] | None = None):
-    """Convert a column to a list, and class indices to names if their dataset has names.
+    """Convert a column to a list, and class indices to names if the dataset has names for them.
 
     Args:
-        values: A column of any type. The column of a Hugging Face dataset has `features`.
-        classes: Optional list of strings. Names of the classes of a task. A dataset with the same
-            number of classes but other names is read by its indices. Defaults to None.
+        values: A column of any type. A Hugging Face dataset column has `features`.
+        classes: Optional list of strings. Class names for a task. When a dataset has the same
+            number of classes but different names, its class indices are used. Defaults to None.
     """
     feature = getattr(values, "features", None)
     feature = getattr(feature, "feature", feature)
@@ -169,14 +169,14 @@ def named_column(values: object, classes: Sequence[str] | None = None):
 
 
 def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, several: bool) -> tuple:
-    """Return texts and labels, also if each row contains both.
+    """Return texts and labels, also when each row contains both.
 
     Args:
-        x: Texts, or rows if `y` is None.
-        y: Labels, or None.
-        classes: Optional list of strings. Names of the classes of a task, or None if they are
+        x: Texts, or rows when `y` is None.
+        y: Optional labels.
+        classes: Optional list of strings. Class names for a task. None when the classes are
             unknown.
-        several: Boolean. Whether a text can have several labels.
+        several: Boolean. Whether to allow several labels per text.
 
     Example:
         >>> texts_and_labels([{"text": "Hm", "label": "up"}], None, None, False)
@@ -188,7 +188,7 @@ def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, severa
 
 
 def table_columns(values) -> list | None:
-    """Return the column names in a table, or None for other values.
+    """Return the column names in a table, or None for any other value.
 
     Example:
         >>> import pandas as pd
@@ -203,7 +203,7 @@ def table_columns(values) -> list | None:
 
 
 def categories(values) -> list | None:
-    """Return the ordered categories for a categorical column, or None for other columns.
+    """Return the ordered categories for a categorical column, or None for any other column.
 
     Example:
         >>> import pandas as pd
@@ -213,12 +213,11 @@ def categories(values) -> list | None:
     names = getattr(getattr(values, "dtype", None), "categories", None)
     return (
         plain(names) if hasattr(names, "__len__") else None
-    )  # the Categorical type of polars has no order
+    )  # polars Categorical columns have no order
 
 
 def single_column(values):
-    """Convert an array or tensor of shape (n, 1) to shape (n,). Other values are returned
-    unchanged.
+    """Convert an array or tensor from shape (n, 1) to (n,). Any other value is returned unchanged.
 
     Example:
         >>> single_column(np.array([["good"], ["bad"]])).tolist(), single_column([["good"]])
@@ -236,18 +235,18 @@ LABEL_NAME = re.compile(
     r"|answers?|entities|spans|gold",
     re.IGNORECASE,
 )
-# Names of columns with repeated texts, such as a query for each of its documents.
+# Names for columns with repeated texts, e.g. with a query for each document.
 QUERY_NAME = re.compile(r"q|quer(y|ies)|questions?|anchors?|premises?", re.IGNORECASE)
-LOOKED_AT = 1000  # maximum number of rows that are checked
-REPEATED = 10  # rows per distinct value from which a column is taken for labels
+LOOKED_AT = 1000  # maximum number of rows to check
+REPEATED = 10  # rows per distinct value to assume that a column contains labels
 
 
 def other_content(name: str, values) -> str | None:
-    """Describe the column content that does not contain texts. None if it may contain texts.
+    """Describe a column that does not contain texts. Return None if it may contain texts.
 
     Args:
         name: String. Column name.
-        values: A list or an array. The content of tensors and specifications is unknown.
+        values: A list or an array. For tensors and specifications, the content is unknown.
 
     Example:
         >>> other_content("stars", [5, 4]), other_content("second", ["Yes.", "No."])
@@ -285,13 +284,13 @@ def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None
     """Raise a ValueError if a table column does not seem to contain texts.
 
     Args:
-        table: Dict of names to columns. The columns contain texts or lists of texts.
-        kinds: List of strings. Content for each column in words.
-        by_name: Optional string. Description of the argument that names the columns of texts, if
+        table: Dict from names to columns. The columns contain texts or lists of texts.
+        kinds: List of strings. Description for each column's content.
+        by_name: Optional string. Description for the argument used to name the columns of texts, if
             any.
 
     Raises:
-        ValueError: If a column that would be read as texts contains other values.
+        ValueError: If a column to be read as texts contains anything else.
 
     Example:
         >>> table = {"q": ["a b", "c d", "e f"], "d": ["g h", "i j", "k l"], "source": ["web"] * 3}
@@ -322,15 +321,15 @@ def _holds_lists(values) -> bool:
 
 
 def _is_known(values) -> bool:
-    """Return whether values can be inspected, unlike tensors and specifications."""
+    """Return whether it is possible to inspect values, unlike tensors and specifications."""
     return hasattr(values, "__len__") and not array_ops.is_tensor(values)
 
 
 def log_columns(found: Mapping[str, str], y) -> None:
-    """Log the interpretation for a table's columns.
+    """Log how a table's columns will be used.
 
     Args:
-        found: Dict of column names to descriptions of their content.
+        found: Dict from column names to descriptions.
         y: A column of labels, or any other value.
     """
     shown = [f"{kind} {name!r}" for name, kind in found.items()]
@@ -340,8 +339,7 @@ def log_columns(found: Mapping[str, str], y) -> None:
 
 
 def columns_advice(x) -> str:
-    """Return the end of an error message for a table without labels: its columns and an example
-    call.
+    """Describe a table without labels at the end of an error message: columns and an example call.
 
     Example:
         >>> columns_advice({"text": ["a b", "c d"], "label": ["up", "down"]})

@@ -1,6 +1,6 @@
 """Checks for missing and suspicious labels.
 
-The labels of every task are checked in their original form, before they are converted to arrays or
+The labels for every task are checked in their original form, before they are converted to arrays or
 strings. For example, `np.asarray(["good", float("nan")])` contains a label "nan".
 """
 
@@ -23,19 +23,19 @@ from encoder_zoo.tasks.preprocessing.preprocessor import as_numbers
 
 logger = logging.getLogger("encoder_zoo")
 
-# Annotation fields that must have a value. The first tuple with an existing field is used.
+# Annotation fields that must have a value. The first tuple with an existing field will be used.
 FIELDS = (("answer_start", "text"), ("start", "end", "label"), ("entities",), ("spans",))
-MISSING_CODE = -1  # missing value in the codes of pandas and in columns of `datasets`
-MARKS = ("nan", "none", "null", "na", "<na>", "n/a", "#n/a", "nat")  # names of missing values
-MAX_LOGGED = 5  # maximum number of labels in a log line
+MISSING_CODE = -1  # missing value in pandas codes and in `datasets` columns
+MARKS = ("nan", "none", "null", "na", "<na>", "n/a", "#n/a", "nat")  # names used for missing values
+MAX_LOGGED = 5  # maximum number of labels to show in a log line
 
 
 class LabelValues(Protocol):
-    """The task labels, which its preprocessor declares once.
+    """The task labels, to be declared once by its preprocessor.
 
     Attributes:
-        name: String. Label name in error messages.
-        expected: String. Description of y in error messages.
+        name: String. Label name to use in error messages.
+        expected: String. Description for y in error messages.
     """
 
     @property
@@ -46,12 +46,12 @@ class LabelValues(Protocol):
 
 
 class Labels(NamedTuple):
-    """Labels that the preprocessor reads in its `encode` or `encode_labels`.
+    """Labels that are read by the preprocessor in `encode` or `encode_labels`.
 
     Attributes:
         expected, name: See `LabelValues`.
-        none_is_answer: Boolean. Whether the label for a row can be None.
-        are_in: Function that takes inputs and returns whether they contain their labels.
+        none_is_answer: Boolean. Whether to allow None as a label.
+        are_in: Function to check whether inputs contain labels.
     """
 
     expected: str
@@ -68,9 +68,9 @@ class Numbers(NamedTuple):
     """One number per text.
 
     Attributes:
-        name: String. Name of a number in error messages.
-        of: String. Example name in error messages.
-        finite: Boolean. Whether infinite numbers are rejected.
+        name: String. Name to use for a number in error messages.
+        of: String. Name to use for an example in error messages.
+        finite: Boolean. Whether to reject infinite numbers.
 
     Example:
         >>> Numbers().read([0.5, float("inf")])
@@ -90,7 +90,7 @@ class Numbers(NamedTuple):
         """Check numbers and convert them to float32 (N,).
 
         Args:
-            y: Numbers of shape (N,) or (N, 1).
+            y: Numbers with shape (N,) or (N, 1).
             counts: Not used.
 
         Raises:
@@ -110,12 +110,12 @@ class Numbers(NamedTuple):
 
 
 class Index(NamedTuple):
-    """The index of one of the candidates for each example.
+    """One candidate index per example.
 
     Attributes:
-        among: String. Name of a candidate in error messages.
-        of: String. Example name in error messages.
-        name: String. Name of an index in error messages.
+        among: String. Name to use for a candidate in error messages.
+        of: String. Name to use for an example in error messages.
+        name: String. Name to use for an index in error messages.
 
     Example:
         >>> import tensorflow as tf
@@ -136,8 +136,8 @@ class Index(NamedTuple):
         """Check indices and convert them to int32 (N,).
 
         Args:
-            y: Integers of shape (N,) or (N, 1).
-            counts: Int64 tensor of shape (N,). Number of candidates for each example.
+            y: Integers with shape (N,) or (N, 1).
+            counts: Int64 tensor of shape (N,). Number of candidates per example.
 
         Raises:
             ValueError: If `y` does not contain one valid index per example.
@@ -169,10 +169,10 @@ def check_given(y, x=None, none_is_answer: bool = False):
     """Check that no label is missing, and return the labels.
 
     Args:
-        y: Labels of any task in any container, or None without labels. A tensor inside a graph.
-        x: Label inputs. Defaults to None.
-        none_is_answer: Boolean. Whether the label for a row can be None, as for questions. If True,
-            blank texts are not checked. Defaults to False.
+        y: Optional labels for any task in any container. A tensor inside a graph.
+        x: Inputs for the labels. Defaults to None.
+        none_is_answer: Boolean. Whether to allow None as a label, as for questions. If True, blank
+            texts will not be checked. Defaults to False.
 
     Raises:
         ValueError: If a label is missing.
@@ -208,10 +208,10 @@ def check_given(y, x=None, none_is_answer: bool = False):
 
 
 def check_given_in_dataset(y: np.ndarray | list, single: bool) -> None:
-    """Raise an error for the first missing label of a dataset.
+    """Raise an error for the first missing label in a dataset.
 
     Args:
-        y: Labels of all elements.
+        y: Labels for all elements.
         single: Boolean. Whether the dataset elements are single examples, not batches.
 
     Raises:
@@ -236,7 +236,7 @@ def _is_symbolic(y) -> bool:
 
 
 def _given_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
-    """Return labels inside a graph, which fails if a label is NaN or blank."""
+    """Return labels inside a graph, and make the graph fail on NaN or blank labels."""
     of_texts = y.dtype == array_ops.string
     rank = array_ops.TensorShape(y.shape).rank
     of_lists = isinstance(y, array_ops.RaggedTensor)
@@ -287,7 +287,7 @@ def _suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
 
 
 def _find(value, blanks: bool) -> tuple[tuple, object] | None:
-    """Return the first missing value in the labels in a row and the path to this value."""
+    """Return the first missing value in the labels for a row, and the path to this value."""
     if isinstance(value, str | bytes):
         return ((), value) if blanks and is_blank(value) else None
     if isinstance(value, dict):
@@ -307,7 +307,7 @@ def _find(value, blanks: bool) -> tuple[tuple, object] | None:
 
 
 def _cure(y, x, rows, missing: dict) -> str:
-    """Return code that removes the rows, using the library of the labels."""
+    """Return code to remove the rows, based on the library used for the labels."""
     columns = table_columns(y)
     name = getattr(y, "name", None) or getattr(y, "column_name", None)
     names = columns or ([name] if isinstance(name, str) else [])
@@ -319,7 +319,7 @@ def _cure(y, x, rows, missing: dict) -> str:
 
 
 def _steps_of_table(y, names: list, values: list) -> list[str]:
-    """Return code for the table that contains the column of labels, or an empty list."""
+    """Return code for the table with the label column, or an empty list."""
     library, blank = type(y).__module__.partition(".")[0], any(map(is_blank, values))
     null = not all(map(is_blank, values))
     of_nulls, of_blanks = {
@@ -348,7 +348,7 @@ def _steps_of_table(y, names: list, values: list) -> list[str]:
 
 
 def _cure_of_rows(y, x, rows: list | np.ndarray, missing: dict) -> str:
-    """Return code for labels and inputs that are lists, arrays or other columns."""
+    """Return code for labels and inputs that are lists, arrays or columns."""
     whole = [value for path, value in missing.values() if not path]
     inner = [value for path, value in missing.values() if path]
     labels = "labels" if inner else "label"
@@ -375,7 +375,7 @@ def _cure_of_rows(y, x, rows: list | np.ndarray, missing: dict) -> str:
 
 
 def _condition(missing: list, name: str) -> str:
-    """Return an expression that is true if a label is not one of the missing values."""
+    """Return an expression to test that a label is not one of the missing values."""
     others = [v for v in missing if not is_blank(v) and v is not None]
     is_na = [type(value).__name__ == "NAType" for value in others]
     blanks = tuple(dict.fromkeys(value for value in missing if is_blank(value)))
@@ -389,7 +389,7 @@ def _condition(missing: list, name: str) -> str:
 
 
 def _iterable(values, name: str) -> str:
-    """Return an expression that converts the rows in a container to Python values."""
+    """Return an expression to convert the rows in a container to Python values."""
     columns = table_columns(values) if not isinstance(values, dict) else None
     if columns is not None:
         return f"zip(*({name}[column] for column in {columns}))"
@@ -404,7 +404,7 @@ def _iterable(values, name: str) -> str:
 
 
 def class_name(label: object) -> str:
-    """Return the class name given as a string or number. Both 1.0 and 1 are named "1".
+    """Return the class name for a string or number. Both 1.0 and 1 are named "1".
 
     Example:
         >>> [class_name(label) for label in ("up", b"up", 1.0, True)]
@@ -412,7 +412,7 @@ def class_name(label: object) -> str:
     """
     if isinstance(label, bytes):
         return label.decode()
-    if isinstance(label, str):  # also a string enumeration, whose str() differs
+    if isinstance(label, str):  # also a string enumeration, which has a different str()
         return str.__str__(label)
     is_whole = isinstance(label, float | np.floating) and float(label).is_integer()
     return str(int(label) if is_whole else label)
@@ -421,9 +421,9 @@ def class_name(label: object) -> str:
 def log_odd_labels(y) -> None:
     """Log suspicious labels in memory, with one line per kind.
 
-    Suspicious labels are names of missing values such as "nan", -1 among class indices, whitespace
-    at the ends of names, names that only differ by case or Unicode form, values of several types,
-    and floats or booleans instead of class indices.
+    Labels can be suspicious for several reasons, e.g. names used for missing values such as "nan",
+    -1 among class indices, whitespace at the ends of names, names that only differ by case or
+    Unicode form, values with several types, and floats or booleans instead of class indices.
 
     Args:
         y: Classes, lists of classes, tags or spans, in any container.
@@ -462,7 +462,7 @@ def log_odd_labels(y) -> None:
 
 
 def _names_in(value) -> Iterator:
-    """Yield the labels in a row: the names in spans, and nothing for rows of numbers."""
+    """Yield the labels for a row: the names in spans, and nothing for rows of numbers."""
     if isinstance(value, dict):
         fields = value.get("entities", value.get("spans", [value.get("label")]))
         yield from (name for field in fields or () for name in _names_in(field))
@@ -500,7 +500,7 @@ def _marks(first: dict, counts: collections.Counter) -> str:
 
 
 def _missing_codes(first: dict, counts: Mapping) -> str:
-    """Return the line for -1 among class indices. In labels -1 and 1, -1 is a regular class."""
+    """Return the line for -1 among class indices. With labels -1 and 1, -1 is a regular class."""
     numbers = {key[1] for key in first if key[0] in (int, float)}
     names = {key[1] for key in first if key[0] is str}
     code = next((key for key in first if key[1] in (MISSING_CODE, str(MISSING_CODE))), None)
