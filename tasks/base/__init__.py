@@ -1,1 +1,1 @@
-"""Base classes of tasks; heads, class names and weights, arguments of presets."""
+"""Base classes for tasks, with heads, class names and weights, and preset arguments."""

@@ -1,4 +1,4 @@
-"""The text side of answers: texts to examples, outputs to answers, without Keras.
+"""The text side of answers: convert texts to examples and outputs to answers, without Keras.
 
 Comment letters: B batch, L sequence, N examples.
 """
@@ -24,8 +24,8 @@ R = TypeVar("R")
 def prepares_in_numpy(method: Callable[P, R]) -> Callable[P, R]:
     """Use NumPy instead of TensorFlow operations in a method of `Answers`, except in its runner.
 
-    A TensorFlow operation outside of a graph takes longer than the same operation of NumPy. Tensors
-    and texts whose tokens would differ are still prepared by TensorFlow.
+    Outside a graph, a TensorFlow operation takes longer than the same NumPy operation. TensorFlow
+    will still be used to prepare tensors, and texts that would get different tokens.
     """
 
     @functools.wraps(method)
@@ -46,36 +46,36 @@ def _has_tensors(values: object) -> bool:
 
 
 class Runner(Protocol):
-    """The tensor side of answers: arrays to arrays. A task is one, on Keras's backend."""
+    """Compute the tensor side of answers from arrays. A task does this on the Keras backend."""
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = ...) -> Any:
-        """Compute the outputs for texts or prepared inputs, in their order."""
+        """Compute the outputs for texts or prepared inputs, in the input order."""
 
     def run_texts(self, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
-        """Compute the outputs for columns of texts, which `encode` makes examples of."""
+        """Compute the outputs for columns of texts, with `encode` to make the examples."""
 
     def run_examples(
         self, examples: dict, batch_size: int | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the indices of the examples of each batch (B,) and their outputs."""
+        """Yield the example indices for each batch (B,), and the outputs for this batch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
     """Answers to raw texts, computed by a runner.
 
-    A subclass has the settings that decide the task answers, and its answering methods. A task
-    makes an object of it for every call, with itself as the runner. An opened export has one whose
-    settings are those in its folder: their types are the rules that these are checked by.
+    A subclass has the settings and methods needed to answer. A task creates this object for every
+    call, with itself as the runner. An opened export creates it from the settings in its folder.
+    The attribute types are used as rules to check these settings.
 
     Attributes:
         preprocessor_class: Preprocessor class.
-        methods: Tuple of strings. Names of the answering methods.
-        instead_of_predict: Optional string. Method for raw texts if `predict` takes only prepared
-            inputs.
-        opened_class: Class of the opened exports with such answers.
+        methods: Tuple of strings. Method names for answering.
+        instead_of_predict: Optional string. Method to use for raw texts when `predict` only takes
+            prepared inputs.
+        opened_class: Class to use for opened exports with these answers.
         preprocessor: The task's preprocessor.
-        runner: Runner that computes the outputs.
+        runner: Runner used to compute the outputs.
     """
 
     preprocessor_class: ClassVar[type[Preprocessor]]
@@ -86,11 +86,11 @@ class Answers:
     runner: Runner
 
     def with_model(self) -> Answers:
-        """Return equal answers that the model alone computes, for an export of its file."""
+        """Return equal answers that only need the model, to export its file."""
         return self
 
     def predict_texts(self, x: Any, batch_size: int | None = None) -> Any:
-        """Compute the outputs for raw inputs in memory, in their order; see `Task.predict`.
+        """Compute the outputs for raw inputs in memory, in the input order. See `Task.predict`.
 
         Raises:
             ValueError: If `predict` only takes prepared inputs.
@@ -108,8 +108,8 @@ class Answers:
         Args:
             examples: Encoded examples.
             batch_size: Positive integer. Defaults to 32.
-            axis: Optional integer. Axis of the tokens in the output for an example. None means that
-                the output has no such axis. Defaults to 0.
+            axis: Optional integer. Axis for the tokens in the output for an example. With None,
+                there is no such axis. Defaults to 0.
         """
         lengths = examples["token_ids"].row_lengths().numpy()
         outputs = {}

@@ -16,7 +16,7 @@ from encoder_zoo.tasks.preprocessing.given_labels import class_name
 
 
 def labels_from_config(config: dict) -> list[str]:
-    """Return the class names of config.json, or LABEL_0, LABEL_1, ... if it has none.
+    """Return the class names from config.json. By default, these are LABEL_0, LABEL_1, ...
 
     Example:
         >>> labels_from_config({"id2label": {"1": "up", "0": "down"}}), labels_from_config({})
@@ -34,7 +34,8 @@ def are_default_labels(names: list[str]) -> bool:
 def rows_of(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
     """Return the index for each label in `names`, or None for missing labels.
 
-    Names that only differ in capitals and whitespace are equal, unless this is ambiguous.
+    Names that only differ in capitals and whitespace are treated as equal, unless this would be
+    ambiguous.
 
     Example:
         >>> rows_of(["positive", "mixed", "negative"], ["NEGATIVE", "POSITIVE"])
@@ -86,9 +87,10 @@ def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
 
 
 def numbers_are_names(labels: list[str] | None) -> bool:
-    """Return whether integers in labels are class names, because a class name is a number.
+    """Return whether to read integers in labels as class names, because a class name is a number.
 
-    For the classes "1" to "5", the label 1 is the first class, not the second, and 0 is invalid.
+    With the classes "1" to "5", for example, the label 1 is the first class, not the second, and 0
+    is invalid.
 
     Example:
         >>> numbers_are_names(["1", "2", "3"]), numbers_are_names(["1 star", "2 stars"])
@@ -103,12 +105,12 @@ def label_indices(
     """Return the class index for every label, in memory or inside a graph.
 
     Args:
-        given: Names or integers of shape (P,), as a tensor or Python values.
+        given: Names or integers with shape (P,), as a tensor or Python values.
         labels: Optional list of strings. Class names.
 
     Returns:
-        Int32 tensor of shape (P,). The index of a name. An integer is returned unchanged unless
-        integers are names. Other values are -1.
+        Int32 tensor of shape (P,). For a name, this is its index. An integer is returned unchanged,
+        unless integers are used as names. For any other value, -1 is returned.
 
     Example:
         >>> label_indices(["up", 0, None, "left"], ["down", "up"]).numpy().tolist()
@@ -133,7 +135,7 @@ def label_indices(
 
     def index(label) -> int:
         named = as_names or isinstance(label, str | bytes)
-        if named or class_name(label) in known:  # such as True, where it is a name
+        if named or class_name(label) in known:  # e.g. True, when it is a name
             return known.get(class_name(label), -1)
         if isinstance(label, float | np.floating) and float(label).is_integer():
             label = int(label)
@@ -146,7 +148,7 @@ def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> in
     """Return the number of classes from the arguments, or None if neither is given.
 
     Raises:
-        ValueError: If `num_classes` is not the number of labels.
+        ValueError: If `num_classes` does not match the labels.
     """
     if None not in (num_classes, labels) and num_classes != len(labels):
         raise invalid("num_classes", num_classes, f"{len(labels)}, the number of labels")
@@ -154,7 +156,7 @@ def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> in
 
 
 def count_and_names(classes: Sequence[str] | int) -> tuple[int, Sequence[str] | None]:
-    """Return the number of classes and their names, or None without names."""
+    """Return the number of classes and the class names, or None without names."""
     return (classes, None) if isinstance(classes, int) else (len(classes), classes)
 
 
@@ -170,7 +172,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Compute the sigmoid of each logit."""
+    """Compute the sigmoid for each logit."""
     return np.exp(-np.logaddexp(0, -logits))
 
 
@@ -180,16 +182,16 @@ def class_weights(
     """Return the weight for every class, float32 (C,).
 
     Args:
-        given: Dict of class names or indices to weights, with 1 for other classes. Or "balanced",
-            which means the inverse class frequency, with a mean of 1 over the examples.
+        given: Dict from class names or indices to weights, with 1 for missing classes. Can also be
+            "balanced" to use the inverse class frequency, with a mean of 1 over the examples.
         labels: Optional list of strings. Class names.
         num_classes: Positive integer. Number of classes C.
         data: Dataset. One pass over the training data, in batches `(x, y)` or `(x, y,
-            sample_weight)`, to count the classes. Examples with weight 0 are not counted.
+            sample_weight)`, to count the classes. Examples with weight 0 will not be counted.
 
     Raises:
-        ValueError: If `class_weight` is not a dictionary or "balanced", contains an unknown class,
-            or contains a weight that is negative or not finite.
+        ValueError: If `class_weight` is not a dictionary or "balanced", or if it contains an
+            unknown class, or a weight that is negative or not finite.
 
     Source: King and Zeng 2001, Logistic Regression in Rare Events Data, section 4, for "balanced".
 
@@ -216,7 +218,7 @@ def class_weights(
 
 
 def _number(key, labels: list[str] | None, num_classes: int) -> int:
-    """Return the class index given by name or index."""
+    """Return the class index for a name or index."""
     name = str(key) if numbers_are_names(labels) else key
     if labels and name in labels:
         return labels.index(name)
@@ -228,7 +230,7 @@ def _number(key, labels: list[str] | None, num_classes: int) -> int:
 
 
 def _counts(batch: tuple, num_classes: int) -> np.ndarray:
-    """Return the number of examples in each class in a batch, (C,)."""
+    """Return the number of examples per class in a batch, (C,)."""
     _, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     y = np.asarray(y)
     y = np.eye(num_classes)[y] if y.dtype.kind in "iu" else y  # (..., C)
@@ -237,12 +239,12 @@ def _counts(batch: tuple, num_classes: int) -> np.ndarray:
 
 
 def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
-    """Multiply the sample weight for an example or a batch by the weight of its class.
+    """Multiply the sample weight for an example or a batch by its class weight.
 
     Args:
         x: Inputs.
         y: Class indices, or probabilities (..., C).
-        sample_weight: Original weight or None. Defaults to None.
+        sample_weight: Optional original weight. Defaults to None.
         weights: Float array of shape (C,). See `class_weights`.
 
     Example:
@@ -264,16 +266,16 @@ def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
 def label_weights(
     given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
 ) -> np.ndarray:
-    """Return the weights of absent and present labels, float32 (2, C).
+    """Return the weights for absent and present labels, float32 (2, C).
 
     Args:
-        given: Dict of label names or indices to the weight of present labels. Or "balanced", which
-            means the inverse frequencies of the two cases for each label, with a mean of 1 over the
-            examples.
+        given: Dict from label names or indices to the weight for present labels. Can also be
+            "balanced" to use the inverse frequencies for both cases per label, with a mean of 1
+            over the examples.
         labels, num_classes, data: See `class_weights`. The labels are rows (B, C).
 
     Raises:
-        ValueError: Under the conditions of `class_weights`.
+        ValueError: If the weights are invalid, see `class_weights`.
 
     Example:
         >>> y = [[1, 0], [0, 0], [0, 0], [0, 1.0]]
@@ -291,7 +293,7 @@ def label_weights(
         counted = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight) > 0
         total, present = total + np.sum(counted), present + counted @ np.asarray(y)
     counts = np.stack([total - present, present])
-    # The weight for a label that all examples or no examples have is 1.
+    # The weight is 1 for a label that is present in all examples or in no examples.
     weights = total / (2 * np.maximum(counts, 1e-9))
     return np.where((counts > 0).all(axis=0), weights, 1.0).astype("float32")
 
@@ -302,7 +304,7 @@ def weighted_labels(x, y, sample_weight=None, *, weights: np.ndarray):
     Args:
         x: Inputs.
         y: Tensor of shape (B, C). 0, 1 or a probability.
-        sample_weight: Tensor of shape (B,), or None. Defaults to None.
+        sample_weight: Optional tensor of shape (B,). Defaults to None.
         weights: Float array of shape (2, C). See `label_weights`.
 
     Example:

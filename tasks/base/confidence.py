@@ -1,4 +1,4 @@
-"""Calibration of scores with a temperature, and thresholds for labels.
+"""Calibrate scores with a temperature, and choose thresholds for labels.
 
 Comment letters: N examples, C classes.
 """
@@ -18,9 +18,9 @@ from encoder_zoo.tasks.base.classes import sigmoid, softmax
 
 logger = logging.getLogger("encoder_zoo")
 
-COLDEST, HOTTEST = 0.01, 100.0  # range of temperatures
+COLDEST, HOTTEST = 0.01, 100.0  # range to search for temperatures
 DEFAULT_THRESHOLD = 0.5
-BINS = 15  # number of bins of the calibration error
+BINS = 15  # number of bins for the calibration error
 
 _PROBABILITY = rule_of(Probability)
 
@@ -35,11 +35,11 @@ Thresholds = Annotated[
 
 
 class Calibration(TypedDict):
-    """The result of `calibrate`.
+    """The result from `calibrate`.
 
     Attributes:
-        temperature: Float. All later answers divide the logits by this value.
-        loss_before, loss: Floats. Mean cross-entropy of the held-out labels in nats.
+        temperature: Float. The logits will be divided by this value in all later answers.
+        loss_before, loss: Floats. Mean cross-entropy for the held-out labels in nats.
         error_before, error: Floats. Expected calibration error (see `calibration_error`).
     """
 
@@ -55,13 +55,13 @@ class ScoredLabels(NamedTuple):
 
     Attributes:
         names: List of strings. Names for the C labels that have thresholds.
-        scores: List with an array (N,) of scores between 0 and 1 for each label. N can differ
-            between labels.
-        right: List with a boolean array (N,) for each label. Whether the answer with this score is
+        scores: List with an array (N,) per label, with scores between 0 and 1. N can differ between
+            labels.
+        right: List with a boolean array (N,) per label. Whether the answer with this score is
             correct.
-        counts: List of integers. Number of true answers for each label, including answers that the
-            model did not find.
-        thresholds: List of floats. Current threshold for each label.
+        counts: List of integers. Number of true answers per label, including answers that were not
+            found by the model.
+        thresholds: List of floats. Current threshold per label.
     """
 
     names: Sequence[str]
@@ -72,11 +72,11 @@ class ScoredLabels(NamedTuple):
 
 
 def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Calibration:
-    """Find the temperature of logits with the lowest cross-entropy, and measure its effect.
+    """Find the temperature with the lowest cross-entropy for logits, and measure its effect.
 
     Args:
         logits: Float array of shape (N, C).
-        targets: Float array of shape (N, C). 1 for true classes and 0 for other classes, or
+        targets: Float array of shape (N, C). 1 for true classes and 0 for all other classes, or
             probabilities.
         activation: String. "softmax", or "sigmoid" for independent classes.
 
@@ -129,8 +129,7 @@ def _check_finite(method: str, values: np.ndarray) -> None:
 
 
 def check_weights_finite(task: keras.Model) -> None:
-    """Raise a ValueError if the weights of a tagger are NaN, because it would not find any
-    entities."""
+    """Raise a ValueError if a tagger's weights are NaN, because it would not find any entities."""
     for weight in task.weights:
         if not np.isfinite(keras.ops.convert_to_numpy(weight)).all():
             raise ValueError(
@@ -182,7 +181,7 @@ def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
     """Compute the expected calibration error, the mean difference between scores and accuracy.
 
     Args:
-        scores: Float array of shape (N,), from 0 to 1. They are divided into bins of equal width.
+        scores: Float array of shape (N,), from 0 to 1. They are divided into bins with equal width.
         right: Array of shape (N,). 1 or True if the scored answer is correct.
 
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks, equation 3.
@@ -199,12 +198,11 @@ def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
 def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[float, float]:
     """Return the threshold with the highest F1, and this F1.
 
-    If several thresholds are equally good, the one nearest to 0.5 is returned. A threshold between
-    two scores is their mean.
+    When several thresholds are equally good, the threshold nearest to 0.5 is returned. A threshold
+    between two scores is computed as the mean of both scores.
 
     Args:
-        scores: Float array of shape (N,), from 0 to 1. Answer scores to which the threshold
-            applies.
+        scores: Float array of shape (N,), from 0 to 1. Answer scores to apply the threshold to.
         right: Boolean array of shape (N,). Whether each answer is correct.
         count: Integer. Number of true answers, including answers that were not found.
 
@@ -229,15 +227,14 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[f
 def answers_at_scores(
     scores: np.ndarray, right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return all distinct scores above 0 in descending order, and the results at each as a
-    threshold.
+    """Return all distinct scores above 0 in descending order, and the results at each threshold.
 
     Args:
         scores, right: See `best_threshold`.
 
     Returns:
-        The distinct scores, the number of answers with at least each score, and the number of
-        correct answers among them.
+        The distinct scores, the number of answers with at least each score, and how many of these
+        answers are correct.
 
     Example:
         >>> found = answers_at_scores(np.array([0.25, 0.75, 0.25]), np.array([1, 1, 0]) > 0)
@@ -246,7 +243,7 @@ def answers_at_scores(
     """
     order = np.argsort(-scores, kind="stable")
     scores, right = scores[order].astype("float64"), right[order]
-    ends = np.append(scores[1:], 0.0) < scores  # equal scores are given together
+    ends = np.append(scores[1:], 0.0) < scores  # equal scores belong together
     return scores[ends], np.arange(1, len(scores) + 1)[ends], np.cumsum(right)[ends]
 
 
@@ -284,9 +281,9 @@ def threshold_of_each(
     """Return the threshold for each label, float32 (C,).
 
     Args:
-        given: Float for all labels, dict of labels to floats, or None for the default.
+        given: Float for all labels, dict from labels to floats, or None to use the default.
         names: Label names.
-        default: Float. Threshold of labels that are missing in `given`.
+        default: Float. Threshold to use for labels that are missing in `given`.
 
     Raises:
         ValueError: If a threshold is given for an unknown label.
@@ -307,11 +304,11 @@ def threshold_of_each(
 
 
 def answered_in_order(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]:
-    """Return the labels in the answer to each text, in their order.
+    """Return the labels to answer with for each text, in the given order.
 
     Args:
-        order: Integer array of shape (N, C). The labels for each text in their order.
-        answered: Boolean array of shape (N, C). Whether each label is part of the answer.
+        order: Integer array of shape (N, C). The order to return the labels in, per text.
+        answered: Boolean array of shape (N, C). Whether to include each label in the answer.
 
     Example:
         >>> scores = np.array([[0.25, 0.75, 0.5]])
@@ -328,7 +325,7 @@ def check_abstention(
 
     Args:
         abstain_below: Optional float. Minimum answer score.
-        kind: Optional string. Answer description if they are not a single class.
+        kind: Optional string. Answer description, for answers that are not a single class.
         top_k: Optional integer. Number of requested labels. Defaults to None.
 
     Example:
@@ -347,11 +344,11 @@ def check_abstention(
 
 
 def abstaining(answers: list[dict], least: float | None) -> list[dict]:
-    """Replace the labels of answers whose score is too low by None.
+    """Replace labels by None in answers with a score that is too low.
 
     Args:
         answers: List of `{"label", "score"}`, one per text.
-        least: Optional float. Minimum answer score. None keeps every label.
+        least: Optional float. Minimum answer score. Pass None to keep every label.
 
     Example:
         >>> abstaining([{"label": "up", "score": 0.75}, {"label": "up", "score": 0.95}], 0.9)

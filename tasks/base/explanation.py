@@ -1,4 +1,4 @@
-"""Types of explanations, which `extras/explanations` computes."""
+"""Types for explanations, which are computed in `extras/explanations`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ Method = Literal["integrated_gradients", "gradient_x_input"]
 
 
 class WordAttribution(TypedDict):
-    """A word, characters `start` to `end` of the text with the number `part`, and what it adds."""
+    """A word from character `start` to `end` in the text `part`, and how much it adds to a
+    logit."""
 
     part: int
     text: str
@@ -18,10 +19,10 @@ class WordAttribution(TypedDict):
 
 
 class Attributions(TypedDict):
-    """The words for one text or of two, and what each adds to a logit.
+    """The words for one or two texts, and how much each word adds to a logit.
 
-    `baseline` is the logit of the same texts with all their words masked: `logit` less this is the
-    sum of the words' attributions.
+    `baseline` is the logit for the same texts with all words masked. The attributions for all words
+    add up to `logit` minus `baseline`.
     """
 
     texts: list[str]

@@ -30,9 +30,9 @@ class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
     Args:
         units: Positive integer. Output width.
         activation: String. See `layers.ACTIVATIONS`.
-        layer_norm_epsilon: Optional float. LayerNorm epsilon. None omits the LayerNorm.
-        use_bias: Boolean. Whether the dense layer and the LayerNorm have a bias.
-        stddev: Float. Standard deviation of new weights (see `layers.initializer`).
+        layer_norm_epsilon: Optional float. LayerNorm epsilon. Pass None to omit the LayerNorm.
+        use_bias: Boolean. Whether to use a bias in the dense layer and the LayerNorm.
+        stddev: Float. Standard deviation for new weights (see `layers.initializer`).
 
     Call arguments:
         x: Float tensor of shape (..., D).
@@ -87,17 +87,17 @@ class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TaskHead(ConfigFromSignature, keras.layers.Layer):
-    """Head with LayerNorm, hidden layer, dropout and output layer, which computes float32 logits.
+    """Head with LayerNorm, hidden layer, dropout and output layer, to compute float32 logits.
 
     Args:
         units: Positive integer. Number of outputs C.
-        dropout: Float between 0 and 1. Dropout rate before the output layer.
-        hidden: Keras layer or None. Layer before the output layer.
-        hidden_after_dropout: Boolean. Whether dropout is also applied before the hidden layer.
-        stddev: Float. Standard deviation of the output layer's new weights (see
+        dropout: Float between 0 and 1. Dropout rate to use before the output layer.
+        hidden: Optional Keras layer to use before the output layer.
+        hidden_after_dropout: Boolean. Whether to also apply dropout before the hidden layer.
+        stddev: Float. Standard deviation for new weights in the output layer (see
             `layers.initializer`).
-        first_norm_epsilon: Optional float. LayerNorm epsilon over the sum of x and `first`, before
-            all other layers. None omits this LayerNorm.
+        first_norm_epsilon: Optional float. Epsilon for a LayerNorm over the sum of x and `first`,
+            before all other layers. Pass None to omit this LayerNorm.
 
     Call arguments:
         x: Float tensor of shape (B, D) or (B, L, D).
@@ -173,12 +173,12 @@ def make_head(
 
     Args:
         head: `Head`. The family's head record.
-        backbone: `Backbone` whose outputs the head reads.
+        backbone: `Backbone` to read the outputs from.
         units: Positive integer. Number of outputs C.
         dropout: Float. See `head_dropout`.
-        dtype: Keras dtype policy of the task.
-        of_tokens: Boolean. Whether the head reads all tokens in a text (B, L, D), instead of one
-            vector (B, D). Defaults to False.
+        dtype: The task's Keras dtype policy.
+        of_tokens: Boolean. Whether to read all tokens in a text (B, L, D), instead of one vector
+            (B, D). Defaults to False.
 
     Example:
         >>> from encoder_zoo import RobertaBackbone
@@ -208,14 +208,15 @@ def make_hidden(
     activation: str | None = None,
     layer_norm_epsilon: float | None = None,
 ) -> HiddenLayer:
-    """Create the hidden layer in a family's head, with settings that can come from the backbone.
+    """Create the hidden layer for a family's head, with settings that can come from the backbone.
 
     Args:
         hidden: `Hidden`. The family's layer record.
-        backbone: `Backbone` that provides the activation and epsilon if the record has none.
+        backbone: `Backbone` to read the activation and epsilon from when they are not in the
+            record.
         units: Positive integer. Output width.
-        dtype: Keras dtype policy of the task.
-        activation, layer_norm_epsilon: Values that replace the family values. Default to None.
+        dtype: The task's Keras dtype policy.
+        activation, layer_norm_epsilon: Values to use instead of the family values. Default to None.
     """
     return HiddenLayer(
         units,
@@ -231,7 +232,7 @@ def make_hidden(
 def text_logits(
     task: keras.Model, encoded: Mapping, inputs: Mapping, training: bool | None = None
 ) -> keras.KerasTensor:
-    """Compute the logits of texts, with shape (B, C).
+    """Compute the logits for texts, with shape (B, C).
 
     Args:
         task: Task with a backbone and a head.
@@ -249,11 +250,11 @@ def text_logits(
 
 
 def check_pooler(task: keras.Model, name: str) -> None:
-    """Check that the backbone has a pooler if the head of the task reads its output.
+    """Check that the backbone has a pooler when this is needed for the task head.
 
     Args:
         task: Task with a backbone.
-        name: String. Name of the kind of task in the error message, such as "reranker".
+        name: String. Name for this kind of task in the error message, such as "reranker".
 
     Raises:
         ValueError: If the head reads the pooler's output and the backbone has no pooler.
@@ -270,7 +271,7 @@ def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float
 
     Args:
         head: `Head`. The family's head record.
-        backbone: `Backbone` whose rate is the default of most families.
+        backbone: `Backbone` with the default rate for most families.
         dropout: Optional float. The given rate.
 
     Example:
@@ -293,7 +294,7 @@ class CustomHead(ConfigFromSignature, keras.layers.Layer):
     """Wrap a Keras layer as the task head, with float32 logits.
 
     Args:
-        layer: Keras layer that maps (B, D) or (B, L, D) to (B, C) or (B, L, C).
+        layer: Keras layer to map (B, D) or (B, L, D) to (B, C) or (B, L, C).
 
     Attributes:
         units: Integer. Number of outputs C.

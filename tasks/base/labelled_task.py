@@ -64,13 +64,15 @@ class ClassObjective(Objective):
 class LabelledTask(Task):
     """Base class for the tasks whose head has one output for each class.
 
-    Without labels and a number of classes, the first `fit` learns them and builds the head.
+    Without labels and a number of classes, they will be learned in the first `fit`, which then
+    builds the head.
 
     Attributes:
         labels: Optional list of strings. Class names.
-        num_classes: Optional integer. Number of classes C, or None before the classes are known.
+        num_classes: Optional integer. Number of classes C. None until the classes are known.
         temperature, thresholds: See `calibrate` and `tune_thresholds`.
-        given_head: Keras layer or None. The custom head, or None for the family head.
+        given_head: Optional Keras layer to use as a custom head. With None, the family head is
+            used.
     """
 
     temperature: float = 1.0
@@ -78,16 +80,17 @@ class LabelledTask(Task):
     given_head: keras.layers.Layer | None = None
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
-        """Set the classes, and build the head if the number of classes is known."""
+        """Set the classes, and build the head when the number of classes is known."""
         self.labels = validated_labels(labels)
         self.num_classes = resolve_num_classes(num_classes, self.labels)
         self._finish_building()
 
     def _set_head(self, head: keras.layers.Layer | None) -> None:
-        """Set a custom head that replaces the family head."""
+        """Set a custom head to use instead of the family head."""
         if head is not None and not isinstance(head, keras.layers.Layer):
             raise invalid("head", head, "a Keras layer", TypeError)
-        # Keras must not track this layer twice. `head` tracks it once the classes are known.
+        # Keras must not track this layer twice. It will be tracked in `head` once the classes are
+        # known.
         object.__setattr__(self, "given_head", head)
 
     def build_head(self) -> keras.layers.Layer | None:
@@ -132,11 +135,11 @@ class LabelledTask(Task):
             )
 
     def load_weights(self, filepath, *args, **kwargs) -> None:
-        """Load model weights with the same number of classes, as Keras does.
+        """Load model weights with the same number of classes, as in Keras.
 
         Raises:
-            ValueError: If the weights in the file do not match this model, or if the labels of this
-                model are unknown.
+            ValueError: If the weights in the file do not match this model, or if this model's
+                labels are unknown.
         """
         self._check_labels_known()
         try:
@@ -158,11 +161,11 @@ class LabelledTask(Task):
         self._check_labels_known()
 
     def _learn_labels(self, x, y, labels_in: Callable[[Any, Any], list[str] | int]) -> None:
-        """Build the head for the labels in the data of `fit` if the labels are unknown.
+        """Build the head for the labels in the `fit` data when the labels are unknown.
 
         Args:
             x, y: Inputs and labels.
-            labels_in: Function that takes `x` and `y` and returns the class names or their number.
+            labels_in: Function to read the class names, or their number, from `x` and `y`.
         """
         if self.objective.activation != "linear":  # not a regression
             log_odd_labels(y)
@@ -190,13 +193,14 @@ class LabelledTask(Task):
     ) -> Calibration:
         """Calibrate the scores, so that 80% of the answers with a score of 0.8 are correct.
 
-        Find the temperature with the lowest cross-entropy on held-out examples. All later answers
-        divide the logits by this temperature, which changes the scores but not the best class. The
-        temperature is saved with the preset, and the next `fit` resets it to 1. It does not change
-        the logits of `predict` and of exports that take token ids.
+        This method searches for the temperature with the lowest cross-entropy on held-out examples.
+        The logits will be divided by this temperature in all later answers, which changes the
+        scores but not the best class. The temperature is saved with the preset, and it is reset to
+        1 in the next `fit`. The logits from `predict` and from exports that take token ids will not
+        be changed.
 
         Args:
-            x, y: Examples in memory with their labels, as for `fit`. They must not be part of the
+            x, y: Examples in memory with labels, as for `fit`. They should not be part of the
                 training data.
             batch_size: Optional positive integer. Number of examples per batch. Defaults to None,
                 which means 32.
@@ -204,7 +208,7 @@ class LabelledTask(Task):
         Returns:
             Dict with the keys "temperature", "loss_before", "loss", "error_before" and "error". The
             losses are mean cross-entropies, and the errors are expected calibration errors (see
-            `calibration_error`). Taggers are measured on words or labelled tokens.
+            `calibration_error`). For taggers, they are measured on words or labelled tokens.
 
         Raises:
             ValueError: If the task is a regression, or if labels are missing.
@@ -231,20 +235,20 @@ class LabelledTask(Task):
     ) -> dict[str, float]:
         """Set the minimum score for each label to the value with the highest F1 on held-out texts.
 
-        All later answers use the thresholds unless a `threshold` is passed. They are saved with the
-        preset, and the next `fit` removes them. To calibrate the scores, too, call `calibrate`
-        first.
+        The thresholds will be used in all later answers unless a `threshold` is passed. They are
+        saved with the preset, and they are removed in the next `fit`. To calibrate the scores as
+        well, call `calibrate` first.
 
         Args:
-            x, y: Examples in memory with their labels, as for `fit`. They must not be part of the
+            x, y: Examples in memory with labels, as for `fit`. They should not be part of the
                 training data.
             batch_size: Optional positive integer. Number of examples per batch. Defaults to None,
                 which means 32.
 
         Returns:
-            Dict of labels to thresholds. It contains all labels of a multi-label classifier, the
-            second label of a binary classifier, or the entity types of a tagger. A label without
-            examples keeps its default, and a log line names it.
+            Dict from labels to thresholds. It contains all labels for a multi-label classifier, the
+            second label for a binary classifier, or the entity types for a tagger. A label without
+            examples keeps its default, and this is logged.
 
         Raises:
             ValueError: If the task is not a binary classifier, a multi-label classifier or a
@@ -261,7 +265,7 @@ class LabelledTask(Task):
         return dict(self.thresholds)
 
     def _scored_labels(self, x, y=None, batch_size: int | None = None) -> ScoredLabels:
-        """Return scores and labels of examples for `tune_thresholds` and `display.thresholds`."""
+        """Return example scores and labels for `tune_thresholds` and `display.thresholds`."""
         self._check_classes_to_tune("tune_thresholds", x)
         return self._scores_of_examples(*self._held_out(x, y), batch_size)
 
@@ -282,11 +286,11 @@ class LabelledTask(Task):
         return x, y
 
     def _held_out_logits(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the logits and targets of all labelled texts or tokens, both of shape (M, C)."""
+        """Return the logits and targets for labelled texts or tokens, both with shape (M, C)."""
         raise NotImplementedError
 
     def _scores_of_examples(self, x, y, batch_size: int | None) -> ScoredLabels:
-        """Return the scores of checked examples for every label that has a threshold."""
+        """Return the scores for checked examples, for every label with a threshold."""
         raise NotImplementedError
 
     # -- checkpoints ---------------------------------------------------------------------------
@@ -342,7 +346,7 @@ class LabelledTask(Task):
         names = labels_from_config(config)
         if not self._is_head_of(config) or not self._renames(names):
             return None
-        takes_some = not self.head_record.has_crf  # a CRF has scores of pairs of tags
+        takes_some = not self.head_record.has_crf  # a CRF has scores for pairs of tags
         if takes_some and any_shared(self.labels, names):
             return None
         if takes_some and len(self.labels) == len(names):
@@ -370,11 +374,11 @@ class LabelledTask(Task):
 
 
 def default_problem(config: dict, given: Mapping) -> str:
-    """Return the problem type for a classifier whose config.json has no problem type.
+    """Return the problem type for a classifier when it is missing in config.json.
 
     Args:
         config: Dict. Contents of config.json.
-        given: Dict. Arguments of the caller.
+        given: Dict. Arguments from the caller.
     """
     if len(labels_from_config(config)) > 1:
         return "single_label_classification"

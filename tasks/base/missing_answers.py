@@ -1,4 +1,4 @@
-"""Answers to columns of texts some of whose rows have no text: None in these rows.
+"""Answer columns of texts with None in rows without text.
 
 Comment letters: N rows, M rows with text.
 """
@@ -25,15 +25,17 @@ Missing = Annotated[str, one_of("error", "none")]
 def skips_missing(
     *columns: str, one_for_all: bool = False, beside: str | None = None
 ) -> Callable[[F], F]:
-    """Let a method answer None for rows without text if its argument `missing` is "none".
+    """Make a method answer None for rows without text when its argument `missing` is "none".
 
-    The method itself is only called with the rows that have text.
+    The method itself will only be called with the rows that have text.
 
     Args:
-        *columns: Names of the arguments that hold texts, a row of which belongs to one answer.
-        one_for_all: Whether a single text in the first column belongs to every row of the others.
-            Defaults to False: the method then has one answer for all of these rows.
-        beside: Argument name that may hold a list for each row, such as its labels.
+        *columns: Argument names for the columns of texts. A row in each column belongs to one
+            answer.
+        one_for_all: Boolean. Whether to use a single text in the first column for every row in the
+            other columns. Defaults to False, which means that the method has one answer for all of
+            these rows.
+        beside: Argument name for an additional list with an item for each row, such as its labels.
 
     Example:
         >>> @skips_missing("texts")
@@ -68,7 +70,7 @@ def skips_missing(
                     f"{columns[0]}, and some have no text. Leave those out."
                 )
             kept = _rows_with_text(read)
-            if kept is None:  # columns of different lengths: the method has an error for them
+            if kept is None:  # for columns with different lengths, the method has its own error
                 return function(*bound.args, **bound.kwargs)
             more = bound.arguments.get(beside)
             if isinstance(more, list | tuple) and len(more) == len(kept) and _are_lists(more):
@@ -96,7 +98,7 @@ def _in_memory(values, method: str):
 
 
 def _text_columns(values, task):
-    """Return the columns that a task reads of a table, or of rows that are dicts."""
+    """Return the columns to be read by a task from a table, or from rows that are dicts."""
     is_rows = isinstance(values, list) and any(isinstance(row, Mapping) for row in values)
     if is_rows:
         names = list(dict.fromkeys(n for row in values if isinstance(row, Mapping) for n in row))
@@ -109,14 +111,14 @@ def _text_columns(values, task):
 
 
 def _is_one(value) -> bool:
-    """Return whether this is a text or a missing one, or a pair of these, and not a column."""
+    """Return whether this is a text or a missing text, or a pair of them, and not a column."""
     if isinstance(value, tuple):
         return bool(value) and all(map(_is_one, value))
     return value is None or isinstance(value, str | bytes) or is_missing(value)
 
 
 def _has_text(value) -> bool:
-    """Return whether a row has text: none of its texts is missing or blank."""
+    """Return whether a row has text, with no missing or blank text."""
     if isinstance(value, list | tuple):
         return all(map(_has_text, value))
     if isinstance(value, np.ndarray):
@@ -138,7 +140,7 @@ def _are_lists(values) -> bool:
 
 
 def _rows_with_text(read: Mapping[str, Any]) -> np.ndarray | None:
-    """Return which rows have text in all columns, (N,) bool; None for different numbers of rows."""
+    """Return which rows have text in all columns, (N,) bool. None if the columns do not match."""
     columns = _columns_in(read)
     if len({len(column) for column in columns}) != 1:
         return None
@@ -146,7 +148,7 @@ def _rows_with_text(read: Mapping[str, Any]) -> np.ndarray | None:
 
 
 def _taken(value, kept: np.ndarray):
-    """Return the rows in an argument that are kept."""
+    """Return the rows to keep from an argument."""
     if isinstance(value, Mapping):
         return {name: _taken(column, kept) for name, column in value.items()}
     if isinstance(value, tuple):
@@ -155,11 +157,11 @@ def _taken(value, kept: np.ndarray):
 
 
 def _spread(answers, kept: np.ndarray):
-    """Return answers (M,) in their N rows: None in the others, NaN in an array.
+    """Return answers (M,) at their positions in N rows, with None, or NaN in an array, elsewhere.
 
-    A row of a sparse matrix is empty instead.
+    In a sparse matrix, these rows will be empty instead.
     """
-    if isinstance(answers, tuple):  # of several kinds, such as HybridVectors
+    if isinstance(answers, tuple):  # with several kinds, e.g. HybridVectors
         return type(answers)(*(_spread(part, kept) for part in answers))
     if hasattr(answers, "tocsr"):
         rows = np.concatenate([[0], np.cumsum(kept)])

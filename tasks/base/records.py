@@ -1,4 +1,4 @@
-"""Answers of texts as columns of tensors: padded for exports, or as lists of dicts."""
+"""Convert answers to columns of tensors, padded for exports, or to lists of dicts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from encoder_zoo.common.lazy import array_ops
 
 
 def padded_columns(columns: dict[str, array_ops.RaggedTensor]) -> dict[str, array_ops.Tensor]:
-    """Return columns of answers, padded, and the number of answers for each text.
+    """Return padded answer columns, and the number of answers for each text.
 
     Args:
-        columns: name and values, each ragged (N, None, ...).
+        columns: Names and values. Each value is ragged (N, None, ...).
 
     Returns:
-        "count" (N,) int32, and the columns as (N, most answers, ...), with "" and 0 as padding.
+        "count" with shape (N,) int32, and the columns with shape (N, most answers, ...), padded
+        with "" and 0.
     """
     count = next(iter(columns.values())).row_lengths()
     padded = {name: values.to_tensor() for name, values in columns.items()}
@@ -20,10 +21,10 @@ def padded_columns(columns: dict[str, array_ops.RaggedTensor]) -> dict[str, arra
 
 
 def records(columns: dict[str, array_ops.Tensor | array_ops.RaggedTensor]) -> list[list[dict]]:
-    """Return for each text a list of dicts, one for each answer.
+    """Return a list of dicts for each text, with one dict per answer.
 
     Args:
-        columns: name and values, each (N, n) or ragged (N, None).
+        columns: Names and values. Each value has shape (N, n) or is ragged (N, None).
 
     Example:
         >>> import tensorflow as tf

@@ -63,14 +63,15 @@ def with_marks(
 def visible_bounds(
     texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    r"""Return spans without white space and invisible characters at their edges, and with all
-    combining marks of their last character. A span of blanks is left as it is.
+    r"""Trim spans to visible characters, and include all combining marks for the last character.
+
+    A span that only contains blanks is returned unchanged.
 
     Args:
-        texts: (N,) strings.
-        row: (S,) int64, the text of each span.
-        start: (S,) int32, its first character.
-        end: (S,) int32, the character after its last.
+        texts: String tensor of shape (N,).
+        row: Int64 tensor of shape (S,). Text index per span.
+        start: Int32 tensor of shape (S,). Start character per span.
+        end: Int32 tensor of shape (S,). End character per span, exclusive.
 
     Example:
         >>> import tensorflow as tf
@@ -106,8 +107,9 @@ def _next(
 
 @functools.cache
 def kinds_of_runs() -> tuple[np.ndarray, np.ndarray]:
-    r"""Return the first code point of each run of one kind, and the kinds of what is before the
-    first run and of the runs, int32.
+    r"""Return the first code point per run of characters of the same kind, and the kinds, int32.
+
+    The first kind is for the characters before the first run.
 
     Example:
         >>> first, kinds = kinds_of_runs()

@@ -1,9 +1,10 @@
-"""The raw task inputs, declared once as the columns of texts in an example.
+"""Raw task inputs, declared once as the columns of texts in an example.
 
     inputs = Inputs(Text("questions", "question"), Texts("choices", "choice"))
 
-This reads a tuple of columns, a list of rows, a list of dicts, and tables of pandas, polars, Arrow
-and datasets, both in memory and inside `tf.data`. All of them share the same error messages.
+This can be used to read a tuple of columns, a list of rows, a list of dicts, and tables from
+pandas, polars, Arrow and datasets, both in memory and inside `tf.data`. All tasks share the same
+error messages.
 
 Comment letters: N examples, T texts of all their lists.
 """
@@ -27,7 +28,7 @@ from encoder_zoo.tasks.preprocessing.columns import ROWS, check_text_columns, pl
 
 ADVICE = "Expected some text: leave it out, or put a placeholder there."
 BY_NAME = "text_columns=[...], an argument of the preprocessor and of from_preset"
-MAX_SHOWN = 60  # maximum number of characters of a value in an error message
+MAX_SHOWN = 60  # maximum number of characters to show for a value in an error message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +36,13 @@ class Text:
     """A column with one text per example.
 
     Attributes:
-        name: String. Column name in a table and in error messages.
-        one: String. Entry name. The column in a table can also have this name.
-        optional: Boolean. Whether inputs can omit this column and the columns after it.
-        filled: Boolean. Whether a text must contain more than whitespace.
-        repeated: Boolean. Whether the last column can be followed by more columns of the same kind.
-            A list with the same number of texts for each example is read as several columns.
+        name: String. Column name to use in a table and in error messages.
+        one: String. Name for a single entry. A table column can also have this name.
+        optional: Boolean. Whether this column and the columns after it can be omitted.
+        filled: Boolean. Whether to require more than whitespace in a text.
+        repeated: Boolean. Whether to allow more columns of the same kind after the last column. In
+            this case, a list with the same number of texts for each example is read as several
+            columns.
     """
 
     name: str
@@ -51,7 +53,7 @@ class Text:
 
     @property
     def plural(self) -> str:
-        """The column content in words, for error messages."""
+        """A description for the column content, to be used in error messages."""
         return self.name
 
     def read(self, values, name: str, owner: str) -> array_ops.Tensor:
@@ -59,8 +61,8 @@ class Text:
 
         Args:
             values: A list, array, tensor or column.
-            name: String. Column name in error messages.
-            owner: String. Content of the first column, for error messages.
+            name: String. Column name to use in error messages.
+            owner: String. Description for the first column, to be used in error messages.
         """
         texts = as_column(values, name)
         return check_filled(texts, name) if self.filled else texts
@@ -89,14 +91,13 @@ class TextOrTexts(Text):
 
 
 class Inputs:
-    """The columns of texts that a task reads from any container.
+    """The columns of texts to be read by a task from any container.
 
     Args:
         *columns: `Text` columns in the tuple order. Optional columns come last.
-        ignores_others: Boolean. Whether a table can have more columns than the columns found by
-            name.
-        named: Boolean. Whether the preprocessor has the argument `text_columns`, for advice in
-            error messages.
+        ignores_others: Boolean. Whether to allow more columns in a table than are found by name.
+        named: Boolean. Whether the preprocessor has the argument `text_columns`, which is then
+            suggested in error messages.
 
     Example:
         >>> inputs = Inputs(Text("queries", "query"), TextOrTexts("texts", "text", filled=True))
@@ -130,14 +131,14 @@ class Inputs:
         lists.
 
         Args:
-            x: A tuple of columns, a list of rows or dicts, or a table. Tasks that only need one
-                column also accept this column.
+            x: A tuple of columns, a list of rows or dicts, or a table. When only one column is
+                needed, it is also possible to pass this column.
             names: Optional list of strings. Column names in a table, in the declared order.
                 Defaults to None (see `columns`).
 
         Raises:
-            ValueError: Under the conditions of `columns`, or if a text is empty, or if the columns
-                have different numbers of rows.
+            ValueError: If a text is empty, if the columns have different numbers of rows, or if an
+                error is raised in `columns`.
         """
         found = self._found(x, names)
         owner = self._columns[0].one or self._columns[0].name
@@ -156,30 +157,29 @@ class Inputs:
         return read
 
     def columns(self, x, names: Sequence[str] | None = None) -> tuple:
-        """Return the columns in an input without changes, or their specifications in a dataset.
+        """Return the columns in an input without changes, or their specifications for a dataset.
 
-        The columns in a table are found by name if the table has the names for all required
-        columns. Otherwise, they are found by their order.
+        Table columns are found by name when the table has the names for all required columns.
+        Otherwise, they are found by position.
 
         Args:
             x, names: See `read`.
 
         Raises:
-            ValueError: If a column is missing, cannot be found by its name, or does not contain
-                texts, or if a row has no value for a column.
+            ValueError: If a column is missing, cannot be found by name, or does not contain texts,
+                or if a row has no value for a column.
         """
         return tuple(values for _, _, values in self._found(x, names))
 
     def names_in(self, table: Sequence[str], names: Sequence[str] | None = None) -> dict[str, str]:
-        """Return a dict of the table's column names to the names of their content, in the declared
-        order.
+        """Return a dict from the table's column names to content names, in the declared order.
 
         Args:
-            table: List of strings. Column names of the table.
+            table: List of strings. Column names in the table.
             names: See `read`. Defaults to None.
 
         Raises:
-            ValueError: If a column is missing, or cannot be found by its name.
+            ValueError: If a column is missing, or cannot be found by name.
 
         Example:
             >>> Inputs(Text("texts", "text")).names_in(["body"])
@@ -196,7 +196,8 @@ class Inputs:
         all_known = all(column in known for column in self._columns[: self._least])
         if all_known and (self._ignores_others or len(known) == len(table)):
             return {name: column.name for column, name in known.items()}
-        # If several required columns are found by name, the meaning of other columns is unknown.
+        # When several required columns are found by name, the meaning of all remaining columns is
+        # unknown.
         in_order = self._least == 1 or not all_known
         if in_order and self._least <= len(table) <= self._most:
             found = self._in_order(table)
@@ -216,7 +217,7 @@ class Inputs:
         return {name: self._columns[min(i, last)].name for i, name in enumerate(names)}
 
     def _found(self, x, names: Sequence[str] | None) -> list[tuple[Text, str, object]]:
-        """Return the declared column, the name and the values in each column of an input."""
+        """Return the declared column, the name and the values for each column in an input."""
         x = single_column(plain(x))
         # In a list of texts, a dict after the first row is an invalid text.
         looked_at = x[:1] if self._least == 1 and isinstance(x, list) else x
@@ -241,7 +242,7 @@ class Inputs:
         return list(zip(columns, names, x, strict=True))
 
     def _tuple_of(self, x) -> tuple:
-        """Return the columns in a tuple, of rows, or of a single column of texts."""
+        """Return the columns for a tuple, for rows, or for a single column of texts."""
         if isinstance(x, tuple):
             return x
         if _holds_rows(x) and (self._least > 1 or len(x[0]) != 1):
@@ -257,7 +258,7 @@ class Inputs:
         )
 
     def _table_of_rows(self, rows: list, names: Sequence[str] | None) -> dict[str, list]:
-        """Convert rows that are dicts to a dict of names to values, with the required columns."""
+        """Convert rows that are dicts to a dict from names to values, with the required columns."""
         for i, row in enumerate(rows):
             if not isinstance(row, Mapping):
                 raise invalid(f"Row {i}", row, "a dict, as other rows are")
@@ -275,7 +276,7 @@ def _holds_rows(x) -> bool:
 
 
 def _transposed(rows, name: str) -> list[list]:
-    """Convert rows of equal length to columns."""
+    """Convert rows with equal length to columns."""
     for i, row in enumerate(rows):
         if not isinstance(row, ROWS):
             raise invalid(f"Row {i} of {name}", row, "a list or tuple, as in row 0")
@@ -291,7 +292,7 @@ def are_lists(texts) -> bool:
     """Return whether each example has a list of texts instead of a single text.
 
     Args:
-        texts: A column, or its specification in a dataset.
+        texts: A column, or its specification for a dataset.
 
     Example:
         >>> are_lists([["a", "b"], ["c"]]), are_lists(["a", "c"])
@@ -340,9 +341,9 @@ def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
     """Check lists of texts, and convert them to ragged strings (N, None).
 
     Args:
-        lists: A list, array, tensor or column of lists of texts.
-        name: String. Name of the lists in error messages.
-        owner: String. Example name in error messages, such as "question".
+        lists: A list, array, tensor or column with lists of texts.
+        name: String. Name to use for the lists in error messages.
+        owner: String. Name to use for an example in error messages, such as "question".
 
     Raises:
         ValueError: If a row is not a list of texts, is an empty list, or contains an empty text.

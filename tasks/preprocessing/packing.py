@@ -1,4 +1,4 @@
-"""Tokens to examples: truncate, add special tokens, mark segments, pad.
+"""Convert tokens to examples: truncate, add special tokens, mark segments, and pad.
 
 Comment letters: B batch, L sequence.
 """
@@ -9,17 +9,17 @@ from encoder_zoo.common.lazy import array_ops
 
 
 def truncated_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: int) -> tuple:
-    """Return lengths of a pair's texts so that both fit, trimming the longer one first.
+    """Return text lengths for pairs to fit into a budget, trimming the longer text first.
 
     Args:
-        first: (B,) int, lengths of the first texts.
-        second: (B,) int, lengths of the second texts.
-        budget: the most tokens that both may have together.
+        first: Integer tensor of shape (B,). Lengths for the first texts.
+        second: Integer tensor of shape (B,). Lengths for the second texts.
+        budget: Integer. Maximum number of tokens to keep for both texts together.
 
     Returns:
-        Two (B,) tensors. The shorter text keeps up to half of the budget and the longer one gets
-        what is left; of two halves, the longer text (the second, if they are equal) gets the odd
-        token.
+        Two tensors of shape (B,). The shorter text keeps up to half the budget, and the longer text
+        gets the rest. When both texts are cut to half the budget, the longer text gets the odd
+        token. For equal lengths, this is the second text.
 
     Example:
         >>> import tensorflow as tf
@@ -42,7 +42,7 @@ def truncated_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget:
 def kept_tokens(
     segments: list[array_ops.RaggedTensor], separators: int, max_length: int, truncation_side: str
 ) -> list[tuple[array_ops.Tensor, array_ops.Tensor]]:
-    """Return the tokens in each text that `pack` keeps: the first one, and how many, (B,) int32.
+    """Return the first token and the number of tokens to keep for each text, (B,) int32.
 
     Example:
         >>> import tensorflow as tf
@@ -65,14 +65,14 @@ def kept_tokens(
 def begin_of_kept(
     length: array_ops.Tensor, count: array_ops.Tensor, truncation_side: str
 ) -> array_ops.Tensor:
-    """Return the first token that is kept of texts of a length, of which `count` are kept."""
+    """Return the first token to keep when only `count` tokens are kept from each text."""
     return length - count if truncation_side == "left" else array_ops.zeros_like(count)
 
 
 def truncated(
     tokens: array_ops.RaggedTensor, most: int, truncation_side: str
 ) -> array_ops.RaggedTensor:
-    """Return the tokens (B, None) that are kept of texts that may have so many.
+    """Truncate texts to a maximum number of tokens, ragged (B, None).
 
     Example:
         >>> import tensorflow as tf
@@ -91,20 +91,23 @@ def pack(
     first_column: int = 1,
     truncation_side: str = "right",
 ) -> tuple[array_ops.RaggedTensor, array_ops.Tensor]:
-    """Return an example per text or pair: start, first, end, and for pairs separators, second, end.
+    """Create an example per text or pair: start, first, end, and for pairs separators, second, end.
 
     Args:
-        segments: one or two ragged (B, None) int32.
-        start_id: of the token before everything ([CLS], <s>).
-        end_id: of the token after each text ([SEP], </s>).
-        separators: number of end tokens between the texts in a pair (BERT 1, RoBERTa 2).
-        max_length: the most tokens in an example; the longer text is truncated first.
-        first_column: position of the first text's first token; with 0 the start token is last.
-        truncation_side: where a text that is too long loses tokens, "right" or "left".
+        segments: List with one or two ragged int32 tensors of shape (B, None).
+        start_id: Integer. Id for the token at the start, e.g. [CLS] or <s>.
+        end_id: Integer. Id for the token after each text, e.g. [SEP] or </s>.
+        separators: Integer. Number of end tokens between the texts in a pair (BERT 1, RoBERTa 2).
+        max_length: Integer. Maximum number of tokens per example. The longer text is truncated
+            first.
+        first_column: Integer. Position for the first token in the first text. With 0, the start
+            token is placed at the end. Defaults to 1.
+        truncation_side: "right" or "left". Where to remove tokens from a text that is too long.
+            Defaults to "right".
 
     Returns:
-        Ragged (B, None) int32 token ids, and (B,) the number of tokens up to and with the first
-        separator: those of segment 0.
+        Ragged int32 tensor of shape (B, None) with the token ids, and a tensor of shape (B,) with
+        the number of tokens in segment 0, up to and including the first separator.
 
     Source: Devlin et al. 2019, figure 2; Liu et al. 2019, section 2.1.
 
@@ -119,10 +122,10 @@ def pack(
     begun, kept = zip(*kept_tokens(segments, separators, max_length, truncation_side), strict=True)
     splits = array_ops.concat([[0], array_ops.cumsum(sum(kept) + specials)], 0)
     begins = splits[:-1] + first_column  # (B,)
-    at = splits[:-1] if first_column else splits[1:] - 1  # (B,) of the start token
+    at = splits[:-1] if first_column else splits[1:] - 1  # (B,) for the start token
     ids = array_ops.fill(
         [splits[-1] + 1], end_id
-    )  # what is not written below; and an index for the rest
+    )  # for anything not written below, and an index for the rest
     ids = array_ops.tensor_scatter_nd_update(
         ids, at[:, None], array_ops.fill(array_ops.shape(at), start_id)
     )
@@ -141,13 +144,14 @@ def segment_numbers(
     length: array_ops.Tensor,
     first_column: int = 1,
 ) -> array_ops.Tensor:
-    """Return the segment of tokens: 0 of the first text, 1 of the second, 2 of a last start token.
+    """Return the segment per token: 0 for the first text, 1 for the second, 2 for a start token at
+    the end.
 
     Args:
-        columns: positions of the tokens in their examples, int.
-        first_length: number of tokens of segment 0.
-        length: number of all tokens of an example; all are broadcast.
-        first_column: see `pack`.
+        columns: Integer tensor. Token positions in the examples.
+        first_length: Number of tokens in segment 0.
+        length: Total number of tokens per example. All arguments are broadcast.
+        first_column: See `pack`.
 
     Example:
         >>> import tensorflow as tf
@@ -167,9 +171,9 @@ def written(
     begun: array_ops.Tensor,
     kept: array_ops.Tensor,
 ) -> array_ops.Tensor:
-    """Write `kept[i]` tokens of text i, those from `begun[i]` on, at `begins[i]`.
+    """Write `kept[i]` tokens from text i, starting from `begun[i]`, at `begins[i]`.
 
-    The others are written to the last index.
+    All remaining tokens are written to the last index.
 
     Example:
         >>> import tensorflow as tf
@@ -193,12 +197,13 @@ def written(
 def pad(
     token_ids: array_ops.RaggedTensor, pad_id: int, length: array_ops.Tensor | int | None
 ) -> dict[str, array_ops.Tensor]:
-    """Return dense examples and the mask of their tokens.
+    """Return dense examples with a padding mask.
 
     Args:
-        token_ids: ragged (B, None) int32.
-        pad_id: fills the examples.
-        length: L; None for the longest example's.
+        token_ids: Ragged int32 tensor of shape (B, None).
+        pad_id: Integer. Token id to use for padding.
+        length: Optional integer. Length L to pad to. With None, this is the length of the longest
+            example.
 
     Returns:
         `{"token_ids": (B, L) int32, "padding_mask": (B, L) bool}`.
@@ -219,15 +224,16 @@ def pad(
 
 
 def join_texts(examples: dict, first_column: int = 1) -> dict:
-    """Return packed sequences of several texts each, from texts that are grouped by sequence.
+    """Return packed sequences with several texts each, from texts that are grouped by sequence.
 
     Args:
-        examples: encoded texts; "token_ids" is ragged (B, None, None), others ragged (B, None).
-        first_column: see `pack`.
+        examples: Dict. Encoded texts with "token_ids", ragged (B, None, None), and any further
+            values, ragged (B, None).
+        first_column: See `pack`.
 
     Returns:
-        "token_ids", "segment_ids" and other values by token, ragged (B, None), and "text_starts",
-        ragged (B, None) int32, the first position in each text.
+        "token_ids", "segment_ids" and any further values per token, ragged (B, None), and
+        "text_starts", ragged (B, None) int32, with the first position for each text.
 
     Example:
         >>> import tensorflow as tf
@@ -239,7 +245,7 @@ def join_texts(examples: dict, first_column: int = 1) -> dict:
     token_ids = examples["token_ids"]
     texts = token_ids.values  # (T, None)
     joined = token_ids.merge_dims(1, 2)  # (B, None)
-    text = texts.value_rowids()  # of every token
+    text = texts.value_rowids()  # for every token
 
     def by_token(values):
         if values.ragged_rank == token_ids.ragged_rank:

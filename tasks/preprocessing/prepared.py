@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
 
 
-LABELS = ("labels", "sample_weight")  # all other keys of examples are inputs
+LABELS = ("labels", "sample_weight")  # any other key in the examples is an input
 
 
 def inputs_of(element):
@@ -42,7 +42,7 @@ def is_prepared(x: object) -> bool:
 
 
 class TakesInputs(Protocol):
-    """Protocol of models that describe their inputs."""
+    """Protocol for models that describe their inputs."""
 
     backbone: Backbone
 
@@ -53,15 +53,15 @@ def checked_arrays(task: TakesInputs, x: Mapping) -> dict:
     """Check preprocessed inputs in memory.
 
     Args:
-        task: Task that receives the inputs.
-        x: Dict of arrays, tensors, or lists of rows with the same length.
+        task: Task to check the inputs for.
+        x: Dict with arrays, tensors, or lists of rows with the same length.
 
     Returns:
         Dict with the inputs, with lists converted to arrays.
 
     Raises:
-        ValueError: If inputs are missing or unknown, if a value is out of range, or if a row
-            contains no token.
+        ValueError: If inputs are missing or unknown, if a value is out of range, or if there is no
+            token in a row.
     """
     if not isinstance(x, Mapping):
         raise invalid(
@@ -91,7 +91,7 @@ def _not_a_list(name: str, values: object) -> object:
 
 
 def _as_array(values: object) -> np.ndarray:
-    # NumPy reads most tensors without a copy, but PyTorch tensors can be on a GPU.
+    # NumPy can read most tensors without a copy, but PyTorch tensors can be on a GPU.
     return keras.ops.convert_to_numpy(values) if hasattr(values, "cpu") else np.asarray(values)
 
 
@@ -126,7 +126,7 @@ def prepared_batch(examples: dict, seed=None):
 def _check_structure(task: TakesInputs, inputs: Mapping) -> None:
     """Raise an error for missing or unknown inputs, and for rows that are too long.
 
-    Rows that contain several texts can have any length.
+    Rows with several texts can have any length.
     """
     check_inputs(inputs, tuple(task.input_ranges(0)), type(task).__name__)
     length, longest = inputs["token_ids"].shape[1], task.backbone.max_sequence_length
@@ -156,13 +156,13 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
 
 
 def checked_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Check the dataset structure of preprocessed batches.
+    """Check the dataset structure for preprocessed batches.
 
-    The values are checked when the dataset is read.
+    The values will be checked when the dataset is read.
 
     Args:
-        task: Task that receives the batches.
-        dataset: Dataset of `x`, `(x, y)` or `(x, y, sample_weight)`.
+        task: Task to check the batches for.
+        dataset: Dataset with `x`, `(x, y)` or `(x, y, sample_weight)`.
 
     Raises:
         ValueError: If the inputs are invalid, see `checked_arrays`.

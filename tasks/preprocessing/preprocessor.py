@@ -1,4 +1,4 @@
-"""Base class for the preprocessors, which encode texts as examples and pad examples to batches.
+"""Base class for the preprocessors, used to encode texts as examples and to pad examples.
 
 Comment letters: B batch, L sequence.
 """
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.preprocessing.given_labels import LabelValues
 
 logger = logging.getLogger("encoder_zoo")
-# Dict of (preprocessor, line of the log) to the numbers of texts that are cut and of all texts,
-# inside of `logged_once`. Function that logs those of a batch, inside of `reported_by_datasets`.
-# No argument: texts are cut in the middle of `encode`, which tasks override, and threads share a
-# preprocessor.
+# Dict from (preprocessor, log line) to the numbers of truncated texts and of all texts, used inside
+# `logged_once`. Inside `reported_by_datasets`, a function to log the numbers for a batch. They are
+# not arguments, because texts are truncated in the middle of `encode`, which tasks override, and
+# because threads share a preprocessor.
 _counts = contextvars.ContextVar("counts", default=None)
 
 
 class HasBackbone(Protocol):
-    """The parts of a task that a preprocessor reads: the lengths and vocabulary of the backbone."""
+    """The task's parts needed by a preprocessor: the backbone's lengths and vocabulary."""
 
     backbone: Backbone
 
@@ -51,33 +51,34 @@ class HasBackbone(Protocol):
 class Preprocessor(ConfigFromSignature):
     """Base class for the preprocessors.
 
-    Preprocessing has two steps, so texts are only tokenized once, but padded for every batch.
-    `encode` converts texts to examples of variable length, and `collate` pads examples to a batch.
-    Calling the preprocessor runs both steps. All steps are TensorFlow ops, which run in `tf.data`
-    and are saved in a SavedModel. On JAX and PyTorch, NumPy replaces them (see `common.lazy`).
+    Preprocessing has two steps, so that texts are only tokenized once, but padded for every batch.
+    Use `encode` to convert texts to examples with variable length, and `collate` to pad examples to
+    a batch. Calling the preprocessor runs both steps. All steps are TensorFlow ops, which can be
+    run in `tf.data` and saved in a SavedModel. On JAX and PyTorch, NumPy is used instead (see
+    `common.lazy`).
 
     Args:
-        tokenizer: A `Tokenizer` of this package.
-        sequence_length: Optional positive integer. Length to which every batch is padded and longer
-            texts are truncated. None pads to the longest example in the batch and truncates to the
-            model's maximum length. Defaults to None.
+        tokenizer: A `Tokenizer` from this package.
+        sequence_length: Optional positive integer. Length to pad every batch to. Longer texts will
+            be truncated. With None, a batch is padded to its longest example and texts are
+            truncated to the model's maximum length. Defaults to None.
     """
 
-    # Task name that accepts the preprocessor. Other tasks reject it.
+    # Name of the task to use the preprocessor with. It will be rejected by any other task.
     task_name: str | None = None
     # Whether the tokens in each text or pair form one example in the original order.
     one_example_per_text = False
-    # Whether the answer to a text is pooled from the answers to its windows.
+    # Whether to pool the answer to a text from the answers to its windows.
     pools_windows = False
-    # Advice for texts that are truncated.
+    # Advice to log for texts that are truncated.
     truncation_advice = "Split them into shorter texts."
-    # Maximum number of tokens that are read, if the preprocessor has such an argument.
+    # Maximum number of tokens to read, for preprocessors with such an argument.
     max_length: int | None = None
-    # The columns of texts that the task reads.
+    # The columns of texts to be read by the task.
     inputs: Inputs = Inputs(Text("texts"), Text("second texts", optional=True))
-    # Names of these columns in tables with more columns, if it has such an argument.
+    # Names to use for these columns in larger tables, for preprocessors with such an argument.
     text_columns: Sequence[str] | None = None
-    # The task labels, such as `Numbers()`. None if labels are unsupported or optional.
+    # The task labels, e.g. `Numbers()`. None when labels are unsupported or optional.
     label_values: LabelValues | None = None
     fixed_settings = ("sequence_length", "max_length", "window_length", "doc_stride")
     # Set from the backbone, see `attach`.
@@ -98,12 +99,12 @@ class Preprocessor(ConfigFromSignature):
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike[str], **arguments: Any) -> Self:
-        """Create a preprocessor with the tokenizer and the preset settings.
+        """Create a preprocessor with the tokenizer and the settings from a preset.
 
         Args:
             source: String or path. See `Task.from_preset`.
-            **arguments: Keyword arguments for the preprocessor, such as `sequence_length=128`.
-                `added_tokens` and the arguments of the file checks are the same as in
+            **arguments: Keyword arguments for the preprocessor, such as `sequence_length=128`. It
+                is also possible to pass `added_tokens` and the arguments for file checks, as in
                 `Task.from_preset`.
 
         Raises:
@@ -121,13 +122,13 @@ class Preprocessor(ConfigFromSignature):
 
     @staticmethod
     def folder_format() -> FolderFormat:
-        """Return the layout of presets that store its arguments, which is imported to read one."""
+        """Return the layout for presets with these arguments, imported when a preset is read."""
         from encoder_zoo.presets.formats.preset_task import TRANSFORMERS_FOLDER
 
         return TRANSFORMERS_FOLDER
 
     def attach(self, task: HasBackbone) -> None:
-        """Set the labels and lengths from the task. The task calls this method when it is built.
+        """Set the labels and lengths from the task. This method is called when the task is built.
 
         Args:
             task: Task with a backbone.
@@ -154,20 +155,20 @@ class Preprocessor(ConfigFromSignature):
 
     @property
     def given_length(self) -> int | None:
-        """The requested maximum number of tokens in an example, or None."""
+        """The requested maximum number of tokens per example, or None."""
         return min(filter(None, (self.sequence_length, self.max_length)), default=None)
 
     @property
     def packed_length(self) -> int | None:
-        """The length of the sequences into which `fit` packs texts, or None without packing."""
+        """The sequence length to pack texts to in `fit`, or None without packing."""
         return None
 
     # This attribute disables AutoGraph. In `dataset.map(preprocessor)`, AutoGraph would try to
-    # convert the code of this package and print warnings about code that it cannot convert.
+    # convert this package's code and print warnings about code that cannot be converted.
     autograph_info__: ClassVar[dict] = {}
 
     def __call__(self, x, y=None, sample_weight=None):
-        """Convert texts to the model's inputs `x`, `(x, y)` or `(x, y, sample_weight)`."""
+        """Convert texts to the model inputs `x`, `(x, y)` or `(x, y, sample_weight)`."""
         return self.collate(self.encode(x, y, sample_weight))
 
     @validate_arguments
@@ -178,33 +179,34 @@ class Preprocessor(ConfigFromSignature):
         return dataset.batch(batch_size) if single else dataset
 
     def separate(self, x, y) -> tuple:
-        """Return inputs and labels, also if each row contains both."""
+        """Return inputs and labels, also when each row contains both."""
         return x, y
 
     def encode(
         self, x, y=None, sample_weight=None
     ) -> dict[str, array_ops.Tensor | array_ops.RaggedTensor]:
-        """Encode texts as examples of token ids, without padding.
+        """Encode texts as examples with token ids, without padding.
 
         Args:
-            x: Texts: a list, array, tensor, or column of pandas, polars, Arrow or datasets. For
-                pairs, a tuple of two such columns, a list of pairs, or a table with two columns.
-            y: Labels, one per text, or None. Defaults to None.
-            sample_weight: Weights, one number per text, or None. Defaults to None.
+            x: Texts in a list, array, tensor, or column from pandas, polars, Arrow or datasets. For
+                pairs, pass a tuple with two such columns, a list of pairs, or a table with two
+                columns.
+            y: Optional labels, with one label per text. Defaults to None.
+            sample_weight: Optional weights, with one number per text. Defaults to None.
 
         Returns:
             Dict of tensors with one row per example: "token_ids" (ragged), "first_length" (number
                 of tokens in segment 0) and, if given, "labels" and "sample_weight".
         """
         texts = self.texts_of(x)
-        # Keep one more token than is read, to count the truncated texts. The truncation for a pair
-        # depends on the full lengths of both texts.
+        # Keep one more token than will be read, to count the truncated texts. The truncation for a
+        # pair depends on the full lengths of both texts.
         wanted = self.max_sequence_length - 1 if len(texts) == 1 else None
         examples = self.pack([self.tokenizer.tokenize(text, wanted) for text in texts])
         return self.with_labels(examples, y, sample_weight)
 
     def texts_of(self, x) -> tuple[array_ops.Tensor | array_ops.RaggedTensor, ...]:
-        """Check an input and return its columns of texts, as declared by `inputs`."""
+        """Check an input and return its columns of texts, as declared in `inputs`."""
         return self.inputs.read(x, self.text_columns)
 
     def with_labels(self, examples: dict, y, sample_weight) -> dict:
@@ -220,10 +222,10 @@ class Preprocessor(ConfigFromSignature):
     def pack(
         self, segments: list[array_ops.RaggedTensor]
     ) -> dict[str, array_ops.Tensor | array_ops.RaggedTensor]:
-        """Add special tokens to the tokens of one or two texts, and return examples.
+        """Add special tokens to the tokens from one or two texts, and return examples.
 
         Args:
-            segments: List of one or two ragged int32 tensors of shape (B, None).
+            segments: List with one or two ragged int32 tensors of shape (B, None).
         """
         tokenizer, most, is_pair = self.tokenizer, self.max_sequence_length, len(segments) == 2
         lengths = sum(segment.row_lengths() for segment in segments)
@@ -238,11 +240,11 @@ class Preprocessor(ConfigFromSignature):
 
     @property
     def unread(self) -> str:
-        """Return a phrase that describes the part of long texts that is not read."""
+        """Return a phrase to describe which part is not read for long texts."""
         return "the beginning" if self.tokenizer.truncation_side == "left" else "the rest"
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
-        """Encode examples as with labels, but only mark the tokens that have a label."""
+        """Encode examples as with labels, but only mark the tokens to be labelled."""
         return self.encode(x, sample_weight=sample_weight)
 
     def encode_labels(self, y) -> array_ops.Tensor:
@@ -255,16 +257,16 @@ class Preprocessor(ConfigFromSignature):
         """Pad encoded examples to a batch.
 
         Args:
-            examples: Dict. All or some of the examples of `encode`.
-            seed: Integer tensor of shape (2,), or None. Seed of preprocessors that draw random
+            examples: Dict. All or some examples from `encode`.
+            seed: Optional integer tensor of shape (2,). Seed for preprocessors that draw random
                 numbers. Defaults to None.
-            bucketed: Boolean or tuple of ascending integers. Lengths to which the batch length is
-                rounded up, for compilers that compile a program for every shape. True rounds up to
-                a power of two. Has no effect with a fixed `sequence_length`. Defaults to False.
+            bucketed: Boolean or tuple of ascending integers. Lengths to round up the batch length
+                to, for compilers that compile a program for every shape. Pass True to round up to a
+                power of two. This has no effect with a fixed `sequence_length`. Defaults to False.
 
         Returns:
             `x`, `(x, y)` or `(x, y, sample_weight)`. x is `{"token_ids", "padding_mask"}` and, for
-            families with segments, "segment_ids". Each has the shape (B, L).
+            families with segments, "segment_ids". All inputs have the shape (B, L).
         """
         return pack_batch(
             self.pad(examples, bucketed), examples.get("labels"), examples.get("sample_weight")
@@ -272,7 +274,7 @@ class Preprocessor(ConfigFromSignature):
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
-        """Pad encoded examples to the model's inputs (B, L)."""
+        """Pad encoded examples to the model inputs (B, L)."""
         length = self.sequence_length
         if length is None and bucketed:
             longest = array_ops.cast(
@@ -294,7 +296,7 @@ class Preprocessor(ConfigFromSignature):
 
 
 def as_weights(sample_weight) -> array_ops.Tensor:
-    """Check sample weights of shape (B,) or (B, 1), and convert them to float32 (B,).
+    """Check sample weights with shape (B,) or (B, 1), and convert them to float32 (B,).
 
     Raises:
         ValueError: If the weights are not one non-negative number per text.
@@ -311,7 +313,7 @@ def as_weights(sample_weight) -> array_ops.Tensor:
 
 
 def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
-    """Convert numbers to a float32 tensor of the same shape.
+    """Convert numbers to a float32 tensor with the same shape.
 
     Raises:
         ValueError: If a value is not a number.
@@ -352,13 +354,13 @@ def check_same_count(examples: dict) -> None:
 def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: str) -> None:
     """Log the number of texts or pairs that are longer than the preprocessor's maximum length.
 
-    Texts in graphs are not counted, except for datasets (see `reported_by_datasets`).
+    Texts in graphs will not be counted, except for datasets (see `reported_by_datasets`).
 
     Args:
         is_cut: Boolean tensor of shape (N,). Whether each text is truncated.
-        preprocessor: The `Preprocessor`. Its `truncation_advice` is the last sentence of the log
+        preprocessor: The `Preprocessor`. Its `truncation_advice` is added at the end of the log
             line.
-        what: String, such as "texts are longer than 512 tokens; the rest is not read."
+        what: String, e.g. "texts are longer than 512 tokens; the rest is not read."
 
     Example:
         >>> import tensorflow as tf
@@ -391,11 +393,11 @@ def _log(cut: int, count: int, what: str, where: str = "") -> None:
 
 @contextlib.contextmanager
 def logged_once(of_stream: set[str] | None = None) -> Iterator[None]:
-    """Collect the counts of truncated texts inside the context, and log one line at its end.
+    """Collect the numbers of truncated texts inside this context, and log one line at its end.
 
     Args:
-        of_stream: Set of strings or None. Lines of earlier batches, which are not logged again.
-            Defaults to None.
+        of_stream: Optional set of strings. Lines from earlier batches, which will not be logged
+            again. Defaults to None.
     """
     if _counts.get() is not None:
         yield
@@ -406,7 +408,7 @@ def logged_once(of_stream: set[str] | None = None) -> Iterator[None]:
         yield
     finally:
         _counts.reset(token)
-    # Two preprocessors with the same line, such as a student and a teacher, log it only once.
+    # Two preprocessors with the same line, e.g. for a student and a teacher, log it only once.
     for cut, count, what in dict.fromkeys((*n, what) for (_, what), n in counts.items()):
         if of_stream is None:
             _log(cut, count, what)

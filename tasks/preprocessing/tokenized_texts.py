@@ -1,4 +1,4 @@
-"""Tokens of texts, or of sentences in words, with their characters and their words.
+"""Tokenize texts, or sentences in words, and find the characters and words for each token.
 
 Comment letters: N texts, P tokens in all texts, W words in all texts.
 """
@@ -12,18 +12,18 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
 
-ROW = 2**32  # more than the characters of any text: keys `row * ROW + offset` sort by row
+ROW = 2**32  # more than the characters in any text: keys `row * ROW + offset` sort by row
 
 
 class TokenizedTexts(NamedTuple):
-    """The tokens of some texts.
+    """Tokens from some texts.
 
     Attributes:
-        texts: (N,) strings; of sentences in words these, with one space between them.
-        ids: ragged (N, None) int32, token ids.
-        starts: ragged (N, None) int32, the start character for every token in its text.
-        ends: ragged (N, None) int32, the character after the last.
-        words: ragged (N, None) int32, the number of the token's word in its text.
+        texts: String tensor of shape (N,). For sentences in words, the words joined by spaces.
+        ids: Ragged int32 tensor of shape (N, None). Token ids.
+        starts: Ragged int32 tensor of shape (N, None). Start character per token in its text.
+        ends: Ragged int32 tensor of shape (N, None). End character per token, exclusive.
+        words: Ragged int32 tensor of shape (N, None). Word index per token in its text.
     """
 
     texts: array_ops.Tensor
@@ -34,12 +34,12 @@ class TokenizedTexts(NamedTuple):
 
 
 def is_list(x) -> bool:
-    """Return whether a value is a list, or an array or tensor that serves as one."""
+    """Return whether a value is a list, or an array or tensor to be used like a list."""
     return isinstance(x, list | tuple) or getattr(x, "ndim", 0) > 0
 
 
 def is_words(x) -> bool:
-    """Return whether an input is sentences in words, not texts."""
+    """Return whether an input contains sentences in words instead of texts."""
     if isinstance(x, array_ops.RaggedTensor):
         return True
     if array_ops.is_tensor(x):
@@ -68,7 +68,7 @@ def as_word_tensor(x) -> array_ops.RaggedTensor:
 
 
 def word_marks(tokenizer) -> np.ndarray:
-    """Return (vocabulary, 2) bool: whether a token is marked as a word's beginning; ends a word.
+    """Return whether each vocabulary token begins a word and whether it ends a word, (V, 2) bool.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -85,15 +85,15 @@ def word_marks(tokenizer) -> np.ndarray:
 
 
 def tokenize_texts(tokenizer, texts: array_ops.Tensor, marks: np.ndarray) -> TokenizedTexts:
-    """Return the tokens of texts; the vocabulary marks the words.
+    """Tokenize texts, and use the vocabulary to find the words.
 
-    A token continues a word where BERT writes "##", and where RoBERTa has no space before it: there
-    words are separated by spaces.
+    A token continues a word when it is marked with "##" in BERT, or when there is no space before
+    it in RoBERTa. In the latter case, words are separated by spaces.
 
     Args:
-        tokenizer: any of this package's.
-        texts: (N,) strings.
-        marks: the tokenizer's `word_marks`.
+        tokenizer: Any tokenizer from this package.
+        texts: String tensor of shape (N,).
+        marks: The tokenizer's `word_marks`.
     """
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     begins, ends_word = array_ops.unstack(array_ops.gather(marks, ids.flat_values), axis=1)
@@ -102,15 +102,15 @@ def tokenize_texts(tokenizer, texts: array_ops.Tensor, marks: np.ndarray) -> Tok
 
 
 def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
-    """Return the tokens of sentences in words.
+    """Tokenize sentences in words.
 
-    They are tokenized as running text, with a space before every word but the first. The first
-    token in a word begins where it begins, and the last one ends where it ends, also if the
-    tokenizer drops characters there.
+    The words are tokenized as running text, with a space before every word except for the first.
+    The first token in a word starts where the word starts, and the last token ends where the word
+    ends, also when characters are dropped there by the tokenizer.
 
     Args:
-        tokenizer: any of this package's.
-        words: ragged (N, None) strings.
+        tokenizer: Any tokenizer from this package.
+        words: Ragged string tensor of shape (N, None).
     """
     texts = array_ops.strings.reduce_join(words, axis=1, separator=" ")
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
@@ -130,7 +130,7 @@ def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
 
 
 def keys(rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None) -> array_ops.Tensor:
-    """Return int64 numbers that sort offsets row by row; None takes the ragged values."""
+    """Return int64 numbers to sort offsets row by row. With None, the ragged values are used."""
     offsets = rows.flat_values if offsets is None else offsets
     return array_ops.cast(rows.value_rowids(), array_ops.int64) * ROW + array_ops.cast(
         offsets, array_ops.int64
@@ -138,11 +138,11 @@ def keys(rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None) 
 
 
 def numbered(rows: array_ops.RaggedTensor, begins: array_ops.Tensor) -> array_ops.RaggedTensor:
-    """Return ragged numbers of the groups in every text; its first token always begins one.
+    """Return a ragged group index per token. The first token in a text always starts a group.
 
     Args:
-        rows: ragged (N, None), for its shape.
-        begins: (P,) bool, where a group begins.
+        rows: Ragged tensor of shape (N, None), used for its shape.
+        begins: Boolean tensor of shape (P,). Whether a group begins at each token.
 
     Example:
         >>> import tensorflow as tf
@@ -157,7 +157,7 @@ def numbered(rows: array_ops.RaggedTensor, begins: array_ops.Tensor) -> array_op
 
 
 def previous(values: array_ops.Tensor, first) -> array_ops.Tensor:
-    """Return the value before each token (P,), with another before the first.
+    """Return the value before each token (P,), with a given value before the first.
 
     Example:
         >>> import tensorflow as tf
@@ -170,20 +170,20 @@ def previous(values: array_ops.Tensor, first) -> array_ops.Tensor:
 
 
 def following(values: array_ops.Tensor, last) -> array_ops.Tensor:
-    """Return the value after each token (P,), with another after the last."""
+    """Return the value after each token (P,), with a given value after the last."""
     return array_ops.concat([values[1:], array_ops.constant([last], values.dtype)], 0)[
         : array_ops.size(values)
     ]
 
 
 def row_begins(rows: array_ops.RaggedTensor) -> array_ops.Tensor:
-    """Return (P,) bool: the first token in each text."""
+    """Return whether each token is the first token in its text, (P,) bool."""
     row = rows.value_rowids()
     return row != previous(row, -1)
 
 
 def word_begins(tokens: TokenizedTexts) -> array_ops.Tensor:
-    """Return (P,) bool: the first token in each word."""
+    """Return whether each token is the first token in its word, (P,) bool."""
     words = tokens.words.flat_values
     return (words != previous(words, -1)) | row_begins(tokens.words)
 
@@ -193,17 +193,18 @@ def cut_texts(
 ) -> array_ops.Tensor:
     """Return parts of texts.
 
-    `strings.substr` needs a copy of the whole text for each of its parts, and counts the characters
-    from the text's begin: a long text with many parts would cost the square of its length.
+    With `strings.substr`, the whole text would be copied for each part, and characters would be
+    counted from the beginning of the text. For a long text with many parts, this takes quadratic
+    time.
 
     Args:
-        texts: (N,) strings.
-        row: (G,) int64, the text in each part.
-        start: (G,) int32, its first character.
-        end: (G,) int32, the character after its last.
+        texts: String tensor of shape (N,).
+        row: Int64 tensor of shape (G,). Text index per part.
+        start: Int32 tensor of shape (G,). Start character per part.
+        end: Int32 tensor of shape (G,). End character per part, exclusive.
 
     Returns:
-        (G,) strings.
+        String tensor of shape (G,).
 
     Example:
         >>> import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Functions that TensorFlow traces once for arguments with any size."""
+"""Functions to be traced only once by TensorFlow for arguments with any size."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from encoder_zoo.common.lazy import array_ops, in_tensorflow, tf
 
 
 class ShapePolymorphicFunction:
-    """A function of nested tensors as a graph, traced once for each structure of its arguments.
+    """A function of nested tensors as a graph, traced once for each argument structure.
 
-    `tf.function` alone traces again for the first few sizes that it meets, and each trace is
-    optimized again: for a model that takes seconds. Here every size of the leading axes is open
-    from the start. On JAX and PyTorch the function is called as it is, on arrays of NumPy; and on
-    TensorFlow after `tf.config.run_functions_eagerly(True)`.
+    By default, `tf.function` is traced again for the first few sizes, and each trace has to be
+    optimized, which takes seconds for a model. This class allows any size in the leading axes from
+    the start. On JAX and PyTorch, the function is called directly with NumPy arrays. This is also
+    the case on TensorFlow after `tf.config.run_functions_eagerly(True)`.
 
     Args:
-        function: of tensors and ragged tensors, in any structure.
-        open_axes: how many leading axes of dense tensors have any size.
+        function: Function of tensors and ragged tensors, in any structure.
+        open_axes: Integer. Number of leading axes with any size in dense tensors.
 
     Example:
         >>> import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Overlapping windows of long texts; for each token one of them counts.
+"""Overlapping windows for long texts. Each token counts in only one window.
 
 Comment letters: N texts, W windows, P tokens in all texts.
 """
@@ -12,14 +12,14 @@ from encoder_zoo.common.wording import invalid
 
 
 class Windows(NamedTuple):
-    """Parts of texts that fit the model.
+    """Parts of texts that fit into the model.
 
     Attributes:
-        example: (W,) int64, the text in every window.
-        begin: (W,) int64, its first token, counted in the text.
-        length: (W,) int64, its number of tokens.
-        owned_from: (W,) int64, the first of its tokens that are counted in this window.
-        owned_to: (W,) int64, the one after the last of them.
+        example: Int64 tensor of shape (W,). Text index per window.
+        begin: Int64 tensor of shape (W,). First token per window, counted in the text.
+        length: Int64 tensor of shape (W,). Number of tokens per window.
+        owned_from: Int64 tensor of shape (W,). Offset of the first token to count in this window.
+        owned_to: Int64 tensor of shape (W,). End offset for the tokens to count, exclusive.
     """
 
     example: array_ops.Tensor
@@ -30,11 +30,11 @@ class Windows(NamedTuple):
 
 
 def check_stride(doc_stride: int, most: int) -> None:
-    """Refuse windows that would share more tokens than they can.
+    """Raise a ValueError for windows that would share too many tokens.
 
     Args:
-        doc_stride: Integer. Number of tokens that neighbouring windows share.
-        most: Integer. The largest number that a window has room for.
+        doc_stride: Integer. Number of tokens shared by neighbouring windows.
+        most: Integer. Maximum number of tokens to share.
 
     Raises:
         ValueError: If `doc_stride` is more than `most`.
@@ -46,18 +46,21 @@ def check_stride(doc_stride: int, most: int) -> None:
 def make_windows(
     lengths: array_ops.Tensor, capacity: array_ops.Tensor | int, doc_stride: array_ops.Tensor | int
 ) -> Windows:
-    """Return as few windows as cover every text, the last one perhaps shorter.
+    """Return the smallest number of windows to cover every text. The last one can be shorter.
 
-    A token in two windows belongs to the one where it is further from the edge, so that it is
-    learned, counted and answered once, and with context on both sides.
+    A token in two windows is assigned to the window where it is further from the edge. In this way,
+    it is learned, counted and answered only once, and with context on both sides.
 
     Args:
-        lengths: (N,) int64, tokens in each text.
-        capacity: tokens that fit into a window, () or (N,); at least 1.
-        doc_stride: tokens that neighbouring windows share, () or (N,); less than the capacity.
+        lengths: Int64 tensor of shape (N,). Number of tokens per text.
+        capacity: Integer or tensor of shape (N,). Number of tokens that fit into a window, at least
+            1.
+        doc_stride: Integer or tensor of shape (N,). Number of tokens shared by neighbouring
+            windows. It must be less than the capacity.
 
     Returns:
-        The windows, text by text from left to right; a text without tokens has one, empty.
+        The windows, ordered by text and from left to right. There is one empty window for a text
+        without tokens.
 
     Source: Devlin et al. 2019, the released SQuAD code, for the idea of the widest context.
 
@@ -78,7 +81,7 @@ def make_windows(
     counts = 1 + (further + step - 1) // step  # (N,)
     number = array_ops.ragged.range(counts)
     example = number.value_rowids()
-    number = number.flat_values  # (W,) of the window in its text
+    number = number.flat_values  # (W,) for the window in its text
     capacity, doc_stride, step, total, count = (
         array_ops.gather(value, example) for value in (capacity, doc_stride, step, lengths, counts)
     )
@@ -91,14 +94,14 @@ def make_windows(
 
 
 def take(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.RaggedTensor:
-    """Return the tokens' values in every window.
+    """Return the token values in every window.
 
     Args:
-        values: ragged (N, None), one value per token.
-        windows: of these texts.
+        values: Ragged tensor of shape (N, None) with one value per token.
+        windows: Windows for these texts.
 
     Returns:
-        Ragged (W, None).
+        Ragged tensor of shape (W, None).
 
     Example:
         >>> import tensorflow as tf
@@ -115,7 +118,7 @@ def take(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.RaggedTe
 
 
 def owned(windows: Windows) -> array_ops.RaggedTensor:
-    """Return ragged (W, None) bool: whether a window counts for its token; one of them does.
+    """Return whether each token counts in a window, ragged (W, None) bool.
 
     Example:
         >>> import tensorflow as tf
@@ -131,11 +134,11 @@ def owned(windows: Windows) -> array_ops.RaggedTensor:
 
 
 def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
-    """Return the windows' values of their tokens put together, (P, ...), text after text.
+    """Combine the values from all windows to one value per token, (P, ...), in the text order.
 
     Args:
-        values: ragged (W, None, ...), one value per token in each window.
-        windows: that the values are from.
+        values: Ragged tensor of shape (W, None, ...) with one value per token in each window.
+        windows: Windows used to compute the values.
 
     Example:
         >>> import tensorflow as tf
@@ -149,11 +152,11 @@ def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
 def full_windows(
     lengths: array_ops.Tensor, capacity: array_ops.Tensor | int, doc_stride: array_ops.Tensor | int
 ) -> Windows:
-    """Return windows as of `make_windows`, but the last one of a text begins so early that it is
-    full, and each counts for all of its tokens.
+    """Return windows as in `make_windows`, but start the last window early enough to fill it. In
+    these windows, all tokens count.
 
     Args:
-        lengths, capacity, doc_stride: as for `make_windows`.
+        lengths, capacity, doc_stride: See `make_windows`.
 
     Example:
         >>> import tensorflow as tf
