@@ -7,17 +7,17 @@ Last modified: 2026/11/26
 Description: Find and replace names, addresses and numbers in a file, and measure what is missed.
 Accelerator: None
 
-Before you analyze or publish messages from customers, remove the information that identifies the
-authors. `EntityExtractor` finds entities by the names of their types. Models that support "person",
-"email address" and hundreds of other types, such as GLiNER models for personal data, are available
-on the hub:
+Before customer messages are analyzed or published, remove any information that could identify the
+authors. `EntityExtractor` finds entities for given label names. Models for "person", "email
+address" and hundreds of other labels, such as GLiNER models for personal data, are available on the
+hub:
 
     model = ez.EntityExtractor.from_preset("hf://urchade/gliner_multi_pii-v1")
 
-Such a model has about a gigabyte. This guide needs no network. It trains a small model for some
-minutes on 1,000 sentences of WNUT-17 (CC BY 4.0) and 1,000 synthetic messages. This model
-demonstrates the method, but it is not good enough to publish the anonymised messages: one of seven
-messages still contains a part of a name.
+Such a model has a size of about a gigabyte. To run without a network, this guide trains a small
+model for a few minutes on 1,000 sentences from WNUT-17 (CC BY 4.0) and 1,000 synthetic messages. It
+demonstrates the method, but the results are not good enough to be published, because one in seven
+messages will still contain part of a name.
 """
 
 # %%
@@ -45,8 +45,8 @@ rng = random.Random(0)
 """
 ## Texts with names in them
 
-In WNUT-17, persons in tweets and comments are annotated. We join the words of a sentence to a text,
-and convert tags to spans with a start, an end and a label.
+WNUT-17 contains tweets and comments with annotated persons. We join the words in each sentence to a
+text, and convert the tags to spans with a start, an end and a label.
 """
 
 # %%
@@ -68,10 +68,10 @@ print(tweets[5], persons[5])
 """
 ## Synthetic messages
 
-A message consists of a review sentence (UCI "Sentiment Labelled Sentences", CC BY 4.0) and a line
-with names and addresses at known positions. The messages for training contain names from WNUT-17.
-The 10,000 messages to anonymise have other sentences, names and lines, so a model that memorizes
-the training lines would fail.
+Each message is a review sentence (UCI "Sentiment Labelled Sentences", CC BY 4.0) followed by a line
+with names and addresses at known positions. For training, names from WNUT-17 are used. The 10,000
+messages to anonymise use different sentences, names and lines. A model that only memorizes training
+lines would fail on them.
 """
 
 # %%
@@ -130,8 +130,8 @@ print(*sent[:3], sep="\n")
 """
 ## Train
 
-The maximum width of an entity is given in words. `hannah.kim@example.org` has 7 words, because dots
-are words. You can skip this step if you use a published model.
+The maximum entity width is given in words. For example, `hannah.kim@example.org` has 7 words,
+because each dot is a word. This step can be skipped when you use a published model.
 """
 
 # %%
@@ -143,10 +143,10 @@ history = model.fit(tweets[200:] + texts, persons[200:] + spans, epochs=4, batch
 """
 ## Which threshold?
 
-The model returns entities whose score is above the threshold, by default 0.5. When you anonymise
-texts, a missed name is worse than an additional replaced word, so the threshold should be lower.
-Use held-out texts to choose it: annotate the entities in a few hundred of your texts with an
-annotation tool that `ez.read_annotations` supports. Here, we use the first 300 messages, whose
+By default, an entity is returned if its score is above 0.5. When texts are anonymised, missing a
+name is worse than replacing an additional word, so the threshold should be lower. Use held-out
+texts to select it. For your data, annotate the entities in a few hundred texts with an annotation
+tool supported by `ez.read_annotations`. In this guide, we use the first 300 messages, for which all
 entities are known.
 """
 
@@ -162,7 +162,7 @@ for label, values in scores["per_type"].items():
 
 # %% [markdown]
 """
-Synthetic messages are easier than real texts. In held-out tweets, the model finds fewer persons:
+Synthetic messages are easier than real texts. In held-out tweets, fewer persons are found:
 """
 
 # %%
@@ -173,8 +173,9 @@ print(f"Tweets: precision {scores['precision']:.2f}, recall {scores['recall']:.2
 """
 ## Process the whole file
 
-`answer_files` reads a file of any size and writes the answers to Parquet files in the same order.
-If it is interrupted, the same call continues. Offsets count the characters of a message.
+`answer_files` can be used for files of any size. It writes predictions to Parquet files in the same
+order. Call it again to continue after an interruption. Offsets are character positions in a
+message.
 """
 
 # %%
@@ -197,9 +198,9 @@ print(found.groupby("label")["score"].describe()[["count", "mean", "min"]].round
 """
 ## Replace entities
 
-Regular expressions are better at finding entities with a fixed format, such as email addresses. The
-model is needed for names. We replace all entities by their labels and store their offsets in the
-new text, so that the labels can be replaced later.
+For entities with a fixed format, such as email addresses, regular expressions are better. The model
+is needed for names. We replace each entity by its label and store the offsets in the new text, so
+that the labels can be replaced later.
 """
 
 # %%
@@ -241,10 +242,10 @@ print(*(row["text"] for row in rows[:5]), sep="\n")
 """
 ## Measure what is missed
 
-The most important result is the number of messages that still contain an entity or a part of an
-entity. To measure it, annotate a few hundred anonymised messages. A base model that is trained for
-this task misses far fewer entities, but it still misses some. Have somebody read sensitive texts
-before you publish them.
+The most important result is the number of messages that still contain an entity or part of an
+entity. To measure this for your data, annotate a few hundred anonymised messages. A base model that
+was trained for this task will miss far fewer entities, but not zero. Sensitive texts should be read
+by a person before they are published.
 """
 
 # %%

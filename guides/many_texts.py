@@ -7,15 +7,15 @@ Last modified: 2026/11/24
 Description: Process files of any size, write Parquet files, and continue after interruptions.
 Accelerator: None
 
-Processing millions of texts takes hours, and machines can fail. `ez.answer_files` reads files row
-by row, processes some thousand rows at a time, and writes the answers to Parquet files. It needs
-`pip install pyarrow`.
+Processing millions of texts takes hours, and a machine can fail during this time. `ez.answer_files`
+reads files row by row, processes a few thousand rows at a time, and writes predictions to Parquet
+files. It requires `pip install pyarrow`.
 
     python guides/many_texts.py
 
-This command classifies the review sentences in the folder of this guide (UCI "Sentiment Labelled
-Sentences", CC BY 4.0). It kills the process in the middle, continues in another process, and reads
-the answers. For your own files:
+This command classifies the review sentences in this folder (UCI "Sentiment Labelled Sentences", CC
+BY 4.0). The process is killed before it has finished. A second process then continues, and the
+predictions are read. For your own files, run for example:
 
     python guides/many_texts.py "reviews/*.jsonl" answers --columns body --keep id
     python guides/many_texts.py texts.txt.gz vectors --task TextEmbedder \\
@@ -43,14 +43,14 @@ HERE = pathlib.Path(__file__).parent
 """
 ## One call
 
-First, all rows are read and checked. Lines that are not JSON, rows with missing fields, and numbers
-instead of texts raise an error with the file, the row and the line. The answer to a row without a
-text is null. The progress is logged.
+All rows are read and checked first. An error with the file, the row and the line is raised for
+invalid JSON, for missing fields, and for numbers instead of texts. If a row has no text, its
+prediction is null. The progress is logged.
 
-The answers are written to shards (`00000.parquet` and so on) in the order of the rows. Shards are
-written atomically, so they are never incomplete. After an interruption, the same call continues
-with the first missing shard. Checksums of the files, the model and the settings prevent that two
-different runs are mixed.
+Predictions are written to shards (`00000.parquet` and so on) in the original row order. A shard is
+written atomically, so it can never be incomplete. After an interruption, the same call will
+continue with the first missing shard. Checksums for the files, the model and the settings are used
+to make sure that two different runs are not mixed.
 """
 
 
@@ -91,8 +91,8 @@ def kill_in_the_middle(arguments: list[str], answers: pathlib.Path) -> None:
 """
 ## Read the answers
 
-pandas, polars, DuckDB and Spark read the folder as one table. Read large tables in batches. Here,
-we print the first rows and count the labels.
+The folder can be read as a single table in pandas, polars, DuckDB or Spark. Large tables should be
+read in batches. Here, we print the first rows and count the labels.
 """
 
 

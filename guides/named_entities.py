@@ -7,13 +7,13 @@ Last modified: 2026/11/22
 Description: Fine-tune a bundled BERT to find names in tweets, and highlight the results.
 Accelerator: None
 
-This guide needs no downloads. The preset is included in the package, and 1,200 sentences of WNUT-17
-(CC BY 4.0) are in the folder of this guide.
+Nothing has to be downloaded for this guide. The preset is included in the package, and 1,200
+sentences from WNUT-17 (CC BY 4.0) are in this folder.
 
-WNUT-17 is difficult by design. Its names are rare and new, and people often misspell them. The best
-systems of 2017 reached an F1 of 42 % on the test set with all of the data and much larger models.
-Here, a nano model that ignores case reaches about 36 % and mostly finds common names. For your own
-data, use a larger preset such as `"bert_base_en_uncased"` or a folder with a checkpoint.
+WNUT-17 is difficult by design, because its names are rare, new and often misspelled. In 2017, the
+best systems reached an F1 of 42 % on the test set, with all training data and much larger models.
+The nano model in this guide ignores case. It reaches about 36 % and mostly finds common names. For
+your data, use a larger preset such as `"bert_base_en_uncased"` or a checkpoint folder.
 """
 
 # %%
@@ -35,8 +35,8 @@ keras.utils.set_random_seed(0)
 """
 ## The data
 
-Every line contains a word, a tab and a tag (O, B-person, I-person). Sentences are separated by
-empty lines. We hold out the first 200 sentences.
+Each line contains a word, a tab and a tag (O, B-person, I-person). Sentences are separated by empty
+lines. We hold out the first 200 sentences for evaluation.
 """
 
 # %%
@@ -48,7 +48,7 @@ print(list(zip(words[0], tags[0], strict=True)))
 """
 ## Training
 
-Load a preset and fit it on words and tags. The labels are read from the data.
+Load a preset and call `fit` with words and tags. Labels are read from the data.
 """
 
 # %%
@@ -67,7 +67,7 @@ axes = ez.display.learning_curves(history)
 """
 ## Evaluation
 
-A prediction is correct if the type, the first word and the last word of the entity are correct.
+A predicted entity is only counted as correct if its type, first word and last word are correct.
 """
 
 # %%
@@ -81,7 +81,7 @@ for label, values in scores["per_type"].items():
 """
 ## Sentences of your own
 
-The start and end offsets of entities count the characters of the text.
+Start and end offsets are character positions in the text.
 """
 
 # %%
@@ -97,8 +97,8 @@ ez.display.entities(MINE, found).show()
 """
 ## Correct, missed and wrong predictions
 
-Compare the predictions with the annotations of held-out sentences. A red frame marks a wrong
-prediction. A dashed red line marks an entity that the model missed.
+This compares predictions with the annotations for held-out sentences. A wrong prediction has a red
+frame. A missed entity has a dashed red line.
 """
 
 # %%

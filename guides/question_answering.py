@@ -7,14 +7,14 @@ Last modified: 2026/11/22
 Description: Fine-tune a bundled BERT to answer questions about a text, and visualize attention.
 Accelerator: None
 
-This guide needs no downloads. The preset is included in the package, and an excerpt of SQuAD 1.1
-(CC BY-SA 4.0) is in the folder of this guide.
+Nothing has to be downloaded for this guide. The preset is included in the package, and an excerpt
+from SQuAD 1.1 (CC BY-SA 4.0) is in this folder.
 
-Question answering requires a large model and a large dataset. A nano model that is trained on a few
-hundred questions only learns which kinds of words occur in answers, and its F1 stays near 8. For
-better results, use `"bert_base_en_uncased"` and all of SQuAD 1.1 or 2.0. According to its paper
-(Devlin et al. 2019, table 2), BERT-base reaches an F1 of 88.5 on SQuAD 1.1. We did not measure this
-result.
+A large model and a large dataset are needed for question answering. If a nano model is trained on a
+few hundred questions, it will only learn which types of words are used in answers, with an F1 near
+8. Use `"bert_base_en_uncased"` and all of SQuAD 1.1 or 2.0 for better results. In the paper (Devlin
+et al. 2019, table 2), BERT-base reaches an F1 of 88.5 on SQuAD 1.1. This result was not measured
+here.
 """
 
 # %%
@@ -36,7 +36,8 @@ keras.utils.set_random_seed(0)
 """
 ## The data
 
-We hold out whole paragraphs, because questions about a known paragraph would be too easy.
+We hold out whole paragraphs. Otherwise, the model would be evaluated on paragraphs that it was
+trained on.
 """
 
 # %%
@@ -52,8 +53,8 @@ print(train[0]["question"], train[0]["answers"])
 """
 ## Training
 
-Load a preset and fit it on questions and contexts. If some questions cannot be answered, as in
-SQuAD 2.0, `evaluate_answers` also finds the threshold for returning no answer.
+Load a preset and call `fit` with questions and contexts. If some questions have no answer, as in
+SQuAD 2.0, `evaluate_answers` will also find a threshold to decide when no answer is returned.
 """
 
 # %%
@@ -68,7 +69,7 @@ for name, scores in {"before": before, "after": after}.items():
 """
 ## Questions of your own
 
-You can ask several questions about the same text.
+Several questions can be asked about the same text.
 """
 
 # %%
@@ -80,8 +81,8 @@ for answer in model.answer(["Who sings?", "Since when does Ben play?"], CONTEXT)
 """
 ## Predicted and correct answers
 
-The blue line above the text marks the predicted answer, and the green line below the text marks the
-correct answer. Darker words are part of more of the twenty best answers.
+The predicted answer is marked by a blue line above the text, and the correct answer by a green line
+below it. A darker word is part of more answers among the best twenty.
 """
 
 # %%
@@ -103,9 +104,10 @@ picture.save(OUTPUT / "question_answering.html", title="Held-out questions")
 """
 ## Attention
 
-Tokens on the left attend to tokens on the right. Darker lines have larger probabilities. Blue lines
-connect the two texts. This head attends to the previous token. Most BERT models have such a head
-(Clark et al., "What Does BERT Look At?", 2019, section 3.1).
+Each line shows how much a token on the left attends to a token on the right. Darker lines have a
+larger probability, and blue lines connect the two texts. In this head, each token attends to the
+previous token. Most BERT models have such a head (Clark et al., "What Does BERT Look At?", 2019,
+section 3.1).
 """
 
 # %%

@@ -7,9 +7,9 @@ Last modified: 2026/11/22
 Description: Fine-tune a bundled BERT to classify reviews, and look at its predictions.
 Accelerator: None
 
-This guide needs no downloads. The preset is included in the package, and the 3,000 review sentences
-(UCI "Sentiment Labelled Sentences", CC BY 4.0) are in the folder of this guide. To use your own
-data, replace the table. For better results, use a larger preset such as `"bert_base_en_uncased"`.
+Nothing has to be downloaded for this guide. The preset is included in the package, and 3,000 review
+sentences (UCI "Sentiment Labelled Sentences", CC BY 4.0) are in this folder. Replace the table to
+use your own data. A larger preset, such as `"bert_base_en_uncased"`, will give better results.
 """
 
 # %%
@@ -32,8 +32,8 @@ keras.utils.set_random_seed(0)
 """
 ## The data
 
-The table contains sentences and the names of their labels. We shuffle the rows and hold out 600 of
-them for the evaluation.
+The table contains sentences with label names. We shuffle the rows and hold out 600 of them for
+evaluation.
 """
 
 # %%
@@ -46,8 +46,8 @@ held_out = texts[:600], labels[:600]
 """
 ## Training
 
-Load a preset and fit it on raw texts. By default, training uses the recipe of the BERT paper: AdamW
-with warmup and linear decay. The names of the labels are read from the data.
+Load a preset and call `fit` with raw texts. By default, this uses the training settings from the
+BERT paper: AdamW with warmup and linear decay. Label names are read from the data.
 """
 
 # %%
@@ -58,8 +58,8 @@ history = classifier.fit(texts[600:], labels[600:], validation_data=held_out, ep
 """
 ## Learning curves
 
-The plots show the loss and the accuracy after every epoch. The model begins to overfit when the
-blue curve moves away from the grey curve. The confusion matrix of the labels is shown below.
+These plots show the loss and accuracy after each epoch. When the blue curve moves away from the
+grey curve, the model begins to overfit. A confusion matrix for the labels is shown below.
 """
 
 # %%
@@ -84,7 +84,7 @@ for text, answer in zip(MINE, classifier.classify(MINE), strict=True):
 
 # %% [markdown]
 """
-Save the model to a folder. Both `from_preset` and `transformers` can load it.
+Save the model to a folder, which can be loaded with `from_preset` or in `transformers`.
 """
 
 # %%

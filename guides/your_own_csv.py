@@ -7,9 +7,9 @@ Last modified: 2026/11/22
 Description: Train on a table of texts and labels, and save the predictions in another table.
 Accelerator: None
 
-This guide starts with a table that has a column of texts and a column of labels, for example from a
-spreadsheet or a database. It trains a classifier, saves the predictions in another table, and loads
-the classifier again.
+This guide shows how to train a classifier on a table with a text column and a label column, for
+example from a spreadsheet or a database. The predictions are saved to another table. Then the
+classifier is loaded again.
 """
 
 # %%
@@ -32,9 +32,10 @@ keras.utils.set_random_seed(0)
 """
 ## Read the table
 
-We create the table from the review sentences in this folder (UCI "Sentiment Labelled Sentences",
-CC BY 4.0). Read your own table with `pd.read_csv("reviews.csv")`. Drop rows without a text or a
-label. Also drop duplicates, because they could occur in both the training and the test data.
+For this guide, we create a table from review sentences in this folder (UCI "Sentiment Labelled
+Sentences", CC BY 4.0). Use `pd.read_csv("reviews.csv")` to read your own table. Drop rows without a
+text or a label. Duplicates should also be dropped, because they could be in both the training data
+and the test data.
 """
 
 # %%
@@ -50,7 +51,7 @@ print(table["label"].value_counts())
 """
 ## Hold some rows out
 
-Choose the rows at random, because tables are often sorted by label or date.
+Select these rows at random, because many tables are sorted by label or date.
 """
 
 # %%
@@ -61,8 +62,8 @@ train = table.drop(held_out.index)
 """
 ## Train
 
-Pass the columns of the table directly. Without a list of labels, the labels are read from the
-column. With a list, typing errors in the table raise an error.
+Pass the table columns directly. By default, label names are read from the column. If a list of
+labels is passed, an error will be raised for any typing error in the table.
 """
 
 # %%
@@ -80,7 +81,7 @@ axes = ez.display.learning_curves(history)
 """
 ## Predictions as columns
 
-Look at the least certain predictions. Their labels in the table are often wrong.
+Check the predictions with the lowest scores. For these rows, the label in the table is often wrong.
 """
 
 # %%
@@ -94,7 +95,7 @@ axes = ez.display.confusion_matrix(result["label"], result["answer"])
 """
 ## Load the model later
 
-The saved folder also contains the labels and the tokenizer.
+Labels and the tokenizer are saved to the same folder.
 """
 
 # %%
