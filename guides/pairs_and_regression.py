@@ -7,9 +7,10 @@ Last modified: 2026/11/22
 Description: Classify pairs of texts, and predict a number for each text.
 Accelerator: None
 
-Does this sentence answer that question? This is a classification of pairs of texts. How hard is
-this sentence to read? This is a regression, which predicts a number for a text or for a pair of
-texts. The data is created from the excerpt of SQuAD 1.1 (CC BY-SA 4.0) in the folder of this guide.
+Does this sentence answer that question? This is a classification task for text pairs. How hard is
+this sentence to read? This is a regression task, where a number is predicted for a text or a pair
+of texts. The data for this guide is created from an excerpt of SQuAD 1.1 (CC BY-SA 4.0) in this
+folder.
 """
 
 # %%
@@ -32,9 +33,9 @@ keras.utils.set_random_seed(0)
 """
 ## Pairs: does the sentence answer the question?
 
-We pair each question with the sentence that contains its answer and with another sentence of the
-same paragraph. The QNLI task was created from SQuAD in the same way (Wang et al., GLUE, 2019,
-section 3.3). We hold out whole paragraphs.
+We pair each question with the sentence that contains its answer, and with another sentence from the
+same paragraph. QNLI was created from SQuAD in the same way (Wang et al., GLUE, 2019, section 3.3).
+We hold out whole paragraphs.
 """
 
 
@@ -61,8 +62,8 @@ print(train[0], train[1], sep="\n")
 
 # %% [markdown]
 """
-Pass pairs of texts as a list of pairs or as a tuple `(first texts, second texts)`. Labels are a
-separate argument.
+Text pairs can be passed as a list of pairs or as a tuple `(first texts, second texts)`. Labels are
+a separate argument.
 """
 
 # %%
@@ -78,9 +79,9 @@ axes = ez.display.confusion_matrix(held_out_y, answers)
 # %% [markdown]
 """
 To compare two texts, a model needs attention heads that attend to the same word in the other text.
-A nano model has few of them. It classifies about 55 of 100 pairs correctly, compared with 50 for
-random guesses. BERT-base classifies nine of ten pairs in QNLI correctly (Devlin et al. 2019,
-table 1). The blue lines show the attention between the texts of the shortest pair:
+There are only a few in a nano model. It classifies about 55 of 100 pairs correctly, compared with
+50 for random guesses. On QNLI, BERT-base classifies nine of ten pairs correctly (Devlin et al.
+2019, table 1). For the shortest pair, blue lines show the attention between both texts:
 """
 
 # %%
@@ -92,9 +93,10 @@ ez.display.attention(classifier, question, sentence, layer=1, head=0).show()
 """
 ## Regression: a number for each text
 
-With `problem_type="regression"`, the model has one output without softmax and is trained with the
+With `problem_type="regression"`, the model has one output without softmax, and is trained with the
 mean squared error. As a simple target, we use the fraction of words with more than five letters,
-which is related to how hard a text is to read. Scale targets to a standard deviation near 1.
+which is related to how hard a text is to read. Targets should be scaled to a standard deviation
+near 1.
 """
 
 
@@ -125,9 +127,8 @@ history = regressor.fit(
 
 # %% [markdown]
 """
-"pearson" is the correlation with the targets, which does not depend on their scale. `predict`
-returns one column for each target. The last lines show the texts with the lowest and the highest
-prediction.
+"pearson" is the correlation with the targets. It does not depend on their scale. `predict` returns
+one column per target. The texts with the lowest and the highest prediction are printed at the end.
 """
 
 # %%

@@ -7,10 +7,10 @@ Last modified: 2026/11/24
 Description: Search all texts with an embedder, and rerank the best results.
 Accelerator: None
 
-An embedder computes one vector for each text without knowing the question. This is fast but
-imprecise. A reranker compares the question with the words of a text. This is more precise, but too
-slow for all texts. Combining both is fast and precise: the reranker only reads the texts that the
-embedder found. The texts are paragraphs of SQuAD 1.1 (CC BY-SA 4.0).
+An embedder computes one vector per text without knowing the question. This is fast but imprecise. A
+reranker compares each text with the question word by word. This is more precise, but too slow to
+use for all texts. To get a fast and precise search, combine both: the reranker only reads texts
+that were found by the embedder. All texts are paragraphs from SQuAD 1.1 (CC BY-SA 4.0).
 """
 
 # %%
@@ -28,9 +28,9 @@ HERE = pathlib.Path(__file__).parent
 """
 ## Retrieve
 
-For every second question of every third paragraph, we search for its paragraph among all
-paragraphs. nDCG@10 is 1 if the correct paragraph is the first result. It is lower for later results
-and 0 if the correct paragraph is not among the first ten results.
+For every second question in every third paragraph, we search for this paragraph among all
+paragraphs. nDCG@10 is 1 if the correct paragraph is ranked first. It is lower for lower ranks, and
+0 if the correct paragraph is not among the first ten results.
 """
 
 # %%
@@ -61,10 +61,10 @@ print(f"nDCG@10 of vectors: {ndcg(before):.3f}")
 """
 ## Rerank
 
-With `reranker=`, the 20 nearest texts are reranked. Late interaction (ColBERT) uses the vectors of
-all tokens and sums up the best match in the text for each token of the question. The bundled
-embedder supports this without further training, because its vectors are the means of token vectors.
-One paragraph is longer than the maximum length, so a warning is logged when it is compared.
+Pass `reranker=` to rerank the 20 nearest texts. Late interaction (ColBERT) uses token vectors: for
+each token in the question, the best match in the text is computed, and all best matches are summed.
+The bundled embedder can be used for this without further training, because its text vectors are the
+mean over token vectors. One paragraph exceeds the maximum length, so a warning is logged for it.
 """
 
 # %%
@@ -76,8 +76,8 @@ print(f"nDCG@10 reranked:   {ndcg(after):.3f}")
 
 # %% [markdown]
 """
-The question with the largest improvement, and the best match in the paragraph for each of its
-words:
+Here is the question with the largest improvement, and the best match in the paragraph for each of
+its words:
 """
 
 
@@ -97,10 +97,10 @@ ez.display.matches(reranker, questions[best], paragraphs[right[best]]).show()
 """
 ## Late interaction with all texts
 
-An index of token vectors uses late interaction for the whole search and needs no embedder. This
-index is larger. `precision="int8"` reduces its size to about a quarter, and `pool_factor=2` halves
-it by merging tokens with similar vectors. `reranker.index(paragraphs)` builds an index in one line.
-Here, we compute the vectors once and build three indexes.
+With an index of token vectors, late interaction is used for the whole search, and no embedder is
+needed. This index is larger. `precision="int8"` reduces its size to about a quarter, and
+`pool_factor=2` merges tokens with similar vectors to halve it. Use `reranker.index(paragraphs)` to
+build an index in one line. Here, vectors are only computed once to build three indexes.
 """
 
 # %%
@@ -115,14 +115,14 @@ print(f"{index.nbytes / 1e6:5.1f} MB, the embedder's index")
 """
 ## Larger models
 
-A cross-encoder reads the question and a text together. It is slower, but better if it was trained
-on hundreds of thousands of questions. You can load such a model from the hub:
+A cross-encoder reads the question together with a text. It is slower, but better if it was trained
+on hundreds of thousands of questions. Such a model can be loaded from the hub:
 
     reranker = ez.Reranker.from_preset("hf://cross-encoder/ms-marco-MiniLM-L6-v2")
     index.search(questions, reranker=reranker, candidates=20)
 
-Names and numbers are best found by their words. With `pip install bm25s`, you can combine the ranks
-of two searches:
+To find names and numbers, it is best to search by words. Install bm25s with `pip install bm25s` to
+combine the ranks from two searches:
 
     hybrid = ez.HybridIndex([index, ez.BM25Index(paragraphs)])
     hybrid.search(questions, reranker=reranker)

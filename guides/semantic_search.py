@@ -7,9 +7,9 @@ Last modified: 2026/11/24
 Description: Search your own files by meaning: chunks, filters, changes.
 Accelerator: None
 
-A text embedder converts texts to vectors, so that texts with similar meanings have similar vectors.
-A search finds the nearest vectors. A question and its answer do not need a common word. This guide
-searches the pages of this documentation. You can use any other files.
+A text embedder converts texts to vectors, such that texts with similar meanings have similar
+vectors. To search, the nearest vectors are found. A question and its answer do not have to share
+any words. This guide searches the pages in this documentation, but any other files can be used.
 """
 
 # %%
@@ -26,8 +26,8 @@ HERE = pathlib.Path(__file__).parent
 """
 ## Read the files
 
-A document consists of a text, an id and fields. We use the name of the file as the id. Fields can
-be used to filter a search.
+A document consists of a text, an id and fields. We use the file name as the id. Fields can be used
+to filter a search.
 """
 
 # %%
@@ -46,11 +46,11 @@ print(len(documents), "files, such as", documents[0]["id"])
 """
 ## An index of chunks
 
-Vectors represent short texts more precisely than long texts. `chunks` therefore splits the files
-between words into chunks with a maximum number of tokens. Every chunk stores its file and its
-position in the file. The bundled embedder is small (7 MB) and supports English. Other embedders are
-loaded in the same way, such as `"all_minilm_l6_en_uncased"` or a sentence-transformers model in a
-folder.
+A vector is more precise for a short text than for a long text. For this reason, `chunks` splits
+each file into chunks with a maximum number of tokens. Words are not split. The file and the
+position are stored for every chunk. The bundled embedder is small (7 MB) and only supports English.
+Other embedders can be loaded in the same way, such as `"all_minilm_l6_en_uncased"` or a folder with
+a sentence-transformers model.
 """
 
 # %%
@@ -62,7 +62,7 @@ print(len(index), "chunks")
 """
 ## Search
 
-`group_by="document"` returns only the best chunk of each file. Filters restrict the search to
+Use `group_by="document"` to return only the best chunk per file. Use filters to search only in
 documents with matching fields.
 """
 
@@ -79,9 +79,9 @@ print(hit["id"], hit["metadata"])
 """
 ## Change it, and keep it
 
-Use `add`, `update` and `remove` with ids to change the index. A saved index contains vectors,
-texts, ids and fields. A SavedModel also contains the embedder. It maps questions to texts and
-scores, and only needs TensorFlow.
+Call `add`, `update` and `remove` with ids to change the index. A saved index contains vectors,
+texts, ids and fields. A SavedModel also contains the embedder. It takes questions, returns texts
+and scores, and only requires TensorFlow.
 """
 
 # %%

@@ -7,8 +7,8 @@ Last modified: 2026/11/22
 Description: Fine-tune a bundled BERT, export it, and use it with only TensorFlow installed.
 Accelerator: None
 
-This guide needs no downloads. The preset is included in the package, and the review sentences (UCI
-"Sentiment Labelled Sentences", CC BY 4.0) are in the folder of this guide.
+Nothing has to be downloaded for this guide. The preset is included in the package, and the review
+sentences (UCI "Sentiment Labelled Sentences", CC BY 4.0) are in this folder.
 """
 
 # %%
@@ -34,7 +34,7 @@ keras.utils.set_random_seed(0)
 """
 ## Fine-tune
 
-The training is the same as in the guide on text classification.
+This is the same training as in the guide on text classification.
 """
 
 # %%
@@ -50,8 +50,8 @@ print(f"held-out accuracy: {accuracy['accuracy']:.3f}")
 """
 ## Export
 
-One line exports the model. The name of the folder is the version. If you export a new version to
-`served/2`, TensorFlow Serving loads it automatically.
+A single line is needed to export the model. The folder name is the version. When a new version is
+exported to `served/2`, it will be loaded automatically by TensorFlow Serving.
 """
 
 # %%
@@ -64,7 +64,7 @@ print(f"exported in {time.perf_counter() - start:.1f} s, {size / 1e6:.1f} MB")
 """
 ## Use the export on another machine
 
-The other machine only needs TensorFlow and these lines.
+On the other machine, only TensorFlow and the following lines are required.
 """
 
 # %%
@@ -100,7 +100,7 @@ print(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).std
 
 # %% [markdown]
 """
-The model in this process returns the same answers:
+The same predictions are returned by the model in this process:
 """
 
 # %%

@@ -7,10 +7,9 @@ Last modified: 2026/11/27
 Description: Start with ten texts, choose texts to annotate, fine-tune, and calibrate the scores.
 Accelerator: None
 
-In this guide, every text has several labels: its topic (a product, a film or a restaurant), and
-whether it is praise or a complaint. The texts are review sentences (UCI "Sentiment Labelled
-Sentences", CC BY 4.0). Their labels are known, so the guide can simulate an annotator who starts
-with ten texts.
+In this guide, every text has several labels: a topic (product, film or restaurant), and whether it
+is praise or a complaint. The texts are review sentences (UCI "Sentiment Labelled Sentences", CC BY
+4.0). Because all labels are known, we can simulate an annotator who starts with ten texts.
 """
 
 # %%
@@ -44,8 +43,8 @@ texts, labels = texts[600:], labels[600:]
 """
 ## Ten texts, and an annotation file
 
-We write a file in the export format of Label Studio. Files of doccano, Prodigy and other tools are
-read in the same way.
+We write a file in the Label Studio export format. Files from doccano, Prodigy and other tools can
+be read in the same way.
 """
 
 # %%
@@ -64,8 +63,9 @@ for text, row in zip(*annotated, strict=True):
 """
 ## A few-shot classifier
 
-An embedder already knows which texts are similar. `FewShotClassifier` fits a logistic regression on
-its vectors for each label. With `epochs=0`, the embedder is not trained, so this takes a second.
+An embedder can already compute which texts are similar. For each label, `FewShotClassifier` fits a
+logistic regression to its vectors. With `epochs=0`, the embedder is not trained, so this only takes
+a second.
 """
 
 # %%
@@ -85,7 +85,7 @@ model = few_shot(*annotated)
 # %% [markdown]
 """
 Ten texts are only enough to test the file and the code. Most scores are far below 0.5, so few
-labels are predicted. Annotating a hundred texts takes about an hour.
+labels are predicted. It takes about an hour to annotate a hundred texts.
 """
 
 # %%
@@ -95,10 +95,11 @@ model = few_shot(texts[:100], labels[:100])
 """
 ## Choose the next texts
 
-Annotate uncertain texts next, in which the score of a label is close to 0.5. We compare 100
-uncertain texts with the next 100 texts. The improvement is small. The model that was trained on ten
-texts even chose worse texts than a random choice (F1 of 0.57 instead of 0.66), because its scores
-were not reliable yet. Make this comparison before you rely on uncertain texts.
+Annotate uncertain texts next, for which the score of a label is close to 0.5. We compare 100
+uncertain texts with the next 100 texts. The improvement is small. When the model was only trained
+on ten texts, uncertain texts were even worse than random texts (F1 of 0.57 instead of 0.66),
+because the scores were not reliable yet. Make this comparison for your data before you rely on
+uncertain texts.
 """
 
 # %%
@@ -112,9 +113,9 @@ model = few_shot(texts[:400], labels[:400])
 """
 ## Fine-tune with more texts
 
-With some hundred texts for each label, fine-tune the whole encoder. We keep the last 400 texts for
-the calibration. Compare the F1 with the few-shot classifier, which was trained on a fifth of the
-texts in one second.
+With a few hundred texts per label, the whole encoder can be fine-tuned. The last 400 texts are used
+for calibration. Compare F1 with the few-shot classifier, which was trained on a fifth of the texts
+in one second.
 """
 
 # %%
@@ -127,9 +128,9 @@ print(f"F1 {tuned.evaluate(*test, verbose=0, return_dict=True)['f1']:.3f}")
 """
 ## Calibrate the scores
 
-Predictions with a score of 0.9 should be correct nine times out of ten. `calibrate` finds the
-temperature for this. `tune_thresholds` finds the threshold of each label with the best F1. Both
-need texts that were not used for training. The results are saved with the model.
+A prediction with a score of 0.9 should be correct nine times out of ten. `calibrate` finds a
+temperature for this. `tune_thresholds` finds the threshold with the best F1 for each label. For
+both methods, use texts that were not used for training. The results are saved with the model.
 """
 
 # %%
@@ -143,14 +144,14 @@ axes[0].figure.savefig(OUTPUT / "ten_annotated_thresholds.png")
 
 # %% [markdown]
 """
-The plot shows precision and recall at other thresholds. To find nearly all complaints, use a lower
-threshold, `classify(texts, threshold={"complaint": 0.2})`, and check the precision at this
+This plot shows precision and recall for other thresholds. To find nearly all complaints, use a
+lower threshold, `classify(texts, threshold={"complaint": 0.2})`, and check the precision for this
 threshold.
 
 ## Accept certain predictions
 
-Certain predictions are accepted automatically, and a person reads the other texts. Here, a text is
-certain if the model is certain about each label.
+Certain predictions can be accepted automatically, while a person reads all other texts. Here, a
+text is certain if the model is certain about each label.
 """
 
 # %%

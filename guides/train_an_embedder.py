@@ -7,10 +7,9 @@ Last modified: 2026/11/24
 Description: Train a search engine for your domain on questions and passages.
 Accelerator: None
 
-To train an embedder, you only need pairs of texts that belong together: questions and answers,
-titles and articles, or queries and clicked results. The other texts in a batch are used as
-negatives (InfoNCE). In this guide, the pairs are questions and paragraphs of an excerpt of SQuAD
-1.1 (CC BY-SA 4.0).
+To train an embedder, only pairs of related texts are needed, such as questions and answers, titles
+and articles, or queries and clicked results. Other texts in the same batch are used as negatives
+(InfoNCE). This guide uses questions and paragraphs from SQuAD 1.1 (an excerpt, CC BY-SA 4.0).
 """
 
 # %%
@@ -32,7 +31,7 @@ keras.utils.set_random_seed(0)
 """
 ## The pairs
 
-We hold out whole paragraphs and evaluate the search with their questions.
+We hold out whole paragraphs, and use the questions for these paragraphs to evaluate the search.
 """
 
 # %%
@@ -50,7 +49,7 @@ print(len(train), "pairs to learn from;", len(test), "questions to find among", 
 ## Before and after
 
 `evaluate_retrieval` ranks all passages for each question. nDCG@10 is 1 if the correct passage is
-the first result, and lower if it is a later result.
+ranked first. It is lower for a lower rank.
 """
 
 # %%
@@ -70,9 +69,8 @@ for name in ("ndcg@10", "recall@1", "recall@10"):
 """
 ## Shorter vectors
 
-The loss was also computed for the first 32 and the first 128 dimensions of the vectors (Matryoshka
-representation learning, Kusupati et al. 2022). The vectors can therefore be truncated to reduce the
-size of an index.
+The loss was also computed for the first 32 and the first 128 dimensions (Matryoshka representation
+learning, Kusupati et al. 2022). Therefore, vectors can be truncated to reduce the index size.
 """
 
 # %%
@@ -84,7 +82,7 @@ for dim in (384, 128, 32):
 """
 ## Harder negatives
 
-Passages that are similar to the answer but wrong are more useful for training than random passages.
+For training, wrong passages that are similar to the answer are more useful than random passages.
 """
 
 # %%
@@ -96,7 +94,7 @@ print(f"nDCG@10 {harder['ndcg@10']:.3f}")
 
 # %% [markdown]
 """
-sentence-transformers can also load the saved folder.
+The saved folder can also be loaded in sentence-transformers.
 """
 
 # %%

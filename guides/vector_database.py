@@ -7,10 +7,11 @@ Last modified: 2026/11/27
 Description: Store vectors in Qdrant and PostgreSQL, and search with filters.
 Accelerator: None
 
-`embedder.index` keeps all vectors in memory and compares all of them, which is exact and fast for
-up to a million texts. Use a database for larger collections, for changes during a search, or for
-access from several programs. The embedder only computes the vectors. This guide first stores them
-with Qdrant in a folder without a server, and then with a PostgreSQL server:
+`embedder.index` keeps all vectors in memory and compares a query with all of them. This is exact,
+and fast for up to a million texts. Use a database for more texts, to change data during a search,
+or for access from several programs. In this case, the embedder is only used to compute vectors.
+This guide first stores them with Qdrant in a folder without a server, and then on a PostgreSQL
+server:
 
     pip install qdrant-client "psycopg[binary]"
 """
@@ -33,7 +34,8 @@ FOLDER = HERE / "output" / "vector_database"
 """
 ## Fill it
 
-The texts are paragraphs of SQuAD 1.1 (CC BY-SA 4.0). Their length is a field for filters.
+All texts are paragraphs from SQuAD 1.1 (CC BY-SA 4.0). Their length is stored as a field for
+filters.
 """
 
 # %%
@@ -76,13 +78,13 @@ database.close()
 """
 ## The same on a server
 
-PostgreSQL supports vectors with the extension pgvector. Start a server with one line:
+With the extension pgvector, PostgreSQL can store vectors. Use this line to start a server:
 
     docker run -d -p 5432:5432 -e POSTGRES_PASSWORD=secret pgvector/pgvector:pg18
 
-Set `DATABASE_URL` to `postgresql://postgres:secret@localhost/postgres`. This guide creates a
-temporary table. Remove `TEMPORARY` to create a permanent table. `<=>` is the cosine
-distance. With the last setting, the search continues until enough rows match the condition.
+Set `DATABASE_URL` to `postgresql://postgres:secret@localhost/postgres`. A temporary table is
+created in this guide. Remove `TEMPORARY` to create a permanent table. `<=>` is the cosine distance.
+With the last setting, the search will continue until enough rows match the condition.
 """
 
 

@@ -7,12 +7,12 @@ Last modified: 2026/11/24
 Description: Explain labels and entities by words, and find the most confident mistakes.
 Accelerator: None
 
-A model can make correct predictions for the wrong reason and fail when the data changes. This guide
-shows the words that speak for or against a prediction, and finds a shortcut that a model has
-learned.
+A model can make correct predictions for the wrong reason, and fail when the data changes. This
+guide shows which words speak for or against a prediction, and how to find a shortcut that was
+learned by a model.
 
-This guide needs no downloads. Two fine-tuned nano models are included in the package, and the 3,000
-review sentences (UCI "Sentiment Labelled Sentences", CC BY 4.0) are in the folder of this guide.
+Nothing has to be downloaded for this guide. Two fine-tuned nano models are included in the package,
+and 3,000 review sentences (UCI "Sentiment Labelled Sentences", CC BY 4.0) are in this folder.
 """
 
 # %%
@@ -37,7 +37,7 @@ classifier = ez.Classifier.from_preset("bert_nano_en_uncased_sentiment")
 """
 ## Words for and against
 
-Blue words speak for the label, and red words speak against it. Darker words have a larger effect.
+Blue words speak for a label, and red words speak against it. A darker word has a larger effect.
 This sentence contains both praise and criticism.
 """
 
@@ -50,8 +50,8 @@ picture.save(OUTPUT / "explanation.html", title="Why does it say so?")
 
 # %% [markdown]
 """
-The values are integrated gradients (Sundararajan et al. 2017). Their sum is the difference between
-the logit of the label for the sentence and the logit for the same sentence with all words masked.
+These values are integrated gradients (Sundararajan et al. 2017). They sum to the difference between
+the label's logit for this sentence and its logit for the same sentence with all words masked.
 """
 
 # %%
@@ -60,9 +60,9 @@ print(f"words: {added:+.4f}, logits: {found['logit'] - found['baseline']:+.4f}")
 
 # %% [markdown]
 """
-Next, explain the other label, and use a single gradient (gradient times input) instead of several
-dozen gradients. This is faster, but the values do not have a meaningful sum. They can be misleading
-if the model is certain: here, "rude" would speak for a good review.
+Next, we explain the other label with a single gradient (gradient times input) instead of several
+dozen gradients. This is faster, but the sum of the values has no meaning. The values can be
+misleading when the model is certain: here, "rude" would speak for a good review.
 """
 
 # %%
@@ -75,7 +75,7 @@ ez.display.explanation(classifier.explain(TEXT, method="gradient_x_input")).show
 ## Test the explanation
 
 Remove the most important word and classify the text again. If the explanation is correct, the score
-decreases.
+will decrease.
 """
 
 # %%
@@ -89,8 +89,8 @@ for text in (TEXT, shorter):
 """
 ## The most confident mistakes
 
-Confident mistakes are often more informative than the accuracy. Many of them are ironic texts or
-texts with wrong labels.
+Confident mistakes often tell you more than the accuracy. Many of these texts are ironic or have
+wrong labels.
 """
 
 # %%
@@ -103,8 +103,8 @@ ez.display.errors(classifier, texts[:600], labels[:600], top_k=6).show()
 """
 ## A shortcut
 
-Assume that the bad reviews were collected from another site whose pages end with the name of the
-site. Nobody noticed this, and the accuracy on held-out reviews from the same two sites is perfect.
+Assume that all bad reviews were collected from a different site, where each page ends with the site
+name. Nobody noticed this, and the accuracy on held-out reviews from the same two sites is perfect.
 """
 
 # %%
@@ -117,7 +117,7 @@ print(f"held out: {scores['accuracy']:.3f}")
 
 # %% [markdown]
 """
-The explanation shows that the model uses the name of the site and not the text of the review.
+The explanation shows that the model uses the site name instead of the review.
 """
 
 # %%
@@ -130,8 +130,8 @@ picture.save(OUTPUT / "shortcut.html", title="A shortcut")
 """
 ## Entities and answers
 
-`TokenClassifier.explain` returns the words that speak for each entity. The entity is printed in
-bold. The surrounding words help the model to distinguish persons from places.
+`TokenClassifier.explain` returns the words that speak for each entity. Entities are printed in
+bold. The words around an entity can help to decide whether it is a person or a place.
 """
 
 # %%
@@ -141,6 +141,6 @@ ez.display.explanation(entities).show()
 
 # %% [markdown]
 """
-`SpanQA.explain(question, context)` explains an answer by the words of the question and the context.
-For pairs of texts, the explanation contains the words of both texts.
+`SpanQA.explain(question, context)` explains an answer by words in the question and in the context.
+For text pairs, the explanation contains words from both texts.
 """
