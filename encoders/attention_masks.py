@@ -19,9 +19,9 @@ class AttentionMask:
         real: Boolean tensor of shape (B, L). False for padding, which should be ignored. None can
             be used if there is no padding and each example is a single text. In this case, all
             tokens attend to each other.
-        texts: Integer tensor of shape (B, L). Text index for each token in packed examples. Tokens
-            only attend to tokens in the same text. None if each example is a single text.
-        max_distance: Integer. Maximum distance between two tokens that attend to each other, or
+        texts: Integer tensor of shape (B, L). The text index for each token in packed examples.
+            Tokens only attend to tokens in the same text. None if each example is a single text.
+        max_distance: Integer. The maximum distance between two tokens that attend to each other, or
             None for no limit.
         has_unattended: Boolean. Whether to use the outputs for some masked tokens.
     """

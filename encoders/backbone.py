@@ -105,23 +105,23 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
     other methods of `Encoder`, which contains the formulas.
 
     Args:
-        vocabulary_size: Positive integer. Number of token ids.
-        num_layers: Positive integer. Number of encoder blocks.
+        vocabulary_size: Positive integer. The number of token ids.
+        num_layers: Positive integer. The number of encoder blocks.
         num_heads: Positive integer. H, the number of attention heads in each block.
         hidden_dim: Positive integer. D, the width of the model. It must be a multiple of
             `num_heads`.
         intermediate_dim: Positive integer. F, the width of the feed-forward networks.
-        dropout: Float between 0 and 1. Dropout rate for the embeddings and the output of each
+        dropout: Float between 0 and 1. The dropout rate for the embeddings and the output of each
             sublayer. Defaults to 0.1.
-        attention_dropout: Float between 0 and 1. Dropout rate for the attention probabilities.
+        attention_dropout: Float between 0 and 1. The dropout rate for the attention probabilities.
             Defaults to 0.1.
-        activation: String. Activation of the feed-forward networks, see `layers.ACTIVATIONS`.
+        activation: String. The activation of the feed-forward networks, see `layers.ACTIVATIONS`.
             "gelu" is the exact GELU. Defaults to "gelu".
         layer_norm_epsilon: Float. Value that is added to the variance in every LayerNorm. Defaults
             to 1e-12.
-        max_sequence_length: Positive integer. Maximum number of tokens in an example. Defaults to
-            512.
-        num_segments: Non-negative integer. Number of segment ids. Defaults to 2.
+        max_sequence_length: Positive integer. The maximum number of tokens in an example. Defaults
+            to 512.
+        num_segments: Non-negative integer. The number of segment ids. Defaults to 2.
         pooler: Boolean. Whether the model has a pooler, which computes `pooled_output`. Defaults to
             True.
 
@@ -209,8 +209,8 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
         Args:
             inputs: Dictionary of tensors, see `block_contexts`.
-            max_distance: Integer. Maximum distance between two tokens that attend to each other. If
-                None, there is no limit.
+            max_distance: Integer. The maximum distance between two tokens that attend to each
+                other. If None, there is no limit.
         """
         mask = super().attention_mask(inputs, max_distance)
         return mask if self.max_sequence_length > long_attention.SHORT else mask.matrix()
@@ -502,7 +502,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         If the method is called again with the same arguments, nothing changes.
 
         Args:
-            rank: Positive integer. Rank of the updates.
+            rank: Positive integer. The rank of the updates.
             layers: Names of dense layers in every block. BERT has "query", "key", "value",
                 "intermediate" and "output" (of the attention and of the block). Defaults to None,
                 the attention's query and value projections, as in the paper.

@@ -45,14 +45,14 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
     """Compute LayerNorm(token + position + segment), (B, L, D).
 
     Args:
-        vocabulary_size: Positive integer. Number of token ids.
-        hidden_dim: Positive integer. Width of the embedding tables.
-        max_positions: Integer. Number of rows in the position table. If 0, there is no position
+        vocabulary_size: Positive integer. The number of token ids.
+        hidden_dim: Positive integer. The width of the embedding tables.
+        max_positions: Integer. The number of rows in the position table. If 0, there is no position
             table. Defaults to 512.
-        num_segments: Integer. Number of rows in the segment table. If 0, there is no segment table.
-            If 1, all tokens belong to the same segment, and `segment_ids` is ignored. Defaults to
-            2.
-        dropout: Float between 0 and 1. Dropout rate for the normalized sum. Defaults to 0.0.
+        num_segments: Integer. The number of rows in the segment table. If 0, there is no segment
+            table. If 1, all tokens belong to the same segment, and `segment_ids` is ignored.
+            Defaults to 2.
+        dropout: Float between 0 and 1. The dropout rate for the normalized sum. Defaults to 0.0.
         layer_norm_epsilon: Float. Value that is added to the variance. Defaults to 1e-12.
         output_dim: Positive integer. D, if a dense layer should project the sum to another width.
             If None, D is `hidden_dim`.
@@ -167,14 +167,14 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
         hidden_dim: Positive integer. D, the width of the input and output. It must be a multiple of
             `num_heads`.
         num_heads: Positive integer. H, the number of attention heads.
-        attention_dropout: Float between 0 and 1. Dropout rate for the attention probabilities.
+        attention_dropout: Float between 0 and 1. The dropout rate for the attention probabilities.
             Defaults to 0.0.
         use_bias: Boolean. Whether the dense layers have a bias. Defaults to True.
         rotary: Boolean. Whether to rotate queries and keys by their positions, which requires the
             call argument `rotation`. Defaults to False.
         fused_qkv: Boolean. Whether a single dense layer computes queries, keys and values. Defaults
             to False.
-        output_stddev: Float. Standard deviation of the initial weights in the output layer, see
+        output_stddev: Float. The standard deviation of the initial weights in the output layer, see
             `layers.initializer`. Defaults to 0.02.
 
     Call arguments:
@@ -301,9 +301,9 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
         hidden_dim: Positive integer. D, the width of the input and output.
         num_heads: Positive integer. H, the number of attention heads.
         intermediate_dim: Positive integer. F, the width of the feed-forward network.
-        dropout: Float between 0 and 1. Dropout rate for the output of each sublayer. Defaults to
-            0.0.
-        attention_dropout: Float between 0 and 1. Dropout rate for the attention probabilities.
+        dropout: Float between 0 and 1. The dropout rate for the output of each sublayer. Defaults
+            to 0.0.
+        attention_dropout: Float between 0 and 1. The dropout rate for the attention probabilities.
             Defaults to 0.0.
         activation: String, one of `layers.ACTIVATIONS`. Activation of the feed-forward network.
             Defaults to "gelu".
@@ -313,8 +313,8 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
             False.
         rotary: Boolean, see `SelfAttention`. Defaults to False.
         fused_qkv: Boolean, see `SelfAttention`. Defaults to False.
-        output_stddev: Float. Standard deviation of the initial weights in the last dense layer of
-            both sublayers. Defaults to 0.02.
+        output_stddev: Float. The standard deviation of the initial weights in the last dense layer
+            of both sublayers. Defaults to 0.02.
 
     Call arguments:
         x: Tensor of shape (B, L, D).
@@ -551,8 +551,8 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
 
         Args:
             inputs: Dictionary of tensors, see `block_contexts`.
-            max_distance: Integer. Maximum distance between two tokens that attend to each other. If
-                None, there is no limit.
+            max_distance: Integer. The maximum distance between two tokens that attend to each
+                other. If None, there is no limit.
         """
         attended, starts = inputs.get("attended_mask"), inputs.get("text_starts")
         if max_distance is not None or starts is not None:

@@ -28,10 +28,10 @@ class Hidden:
     """Dense layer with an activation, to be used before the output layer in a head.
 
     Attributes:
-        dense: String. Layer name in the checkpoint.
+        dense: String. The layer name in the checkpoint.
         activation: String, see `layers.ACTIVATIONS`. By default, the backbone activation is used.
-        activation_argument: String. Backbone argument to read the activation from.
-        norm: String. Name for a LayerNorm after the dense layer, or None to disable.
+        activation_argument: String. The backbone argument to read the activation from.
+        norm: String. The name for a LayerNorm after the dense layer, or None to disable.
         bias: Boolean. Whether to use a bias in the dense layer and the LayerNorm.
         after_dropout: Boolean. Whether to also apply dropout before this layer.
         stddev: Function that takes a backbone and returns the standard deviation for initial
@@ -52,7 +52,7 @@ class PairHead:
     """Second pretraining head to classify pairs of segments, in addition to the masked-LM head.
 
     Attributes:
-        output: String. Output layer name in the checkpoint. The input will be `pooled_output`.
+        output: String. The output layer name in the checkpoint. The input will be `pooled_output`.
         objective: String. Use "next_sentence" to predict whether the second segment is from another
             document, or "sentence_order" to predict whether the segments are swapped.
     """
@@ -66,25 +66,25 @@ class Head:
     """Layers between the backbone and the logits for a task.
 
     Attributes:
-        output: String. Output layer name in the checkpoint. None for tasks without a head.
+        output: String. The output layer name in the checkpoint. None for tasks without a head.
         hidden: `Hidden` layer to add before the output layer. Defaults to None.
         pooled: Boolean. Whether to use `pooled_output` as input instead of `sequence_output`.
-        dropout: String. Key in config.json for the dropout rate before the output layer, or None to
-            disable dropout.
-        default_dropout: Float. Dropout rate to use if config.json does not contain a value. By
+        dropout: String. The key in config.json for the dropout rate before the output layer, or
+            None to disable dropout.
+        default_dropout: Float. The dropout rate to use if config.json does not contain a value. By
             default, the backbone dropout rate is used.
-        tied_bias: String. Output bias name, if the kernel is tied to the token embeddings.
-        tied_bias_axes: Integer. Number of axes for this bias in the checkpoint. All axes except for
-            the last one have size 1.
+        tied_bias: String. The output bias name, if the kernel is tied to the token embeddings.
+        tied_bias_axes: Integer. The number of axes for this bias in the checkpoint. All axes except
+            for the last one have size 1.
         tied_bias_may_be_absent: Boolean. Whether to use zeros if this bias is missing.
-        first_norm: String. Name for a LayerNorm to apply before all other layers. The input is the
-            sum of each token vector and the vector for the first token in the text.
+        first_norm: String. The name for a LayerNorm to apply before all other layers. The input is
+            the sum of each token vector and the vector for the first token in the text.
         stddev: Function that takes a backbone and returns the standard deviation for initial output
             weights, see `Hidden`.
         pair: `PairHead` for pretraining on pairs of segments. Defaults to None.
-        beam: `BeamHead` for spans, which is used in checkpoints with another class name. Defaults
-            to None.
-        class_suffix: String. Suffix for class names in transformers. By default, the key in
+        beam: `BeamHead` for spans, which is used in checkpoints with another class name. The
+            defaults to None.
+        class_suffix: String. The suffix for class names in transformers. By default, the key in
             `Family.heads` is used.
         auto_class: Boolean. Whether the class can be loaded with `AutoModelFor...` in transformers.
         has_crf: Boolean. Whether to add transition scores for pairs of tags.
@@ -182,7 +182,7 @@ class CustomHeadRecord(Head):
     """Record for a user-defined head. Weights will be saved by index.
 
     Attributes:
-        num_weights: Integer. Number of weights to save.
+        num_weights: Integer. The number of weights to save.
 
     Example:
         >>> CustomHeadRecord.from_record(Head("classifier", pooled=True), 1).tensors
@@ -207,8 +207,8 @@ class Generator:
     """Masked language model to generate replaced tokens for pretraining.
 
     Attributes:
-        width: Float. Width, as a fraction of the backbone width.
-        depth: Float. Number of blocks, as a fraction of the blocks in the backbone.
+        width: Float. The width, as a fraction of the backbone width.
+        depth: Float. The number of blocks, as a fraction of the blocks in the backbone.
     """
 
     width: float = 0.25  # Clark et al. 2020, section 3.2: 1/4 to 1/2
@@ -220,9 +220,9 @@ class HeadAlias:
     """Alternative name used in checkpoints for a task head.
 
     Attributes:
-        head: String. Task head, see `Family.heads`.
-        output: String. Output layer name in the checkpoint.
-        labels: Tuple of strings. Output names.
+        head: String. The task head, see `Family.heads`.
+        output: String. The output layer name in the checkpoint.
+        labels: Tuple of strings. The output names.
     """
 
     head: str
@@ -235,10 +235,10 @@ class Family:
     """Record to describe an encoder family and its checkpoints.
 
     Attributes:
-        name: String. Value for `model_type` in config.json.
+        name: String. The value for `model_type` in config.json.
         backbone: `Backbone` subclass to use.
-        class_prefix: String. Prefix for class names in `architectures`.
-        prefix: String. Prefix for backbone tensors in task checkpoints.
+        class_prefix: String. The prefix for class names in `architectures`.
+        prefix: String. The prefix for backbone tensors in task checkpoints.
         tensors: Dictionary to map attribute paths in the backbone to checkpoint names. {} is
             replaced by the block index. Blocks that are shared between layers are only counted
             once.
@@ -250,9 +250,9 @@ class Family:
         copies: Dictionary to map additional tensors in checkpoints to identical tensors.
         pretraining_only: Tuple of strings. Names for tensors that are only needed for pretraining.
             These tensors are also ignored by transformers.
-        pooler: String. Name for the dense layer in the pooler, or None if checkpoints do not
+        pooler: String. The name for the dense layer in the pooler, or None if checkpoints do not
             contain a pooler.
-        blocks: String. Backbone argument that sets the number of blocks with separate weights.
+        blocks: String. The backbone argument that sets the number of blocks with separate weights.
         config_keys: Dictionary to map backbone arguments to keys in config.json.
         repeated_keys: Dictionary to map keys in config.json to other keys with the same value.
         key_aliases: Dictionary to map alternative keys in config.json to regular keys.
@@ -265,15 +265,15 @@ class Family:
         token_ids: Dictionary to map keys in config.json to tokenizer attributes.
         positions_skip_padding: Boolean. Whether positions start after the padding id, in which case
             config.json contains a larger number of positions.
-        unused_positions: Integer. Number of rows to skip in the position table, which are not
+        unused_positions: Integer. The number of rows to skip in the position table, which are not
             counted in config.json.
         tokenizer: Tokenizer class to use by default.
         uses_segments: Boolean. Whether the second text in a pair can have segment id 1.
         heads: Dictionary to map class name suffixes in transformers to task heads.
         aliases: Dictionary to map alternative class name suffixes to a `HeadAlias`.
         generator: `Generator` to use for pretraining on replaced tokens.
-        learning_rate: Float. Peak learning rate for fine-tuning, as recommended in the paper.
-        weight_decay: Float. Weight decay (AdamW) for fine-tuning, as recommended in the paper.
+        learning_rate: Float. The peak learning rate for fine-tuning, as recommended in the paper.
+        weight_decay: Float. The weight decay (AdamW) for fine-tuning, as recommended in the paper.
         layer_decay: Float. Factor to reduce the learning rate for each lower layer, as recommended
             in the paper.
         tiny: Dictionary with backbone arguments for a small test model, in addition to the

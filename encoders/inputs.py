@@ -105,8 +105,8 @@ def check_inputs(
 
     Args:
         inputs: Dictionary of arrays, tensors or tensor specifications.
-        names: Collection of strings. Supported input names.
-        taker: String. Model class name to use in error messages.
+        names: Collection of strings. The supported input names.
+        taker: String. The model class name to use in error messages.
         text_method: String. Model method that accepts texts, if any. Defaults to None.
 
     Raises:

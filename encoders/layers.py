@@ -149,7 +149,7 @@ def initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initial
     """Create the initializer of BERT, a normal distribution truncated at two standard deviations.
 
     Args:
-        stddev: Float. Standard deviation of the normal distribution. Defaults to 0.02.
+        stddev: Float. The standard deviation of the normal distribution. Defaults to 0.02.
     """
     if not _draws_weights.get():
         return UntouchedZeros()
@@ -352,12 +352,12 @@ class MakesLayers:
         """Create and build a dense layer.
 
         Args:
-            name: String. Name of the layer.
-            units: Positive integer. Width of the output.
-            input_dim: Positive integer. Width of the input. If None, `hidden_dim`.
-            stddev: Float. Standard deviation of the initial weights, see `initializer`. Defaults to
-                0.02.
-            activation: String. Name of a Keras activation. If None, there is no activation.
+            name: String. The name of the layer.
+            units: Positive integer. The width of the output.
+            input_dim: Positive integer. The width of the input. If None, `hidden_dim`.
+            stddev: Float. The standard deviation of the initial weights, see `initializer`.
+                Defaults to 0.02.
+            activation: String. The name of a Keras activation. If None, there is no activation.
             use_bias: Boolean. Whether the layer has a bias. If None, the attribute `use_bias`.
         """
         layer = Dense(
@@ -409,7 +409,7 @@ class MakesLayers:
 
         Args:
             kind: Class of the layer, a subclass of `ConfigFromSignature`.
-            name: String. Name of the layer.
+            name: String. The name of the layer.
             **arguments: Additional arguments, which override the attributes.
         """
         own = {n: getattr(self, n) for n in argument_names(kind) if hasattr(self, n)}

@@ -28,9 +28,9 @@ def encode_packed(
     Args:
         backbone: `Backbone` to use. Tokens can only attend to tokens in the same text.
         inputs: Dictionary of tensors of shape (B, L). Inputs for the backbone.
-        packed_tokens: Integer tensor of shape (S, L). Token index to use at each packed position,
-            in the flattened batch with B * L tokens. Each token must be included once, and tokens
-            from the same text must be adjacent. B * L can be used for padding.
+        packed_tokens: Integer tensor of shape (S, L). The token index to use at each packed
+            position, in the flattened batch with B * L tokens. Each token must be included once,
+            and tokens from the same text must be adjacent. B * L can be used for padding.
         training: Boolean. Whether to apply dropout. Defaults to None.
 
     Returns:

@@ -18,9 +18,9 @@ def text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTens
     """Compute a text index for each position in packed examples.
 
     Args:
-        text_starts: Integer tensor of shape (B, K). Start position for each text, beginning with 0.
-            If an example has fewer than K texts, unused entries must be `length` or larger.
-        length: Integer. Sequence length L.
+        text_starts: Integer tensor of shape (B, K). The start position for each text, beginning
+            with 0. If an example has fewer than K texts, unused entries must be `length` or larger.
+        length: Integer. The sequence length L.
 
     Returns:
         Integer tensor of shape (B, L). Indices start at 0. Padding is assigned to the last text.
@@ -48,7 +48,7 @@ def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> ke
     Args:
         text_starts: Integer tensor of shape (B, K), see `text_indices`. None can be used if each
             example is a single text.
-        length: Integer. Sequence length L.
+        length: Integer. The sequence length L.
 
     Returns:
         Integer tensor of shape (B, L), or (1, L) if each example is a single text.
@@ -247,7 +247,7 @@ def rotation(
         base: Float, or a tensor of shape (B, 1 or L, 1, 1) to use a different base for each text.
             The angle per position decreases from 1 for the first pair of dimensions to almost
             1 / base for the last pair.
-        head_dim: Even integer. Head width. One angle is used per pair of dimensions.
+        head_dim: Even integer. The head width. One angle is used per pair of dimensions.
 
     Returns:
         Two float32 tensors of shape (1 or B, L, 1, head_dim / 2).
@@ -291,7 +291,7 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
     """Compute a bucket for each distance. Buckets are exact at first, and then logarithmic.
 
     Args:
-        buckets: Integer. Number of buckets S on each side.
+        buckets: Integer. The number of buckets S on each side.
         max_distance: Integer. Distances that are larger than about this value share the last
             bucket.
 
@@ -328,7 +328,7 @@ def buckets_of_distances(length: int, magnitudes: np.ndarray) -> keras.KerasTens
     """Compute buckets for all distances in a text.
 
     Args:
-        length: Integer. Sequence length L.
+        length: Integer. The sequence length L.
         magnitudes: Integer array, see `log_buckets`.
 
     Returns:

@@ -47,7 +47,7 @@ class ScaledRotation:
     """Mixin for backbones to pass rotary positions to each block.
 
     Attributes:
-        rope_theta: Float. Base for the rotation angles.
+        rope_theta: Float. The base for the rotation angles.
         rope_scaling: Dictionary or None, see `scaled_rotation`.
     """
 
@@ -77,13 +77,13 @@ def scaled_rotation(
 
     Args:
         inputs: Dictionary of tensors. Inputs for the backbone.
-        theta: Float. Base for the rotation angles.
-        head_dim: Even integer. Head width.
+        theta: Float. The base for the rotation angles.
+        head_dim: Even integer. The head width.
         scaling: Dictionary with "rope_type" and "factor", or None to disable scaling. With
             "linear", positions are divided by the factor. With "dynamic", the base is increased for
             texts with more than `trained_length` tokens (NTK). This depends on the length of each
             text, but not on other texts in the batch. Defaults to None.
-        trained_length: Integer. Maximum number of tokens used in pretraining. Defaults to 1.
+        trained_length: Integer. The maximum number of tokens used in pretraining. Defaults to 1.
 
     Returns:
         Two float32 tensors of shape (1 or B, L, 1, head_dim / 2).

@@ -28,11 +28,11 @@ class AlbertBackbone(Backbone):
     one block. Training a block trains all layers that share it. This also applies to `enable_lora`.
 
     Args:
-        vocabulary_size: Positive integer. Number of token ids.
-        num_layers: Positive integer. Number of layers.
-        embedding_dim: Positive integer. Width of the embeddings. A dense layer projects them to
+        vocabulary_size: Positive integer. The number of token ids.
+        num_layers: Positive integer. The number of layers.
+        embedding_dim: Positive integer. The width of the embeddings. A dense layer projects them to
             `hidden_dim`. Defaults to 128.
-        num_groups: Positive integer. Number of blocks with their own weights. Defaults to 1.
+        num_groups: Positive integer. The number of blocks with their own weights. Defaults to 1.
         **kwargs: Additional arguments for `Backbone`.
 
     Raises:

@@ -77,7 +77,7 @@ class BartBlock(EncoderBlock):
     """`EncoderBlock` with dropout inside the feed-forward network.
 
     Args:
-        activation_dropout: Float between 0 and 1. Dropout rate after the activation of the
+        activation_dropout: Float between 0 and 1. The dropout rate after the activation of the
             feed-forward network. Defaults to 0.0.
         **kwargs: Additional arguments for `EncoderBlock`.
 
@@ -167,11 +167,11 @@ class BartBackbone(Backbone):
     Attention probabilities are returned for the self-attention of both.
 
     Args:
-        num_decoder_layers: Positive integer. Number of decoder blocks. They are the last blocks in
-            `blocks`. Defaults to None, the number of encoder blocks.
-        activation_dropout: Float between 0 and 1. Dropout rate after the activation of the
+        num_decoder_layers: Positive integer. The number of decoder blocks. They are the last blocks
+            in `blocks`. Defaults to None, the number of encoder blocks.
+        activation_dropout: Float between 0 and 1. The dropout rate after the activation of the
             feed-forward networks. Defaults to 0.0.
-        decoder_start_token_id: Non-negative integer. Token id that the decoder reads before the
+        decoder_start_token_id: Non-negative integer. The token id that the decoder reads before the
             first token of a text. Defaults to 2.
         **kwargs: Additional arguments for `Backbone`. `num_layers` is the number of encoder blocks.
 

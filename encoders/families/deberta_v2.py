@@ -60,7 +60,8 @@ class DisentangledAttention(FastAttention):
         terms: List of strings. The terms that are added to the scores: "c2p" multiplies queries of
             tokens with keys of distances, and "p2c" multiplies queries of distances with keys of
             tokens. Defaults to both.
-        dropout: Float between 0 and 1. Dropout rate for the distance embeddings. Defaults to 0.0.
+        dropout: Float between 0 and 1. The dropout rate for the distance embeddings. Defaults to
+            0.0.
         **kwargs: Additional arguments for `SelfAttention`.
 
     Call arguments:
@@ -168,8 +169,8 @@ class DebertaV2Block(EncoderBlock):
 
     Args:
         terms: List of strings, see `DisentangledAttention`. Defaults to both terms.
-        convolution_width: Odd integer, or 0 for no convolution. Kernel size of a convolution of the
-            input of the block. Its result is added to the output before a layer normalization.
+        convolution_width: Odd integer, or 0 for no convolution. The kernel size of a convolution of
+            the input of the block. Its result is added to the output before a layer normalization.
             Defaults to 0.
         convolution_activation: String, one of `layers.ACTIVATIONS`. Defaults to "tanh".
         **kwargs: Additional arguments for `EncoderBlock`.
@@ -244,14 +245,14 @@ class DebertaV2Backbone(Backbone):
     Args:
         position_buckets: Positive integer. S, the number of distance embeddings in each direction.
             Defaults to 256.
-        max_relative_positions: Positive integer. Distances larger than about this value share one
-            embedding. Defaults to 512.
+        max_relative_positions: Positive integer. Distances larger than about this value share
+            one embedding. Defaults to 512.
         terms: List of strings. The terms of the attention scores, see `DisentangledAttention`.
             Defaults to both terms.
-        convolution_width: Odd integer. Kernel size of the convolution in the first block. Defaults
-            to 0, which means no convolution.
-        convolution_activation: String. Activation of the convolution. Defaults to "tanh".
-        pooler_activation: String. Activation of the dense layer before the output layer of
+        convolution_width: Odd integer. The kernel size of the convolution in the first block.
+            Defaults to 0, which means no convolution.
+        convolution_activation: String. The activation of the convolution. Defaults to "tanh".
+        pooler_activation: String. The activation of the dense layer before the output layer of
             `SequenceClassifier` and `MultipleChoice`. Defaults to "gelu".
         **kwargs: Additional arguments for `Backbone`.
 

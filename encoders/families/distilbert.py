@@ -54,8 +54,8 @@ def sinusoids(rows: int, width: int) -> np.ndarray:
     """Compute sinusoidal position embeddings as a float32 array of shape (rows, width).
 
     Args:
-        rows: Positive integer. Number of positions.
-        width: Positive integer. Width of the embeddings.
+        rows: Positive integer. The number of positions.
+        width: Positive integer. The width of the embeddings.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.5.
 

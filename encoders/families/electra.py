@@ -21,9 +21,9 @@ class ElectraBackbone(Backbone):
     Use the discriminator for fine-tuning and the generator to fill masks. The model has no pooler.
 
     Args:
-        embedding_dim: Positive integer. Width of the embeddings. Defaults to None, the value of
+        embedding_dim: Positive integer. The width of the embeddings. Defaults to None, the value of
             `hidden_dim`.
-        summary_activation: String. Activation of the dense layer before the output layer of
+        summary_activation: String. The activation of the dense layer before the output layer of
             `MultipleChoice`. Defaults to "gelu".
         **kwargs: Additional arguments for `Backbone`.
 

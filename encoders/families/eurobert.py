@@ -203,8 +203,8 @@ class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
     The model uses rotary positions. It has no biases, no segments and no pooler.
 
     Args:
-        num_key_value_heads: Positive integer. Number of key and value heads, which are shared by
-            groups of query heads. Defaults to None, the number of query heads.
+        num_key_value_heads: Positive integer. The number of key and value heads, which are shared
+            by groups of query heads. Defaults to None, the number of query heads.
         rope_theta: Positive float. Base of the rotary positions. Defaults to 10000.0.
         rope_scaling: Dictionary or None, see `GteBackbone`. Defaults to None.
         pooling: String. How a sequence classifier reads the tokens: "bos" uses the first token,

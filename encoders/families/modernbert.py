@@ -102,12 +102,13 @@ class ModernBertBackbone(Backbone):
     segments and no pooler.
 
     Args:
-        dropout: Float between 0 and 1. Dropout rate for the gated values in the feed-forward
+        dropout: Float between 0 and 1. The dropout rate for the gated values in the feed-forward
             networks. Defaults to 0.0.
-        attention_dropout: Float between 0 and 1. Dropout rate for the attention probabilities and
-            the output of the attention. Defaults to 0.0.
-        embedding_dropout: Float between 0 and 1. Dropout rate for the embeddings. Defaults to 0.0.
-        local_attention: Positive integer. Window size of local attention in tokens. Half of the
+        attention_dropout: Float between 0 and 1. The dropout rate for the attention probabilities
+            and the output of the attention. Defaults to 0.0.
+        embedding_dropout: Float between 0 and 1. The dropout rate for the embeddings. Defaults to
+            0.0.
+        local_attention: Positive integer. The window size of local attention in tokens. Half of the
             window is before a token, and half is after it. Defaults to 128.
         global_every: Positive integer. Blocks whose index is a multiple of this value attend to all
             tokens. Defaults to 3.
@@ -117,7 +118,7 @@ class ModernBertBackbone(Backbone):
             attention. Defaults to 10000.0.
         pooling: String. How a sequence classifier reads the tokens: "cls" uses the first token, and
             "mean" uses the mean of all tokens. Defaults to "cls".
-        classifier_activation: String. Activation of the dense layer before the output layer of
+        classifier_activation: String. The activation of the dense layer before the output layer of
             every head. Defaults to "gelu".
         **kwargs: Additional arguments for `Backbone`.
 

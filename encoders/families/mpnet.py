@@ -55,7 +55,7 @@ class MPNetAttention(FastAttention):
     """`SelfAttention` with an additional bias for attention scores.
 
     Call arguments:
-        position_bias: Tensor of shape (1, H, L, L). Bias for each head and pair of positions.
+        position_bias: Tensor of shape (1, H, L, L). The bias for each head and pair of positions.
 
     Source: Song et al. 2020, MPNet, the released code. Raffel et al. 2020, T5, section 2.1.
 

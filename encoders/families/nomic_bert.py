@@ -29,8 +29,8 @@ class NomicBertBackbone(ScaledRotation, Backbone):
         rope_scaling: Dictionary or None. Scaling for texts that are longer than in pretraining, for
             example `{"rope_type": "dynamic", "factor": 2.0}` (NTK). The type "linear" is also
             supported. Defaults to None, which means no scaling.
-        trained_length: Positive integer. Maximum number of tokens in pretraining. Dynamic scaling
-            is applied to longer texts. Defaults to 2048.
+        trained_length: Positive integer. The maximum number of tokens in pretraining. Dynamic
+            scaling is applied to longer texts. Defaults to 2048.
         **kwargs: Additional arguments for `Backbone`. `max_sequence_length` can be larger than
             `trained_length`.
 

@@ -33,9 +33,9 @@ class TokenTable(Backbone):
     """Encoder for static embeddings, where each token has the same vector in all texts.
 
     Args:
-        vocabulary_size: Positive integer. Number of tokens V. The token id V is used for texts
+        vocabulary_size: Positive integer. The number of tokens V. The token id V is used for texts
             without tokens, and has a zero vector.
-        hidden_dim: Positive integer. Embedding width D.
+        hidden_dim: Positive integer. The embedding width D.
         **arguments: Other arguments for `Backbone`, which are ignored.
 
     Returns:

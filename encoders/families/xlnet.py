@@ -107,7 +107,8 @@ class RelativeAttention(FastAttention):
     """`SelfAttention` with additional scores for distances and segments.
 
     Args:
-        dropout: Float between 0 and 1. Dropout rate for the distance encodings. Defaults to 0.0.
+        dropout: Float between 0 and 1. The dropout rate for the distance encodings. Defaults to
+            0.0.
         **kwargs: Additional arguments for `SelfAttention`.
 
     Call arguments:
@@ -254,9 +255,9 @@ class XLNetBackbone(Backbone):
     has no pooler. Classifiers read the last token that is not padding, <cls>.
 
     Args:
-        attention_dropout: Float between 0 and 1. Dropout rate for the attention probabilities.
+        attention_dropout: Float between 0 and 1. The dropout rate for the attention probabilities.
             Defaults to None, the value of `dropout`, as in all checkpoints.
-        summary_activation: String. Activation of the dense layer before the output layer of
+        summary_activation: String. The activation of the dense layer before the output layer of
             `SequenceClassifier` and `MultipleChoice`. Defaults to "tanh".
         **kwargs: Additional arguments for `Backbone`.
 

@@ -18,15 +18,15 @@ class TokenizerClass(NamedTuple):
     """Description of a tokenizer class that `load` imports.
 
     Attributes:
-        name: String. Name of the class.
-        module: String. Name of the module in this folder.
+        name: String. The name of the class.
+        module: String. The name of the module in this folder.
         files: Tuple of the names of the vocabulary files in checkpoints without a tokenizer.json.
         checkpoint_names: Tuple of the names of equivalent classes in transformers, without "Fast".
             The first name is written to tokenizer_config.json.
-        pair_separators: Integer. Default number of end tokens between the two texts of a pair, if
-            tokenizer.json contains no template.
-        uses_segments: Boolean. Default for whether the second text of a pair has segment id 1, if
-            tokenizer.json contains no template.
+        pair_separators: Integer. The default number of end tokens between the two texts of a pair,
+            if tokenizer.json contains no template.
+        uses_segments: Boolean. The default for whether the second text of a pair has segment id 1,
+            if tokenizer.json contains no template.
         first_column: Integer, see `Tokenizer`.
     """
 

@@ -225,7 +225,7 @@ def bpe_model(
     Args:
         vocabulary: Dict to map tokens to ids.
         merges: List of "a b" pairs, in order.
-        unknown: String or None. Unknown token. Defaults to None.
+        unknown: String or None. The unknown token. Defaults to None.
         affix: String or None. Prefix and suffix for subwords. Use "" or None to disable. Defaults
             to "".
         fuse_unk: Boolean. Whether to fuse consecutive unknown tokens. Defaults to False.

@@ -47,9 +47,10 @@ def choose_tokenizer(
 
     Args:
         files: `TokenizerFiles` with tokenizer.json and tokenizer_config.json.
-        config: Dict. Content of config.json, or {} if the file does not exist.
+        config: Dict. The content of config.json, or {} if the file does not exist.
         names: List with the names of all files in the checkpoint folder.
-        default: TokenizerClass to use by default for the model family, or None. Defaults to None.
+        default: TokenizerClass to use by default for the model family, or None. Defaults to
+            None.
 
     Raises:
         ValueError: If `tokenizer_class` is not supported.

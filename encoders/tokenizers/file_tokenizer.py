@@ -41,13 +41,13 @@ class FileTokenizer(ConfigFromSignature):
     TensorFlow implementation for each step.
 
     Args:
-        tokenizer_json: String. Content of tokenizer.json.
+        tokenizer_json: String. The content of tokenizer.json.
         keeps_unknown: Boolean. Whether to keep tokens for unknown words. Defaults to True.
 
     Attributes:
-        tokenizer_json: String. Content of tokenizer.json.
+        tokenizer_json: String. The content of tokenizer.json.
         keeps_unknown: Boolean. Whether to keep tokens for unknown words.
-        unknown_id: Integer. Id for unknown words, or None if this is not defined by the model.
+        unknown_id: Integer. The id for unknown words, or None if this is not defined by the model.
 
     Raises:
         ValueError: If the library cannot read the file, or if a step in a dataset or export is not
@@ -117,7 +117,7 @@ class FileTokenizer(ConfigFromSignature):
 
         Args:
             texts: List of N strings.
-            first: Integer or None. Maximum number of tokens per text. Unknown tokens are only
+            first: Integer or None. The maximum number of tokens per text. Unknown tokens are only
                 removed after truncation. By default, all tokens are returned.
 
         Returns:
@@ -142,7 +142,7 @@ class FileTokenizer(ConfigFromSignature):
 
         Args:
             texts: Strings with shape (N,), in memory or as a symbolic tensor.
-            first: Integer or None. Maximum number of tokens per text. Unknown tokens are only
+            first: Integer or None. The maximum number of tokens per text. Unknown tokens are only
                 removed after truncation. By default, all tokens are returned.
 
         Returns:

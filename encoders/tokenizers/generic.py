@@ -54,7 +54,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
     Datasets and exports require a TensorFlow implementation for each step.
 
     Args:
-        tokenizer_json: String. Content of the file.
+        tokenizer_json: String. The content of the file.
         **options: Other arguments for `Tokenizer`. `added_tokens` defaults to the added tokens in
             the file.
 

@@ -214,8 +214,8 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         """Load a tokenizer from a SentencePiece model.
 
         Args:
-            content: Bytes. Content of the model file.
-            name: String. File name to use in error messages. Defaults to "the model".
+            content: Bytes. The content of the model file.
+            name: String. The file name to use in error messages. Defaults to "the model".
             **options: Other arguments for the constructor.
 
         Raises:

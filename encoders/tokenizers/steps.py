@@ -61,8 +61,8 @@ class Steps(NamedTuple):
     Attributes:
         normalizer, pre_tokenizer, post_processor: Lists of steps in tokenizer.json. Sequences are
             flattened and all fields are set, see `flat_steps`.
-        unknown_id: Integer. Id to use for unknown tokens.
-        skipped_ids: Tuple of integers. Ids of special tokens, which `detokenize` may skip.
+        unknown_id: Integer. The id to use for unknown tokens.
+        skipped_ids: Tuple of integers. The ids of special tokens, which `detokenize` may skip.
         special_tokens: List of tokenizer.json entries for special tokens to find in texts.
         added_tokens: List of tokenizer.json entries for added tokens to find in texts.
     """
@@ -127,7 +127,8 @@ class Model(NamedTuple):
     Attributes:
         settings: Dict with the model in tokenizer.json. Tokens that cannot occur in texts have a
             name with a space.
-        ids: List of integers. Token id for each id in the model. By default, both ids are equal.
+        ids: List of integers. The token id for each id in the model. By default, both ids are
+            equal.
     """
 
     settings: dict

@@ -272,31 +272,32 @@ class Tokenizer(TokenizerArguments):
         special_tokens_in_text: Boolean. Whether to convert special tokens that occur in a text,
             such as "[SEP]" or "</s>". If False, they are treated as ordinary text, so that texts
             cannot change the input structure. Defaults to False.
-        start_token: String. Token to add at the start of each example. Defaults to "<s>".
-        end_token: String. Token to add at the end of each text. Defaults to "</s>".
-        pad_token: String. Padding token. Defaults to "<pad>".
-        mask_token: String. Mask token. Defaults to "<mask>".
-        unknown_token: String. Token to use for unknown words or characters. Defaults to "<unk>".
+        start_token: String. The token to add at the start of each example. Defaults to "<s>".
+        end_token: String. The token to add at the end of each text. Defaults to "</s>".
+        pad_token: String. The padding token. Defaults to "<pad>".
+        mask_token: String. The mask token. Defaults to "<mask>".
+        unknown_token: String. The token to use for unknown words or characters. Defaults to
+            "<unk>".
         uses_segments: Boolean. Whether to use segment id 1 for the second text in a pair. Defaults
             to False.
-        pair_separators: Positive integer. Number of end tokens to add between two texts. Defaults
-            to 2.
-        truncation_side: "right" or "left". Side to remove tokens from if a text is too long.
+        pair_separators: Positive integer. The number of end tokens to add between two texts.
+            Defaults to 2.
+        truncation_side: "right" or "left". The side to remove tokens from if a text is too long.
             Defaults to "right".
-        padding_side: "right" or "left". Padding side to use for the tokenizer in transformers. With
-            "left", `SpanQA` will put the context before the question. Batches are always padded on
-            the right, because padding is ignored by all tokens. Defaults to "right".
-        model_max_length: Integer or None. Default maximum number of tokens per example, including
-            special tokens, for tasks and preprocessors. If None, the maximum length for the
-            backbone is used. Defaults to None.
+        padding_side: "right" or "left". The padding side to use for the tokenizer in transformers.
+            With "left", `SpanQA` will put the context before the question. Batches are always
+            padded on the right, because padding is ignored by all tokens. Defaults to "right".
+        model_max_length: Integer or None. The default maximum number of tokens per example,
+            including special tokens, for tasks and preprocessors. If None, the maximum length for
+            the backbone is used. Defaults to None.
         added_tokens: List of tokens to find in texts before the model is applied, see
             `files.special_tokens.complete_added_tokens`. Defaults to no tokens.
 
     Attributes:
         defaults: Dict of default values for arguments in this class that differ from the signature.
-        first_column: Integer. Position where the first text starts in an example. This is 1 after a
-            start token, or 0 if the start token is added at the end.
-        start_token_id: Integer. Id for the start token. `end_token_id`, `pad_token_id`,
+        first_column: Integer. The position where the first text starts in an example. This is 1
+            after a start token, or 0 if the start token is added at the end.
+        start_token_id: Integer. The id for the start token. `end_token_id`, `pad_token_id`,
             `mask_token_id` and `unknown_token_id` are defined in the same way.
         special_tokens: Tuple with the start, end, padding, mask and unknown tokens.
 
@@ -429,10 +430,10 @@ class Tokenizer(TokenizerArguments):
 
         Args:
             texts: String, or list, array, pandas column or tensor of strings with shape (B,).
-            first: Integer or None. Number of tokens needed from each text, on the side that is kept
-                for `truncation_side`. This can be used to speed up the tokenization of long texts,
-                because other tokens may be omitted. If None, all tokens are returned. Defaults to
-                None.
+            first: Integer or None. The number of tokens needed from each text, on the side that is
+                kept for `truncation_side`. This can be used to speed up the tokenization of long
+                texts, because other tokens may be omitted. If None, all tokens are returned.
+                Defaults to None.
 
         Returns:
             Integer RaggedTensor of shape (B, None), or a tensor of shape (length,) for a single
@@ -567,7 +568,7 @@ class Tokenizer(TokenizerArguments):
         only contains tokenizer files. Weights are not downloaded.
 
         Args:
-            source: String or path. Name of a bundled or registered preset, folder, or URL.
+            source: String or path. The name of a bundled or registered preset, folder, or URL.
             **options: `added_tokens` to add to the preset, and options for
                 `presets.opening.Safeguards`.
 

@@ -220,7 +220,7 @@ class TokenizerFiles:
         """Return tokens with different names in tokenizer.json, which takes precedence.
 
         Args:
-            name: String. Name of the file to compare with.
+            name: String. The name of the file to compare with.
             ids: Dict to map tokens in this file to ids.
 
         Returns:
@@ -261,7 +261,7 @@ class TokenizerFiles:
         """Raise an error if the vocabulary in tokenizer.json differs from a file.
 
         Args:
-            name: String. Name of the file to compare with.
+            name: String. The name of the file to compare with.
             ids: Dict to map tokens in this file to ids.
             fast: Dict to map tokens in tokenizer.json to ids.
 
@@ -290,7 +290,8 @@ class TokenizerFiles:
         """Return the model from tokenizer.json.
 
         Args:
-            alternative: String. Name of a file that could be used instead, for the error message.
+            alternative: String. The name of a file that could be used instead, for the error
+                message.
 
         Raises:
             FileNotFoundError: If the folder does not contain a tokenizer.json.

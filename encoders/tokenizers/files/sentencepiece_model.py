@@ -19,7 +19,8 @@ class Piece(NamedTuple):
 
     Attributes:
         text: String. Token text, with "▁" for spaces.
-        score: Float. Log probability (Unigram), or a value that decreases with each merge (BPE).
+        score: Float. The log probability (Unigram), or a value that decreases with each merge
+            (BPE).
         kind: Integer. NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED or BYTE.
     """
 
@@ -72,8 +73,8 @@ def read_model(content: bytes, name: str) -> SentencePieceModel:
     """Parse a model file.
 
     Args:
-        content: Bytes. File content.
-        name: String. File name to use in error messages.
+        content: Bytes. The file content.
+        name: String. The file name to use in error messages.
 
     Raises:
         ValueError: If the content is truncated or is not a SentencePiece model, or if a piece is

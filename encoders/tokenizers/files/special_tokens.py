@@ -15,13 +15,13 @@ class Template(NamedTuple):
     The start token can also be added at the end: `A end start`, `A end ... end B end start`.
 
     Attributes:
-        start_token: String. Token to add before the first text.
-        end_token: String. Token to add after each text.
-        pair_separators: Integer. Number of end tokens between two texts.
+        start_token: String. The token to add before the first text.
+        end_token: String. The token to add after each text.
+        pair_separators: Integer. The number of end tokens between two texts.
         uses_segments: Boolean. Whether the second text in a pair has segment id 1. If the start
             token is added at the end, it will have segment id 2.
-        first_column: Integer. Position where the first text starts. 1 by default, or 0 if the start
-            token is added at the end.
+        first_column: Integer. The position where the first text starts. 1 by default, or 0 if the
+            start token is added at the end.
     """
 
     start_token: str

@@ -28,8 +28,8 @@ class ByteBPE(tf.Module):
 
     Args:
         model: Dict with a model from tokenizer.json.
-        unknown_id: Integer. Id for bytes without a token.
-        special_ids: List of integers. Ids for special tokens that can be found in texts.
+        unknown_id: Integer. The id for bytes without a token.
+        special_ids: List of integers. The ids for special tokens that can be found in texts.
     """
 
     def __init__(self, model: Mapping, unknown_id: int, special_ids: Sequence[int]):

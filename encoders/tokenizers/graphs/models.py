@@ -71,8 +71,8 @@ def make_splitter(
     Args:
         model: Dict with a model from tokenizer.json.
         words: `PackedWords` with tokens to use. Symbols are numbered from 1.
-        ids: Integer array with shape (W,). Id for each token.
-        unknown_id: Integer. Id for symbols without a token.
+        ids: Integer array with shape (W,). The id for each token.
+        unknown_id: Integer. The id for symbols without a token.
     """
     if model["type"] == "Unigram":
         return Unigram(words, ids, [score for _, score in model["vocab"]], unknown_id)
@@ -94,10 +94,10 @@ def spell_unknown(
     """Replace unknown tokens with bytes. Each byte has the same span as the replaced token.
 
     Args:
-        of_bytes: Integer tensor with shape (256,). Token id for each byte.
-        unknown_id: Integer. Id for unknown tokens.
-        codes: Integer tensor with shape (S,). Code points for all symbols.
-        ids, begins, ends: Integer tensors with shape (T,). Token ids and symbol spans.
+        of_bytes: Integer tensor with shape (256,). The token id for each byte.
+        unknown_id: Integer. The id for unknown tokens.
+        codes: Integer tensor with shape (S,). The code points for all symbols.
+        ids, begins, ends: Integer tensors with shape (T,). The token ids and symbol spans.
 
     Returns:
         Tuple (ids, begins, ends, splits). `splits` has shape (T + 1,) and contains start indices to
@@ -122,8 +122,8 @@ class CharacterModel(tf.Module):
 
     Args:
         model: Dict with a model from tokenizer.json.
-        unknown_id: Integer. Id for unknown tokens.
-        special_ids: List of integers. Ids for special tokens that can be found in texts.
+        unknown_id: Integer. The id for unknown tokens.
+        special_ids: List of integers. The ids for special tokens that can be found in texts.
     """
 
     def __init__(self, model: Mapping, unknown_id: int, special_ids: Sequence[int]):
@@ -177,8 +177,8 @@ class WordLevel(tf.Module):
 
     Args:
         model: Dict with a model from tokenizer.json.
-        unknown_id: Integer. Id for unknown tokens.
-        special_ids: List of integers. Ids for special tokens that can be found in texts.
+        unknown_id: Integer. The id for unknown tokens.
+        special_ids: List of integers. The ids for special tokens that can be found in texts.
     """
 
     def __init__(self, model: Mapping, unknown_id: int, special_ids: Sequence[int]):

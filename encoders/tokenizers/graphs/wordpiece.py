@@ -48,8 +48,8 @@ class WordPiece(tf.Module):
     Args:
         tokens: `PackedWords` without "##". Symbols are numbered from 1.
         continues: Boolean array with shape (W,). Whether each token continues a word.
-        ids: Integer array with shape (W,). Id for each token.
-        unknown_id: Integer. Id for words that cannot be split, or that have more than
+        ids: Integer array with shape (W,). The id for each token.
+        unknown_id: Integer. The id for words that cannot be split, or that have more than
             `MAX_WORD_CHARACTERS` characters.
 
     Source: Wu et al., "Google's Neural Machine Translation System" (2016), section 4.1.
@@ -98,8 +98,9 @@ def reachable_positions(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     """Return a mask (P,) for positions that can be reached with consecutive tokens.
 
     Args:
-        begins: int32 tensor with shape (W,). Start positions.
-        lengths: int32 tensor with shape (P,). Token length at each position, or 0 without a token.
+        begins: int32 tensor with shape (W,). The start positions.
+        lengths: int32 tensor with shape (P,). The token length at each position, or 0 without a
+            token.
 
     Example:
         >>> reachable_positions(tf.constant([0, 4]), tf.constant([2, 1, 1, 0, 0])).numpy().tolist()

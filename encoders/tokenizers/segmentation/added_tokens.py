@@ -27,10 +27,10 @@ class SplitTexts(NamedTuple):
 
     Attributes:
         parts: `Characters` between the added tokens, with P rows.
-        ids: int32 tensor with shape (K,). Ids for the added tokens.
-        starts, ends: int32 tensors with shape (K,). Spans in original characters.
-        rows: int32 tensor with shape (K,). Row index for each token.
-        num_rows: Integer scalar R. Number of texts.
+        ids: int32 tensor with shape (K,). The ids for the added tokens.
+        starts, ends: int32 tensors with shape (K,). The spans in original characters.
+        rows: int32 tensor with shape (K,). The row index for each token.
+        num_rows: Integer scalar R. The number of texts.
     """
 
     parts: Characters
@@ -101,8 +101,8 @@ class AddedTokenFinder(tf.Module):
 
         Args:
             chars: `Characters` to search in.
-            codes: int32 tensor with shape (N,). Code points to use if `chars.codes` contains packed
-                values. Defaults to None.
+            codes: int32 tensor with shape (N,). The code points to use if `chars.codes` contains
+                packed values. Defaults to None.
         """
         text = chars if codes is None else chars._replace(codes=codes)
         starts, ends, tokens = self._longest_matches(text)

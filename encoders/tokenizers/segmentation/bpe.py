@@ -22,7 +22,7 @@ class BPE(tf.Module):
     """Splits words by byte pair encoding, which merges neighbours in the order of learned pairs.
 
     Args:
-        symbol_ids: List of integers. Token id for each symbol (byte or character).
+        symbol_ids: List of integers. The token id for each symbol (byte or character).
         merges: List of "a b" pairs, in the order in which they were learned. Each pair must form
             another token, see `files.reading.check_merges`.
         ids: Dict to map tokens to ids.

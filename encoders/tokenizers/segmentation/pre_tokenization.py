@@ -31,7 +31,7 @@ def byte_level_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Te
     A single space before these characters is included. Any remaining spaces form another word.
 
     Args:
-        codes, kinds: int32 tensors with shape (N,). Code points and character kinds.
+        codes, kinds: int32 tensors with shape (N,). The code points and character kinds.
         row_starts: Boolean tensor with shape (N,). True for the first character in each text.
 
     Source: Radford et al. (2019), with the encoder released for GPT-2.
@@ -66,7 +66,7 @@ def find_contractions(
     """Find the contractions 's 't 'm 'd 're 've 'll.
 
     Args:
-        codes: int32 tensor with shape (N,). Code points.
+        codes: int32 tensor with shape (N,). The code points.
         may_open: Boolean tensor with shape (N,). Whether a contraction may start at a character.
         row_starts: Boolean tensor with shape (N,). True for the first character in each text.
 
@@ -106,7 +106,7 @@ def llama_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor)
     breaks that follow.
 
     Args:
-        codes, kinds: int32 tensors with shape (N,). Code points and character kinds, see
+        codes, kinds: int32 tensors with shape (N,). The code points and character kinds, see
             `byte_level_character_kinds`.
         row_starts: Boolean tensor with shape (N,). True for the first character in each text.
 

@@ -27,10 +27,11 @@ class Tokens(NamedTuple):
     """Holds all tokens for a batch of texts.
 
     Attributes:
-        ids: int32 tensor with shape (T,). Token ids.
-        starts, ends: int32 tensors with shape (T,). Spans in original characters, counted over the
-            whole batch.
-        row_splits: int32 tensor with shape (B + 1,). Start position for each text in the tokens.
+        ids: int32 tensor with shape (T,). The token ids.
+        starts, ends: int32 tensors with shape (T,). The spans in original characters, counted over
+            the whole batch.
+        row_splits: int32 tensor with shape (B + 1,). The start position for each text in the
+            tokens.
     """
 
     ids: tf.Tensor
@@ -43,9 +44,10 @@ class WordTokens(NamedTuple):
     """Holds all tokens for a list of words.
 
     Attributes:
-        ids: int32 tensor with shape (T,). Token ids.
-        starts: int32 tensor with shape (T,). Offset in the word for the first symbol in each token.
-        splits: int32 tensor with shape (W + 1,). Start position for each word in the tokens.
+        ids: int32 tensor with shape (T,). The token ids.
+        starts: int32 tensor with shape (T,). The offset in the word for the first symbol in each
+            token.
+        splits: int32 tensor with shape (W + 1,). The start position for each word in the tokens.
     """
 
     ids: tf.Tensor
@@ -77,7 +79,7 @@ def are_single_tokens(
         encode: Callable to encode words. It is called in eager mode, since tracing would take
             longer.
         words: `PackedWords` without empty words.
-        ids: Integer array with shape (W,). Expected id for each word.
+        ids: Integer array with shape (W,). The expected id for each word.
     """
     starts = words.starts.astype(np.int32)
     ends = starts + words.lengths.astype(np.int32)
@@ -91,7 +93,7 @@ class SpecialTokenFinder(tf.Module):
 
     Args:
         tokens: List of special tokens, which must not overlap. They are numbered in this order.
-        lstrip: String. Token to extend with preceding white space, or None.
+        lstrip: String. The token to extend with preceding white space, or None.
     """
 
     def __init__(self, tokens: Sequence[str], lstrip: str | None):

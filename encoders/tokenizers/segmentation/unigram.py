@@ -24,12 +24,12 @@ class Trie(tf.Module):
     """Maps symbol sequences to values. A single hash table maps (node, symbol) to the next node.
 
     Args:
-        roots: Integer array with shape (W,). Root node for each sequence, starting with 1. With
+        roots: Integer array with shape (W,). The root node for each sequence, starting with 1. With
             several roots, a trie can be used to store several sets of sequences.
         words: `PackedWords` with symbol sequences. Symbols must be between 1 and 2**16 - 1.
         values: Integer array with shape (W,). Non-negative values. For duplicate sequences, the
             last value is used.
-        num_roots: Integer. Number of roots. Defaults to 1.
+        num_roots: Integer. The number of roots. Defaults to 1.
 
     Example:
         >>> trie = Trie([1], PackedWords.from_symbols([[7, 8]]), [42])
@@ -78,7 +78,7 @@ class Trie(tf.Module):
         """Find the longest matching sequence for each position.
 
         Args:
-            roots: int64 tensor with shape (K,). Root node for each position.
+            roots: int64 tensor with shape (K,). The root node for each position.
             symbol_at: Callable. Takes position indices (A,) and an offset, and returns the symbols
                 (A,) at this offset. Return 0 to stop a search.
 
@@ -125,9 +125,9 @@ class Unigram(tf.Module):
 
     Args:
         words: `PackedWords` with all tokens. Symbols are numbered from 1.
-        ids: Integer array with shape (W,). Id for each token.
-        scores: List of floats. Log probability for each id.
-        unknown_id: Integer. Id for symbols without a token.
+        ids: Integer array with shape (W,). The id for each token.
+        scores: List of floats. The log probability for each id.
+        unknown_id: Integer. The id for symbols without a token.
 
     Source: Kudo, "Subword Regularization: Improving Neural Network Translation Models with Multiple
         Subword Candidates" (2018), section 3.2; Viterbi, "Error bounds for convolutional codes"
@@ -172,9 +172,10 @@ class Unigram(tf.Module):
         """Return all tokens that end before each position, and the reach of the next tokens.
 
         Returns:
-            arrivals: int32 tensor with shape (P, K). Token ids for tokens with K, ..., 1 symbols.
-            reach: int32 tensor with shape (P,). Number of symbols in the longest token that starts
-                at each position.
+            arrivals: int32 tensor with shape (P, K). The token ids for tokens with K, ..., 1
+                symbols.
+            reach: int32 tensor with shape (P,). The number of symbols in the longest token that
+                starts at each position.
         """
         num = tf.size(codes)
 
@@ -281,9 +282,9 @@ def split_long_words(
     """Split long words at positions that are not inside a token, and return starts and ends (G,).
 
     Args:
-        begins, ends: int32 tensors with shape (W,). Start and end for each word.
-        reach: int32 tensor with shape (P,). Number of symbols in the longest token that starts at
-            each position.
+        begins, ends: int32 tensors with shape (W,). The start and end for each word.
+        reach: int32 tensor with shape (P,). The number of symbols in the longest token that starts
+            at each position.
 
     Example:
         >>> short = split_long_words(tf.constant([0]), tf.constant([3]), tf.constant([2, 1, 1, 0]))

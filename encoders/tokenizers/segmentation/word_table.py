@@ -26,7 +26,7 @@ class WordTable(tf.Module):
 
     Args:
         words: `PackedWords`. Symbols must be between 1 and `MAX_SYMBOL`.
-        ids: Integer array with shape (W,). Id for each word.
+        ids: Integer array with shape (W,). The id for each word.
 
     Example:
         >>> table = WordTable(PackedWords.from_symbols([[7, 8], [9]]), [40, 41])
@@ -61,7 +61,8 @@ class WordTable(tf.Module):
 
         Args:
             symbols: int32 tensor with shape (S,).
-            starts, ends: int32 tensors with shape (W,). Start and end for each word in the symbols.
+            starts, ends: int32 tensors with shape (W,). The start and end for each word in the
+                symbols.
             slow: Callable. Takes starts and ends for words that are not in the table, without
                 duplicates, and returns `WordTokens`.
 

@@ -25,7 +25,7 @@ def decode_utf8(
     Args:
         texts: String tensor with shape (B,).
         joined: uint8 tensor with shape (S,). Concatenated bytes for all texts.
-        splits: int32 tensor with shape (B + 1,). Start position for each text in the bytes.
+        splits: int32 tensor with shape (B + 1,). The start position for each text in the bytes.
     """
     is_first = tf.pad(tf.bitcast(joined, tf.int8) >= -64, [[0, 1]], constant_values=True)
     positions = tf.cast(tf.where(is_first)[:, 0], tf.int32)  # (N + 1,), with the end
@@ -57,8 +57,8 @@ def decode_multibyte(
 
     Args:
         joined: uint8 tensor with shape (S,). Bytes to decode.
-        positions: int32 tensor with shape (M,). Position of the first byte per character.
-        sizes: int32 tensor with shape (M,). Number of bytes per character.
+        positions: int32 tensor with shape (M,). The position of the first byte per character.
+        sizes: int32 tensor with shape (M,). The number of bytes per character.
 
     Returns:
         Code points with shape (M,), and whether all characters are well-formed.
@@ -88,12 +88,13 @@ def encode_utf8(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Encode characters as UTF-8. Special tokens are encoded as a single symbol, starting with 256.
 
     Args:
-        codes: int32 tensor with shape (N,). Code points to encode.
+        codes: int32 tensor with shape (N,). The code points to encode.
 
     Returns:
         symbols: int32 tensor with shape (S,). Bytes, and symbols for special tokens.
-        splits: int32 tensor with shape (N + 1,). Start position for each character in the symbols.
-        owners: int32 tensor with shape (S,). Character index for each symbol.
+        splits: int32 tensor with shape (N + 1,). The start position for each character in the
+            symbols.
+        owners: int32 tensor with shape (S,). The character index for each symbol.
 
     Example:
         >>> encode_utf8(tf.constant([ord("a"), ord("½")]))[0].numpy().tolist()
@@ -136,11 +137,11 @@ class Characters(NamedTuple):
     """Holds concatenated characters for a batch of texts.
 
     Attributes:
-        codes: int32 tensor with shape (N,). Code points.
-        starts, ends: int32 tensors with shape (N,). Spans in original characters, counted over the
-            whole batch.
-        row_splits: int32 tensor with shape (B + 1,). Start position for each text in `codes`.
-        original_splits: int32 tensor with shape (B + 1,). Start position for each text in the
+        codes: int32 tensor with shape (N,). The code points.
+        starts, ends: int32 tensors with shape (N,). The spans in original characters, counted over
+            the whole batch.
+        row_splits: int32 tensor with shape (B + 1,). The start position for each text in `codes`.
+        original_splits: int32 tensor with shape (B + 1,). The start position for each text in the
             original characters.
     """
 
@@ -217,8 +218,8 @@ class CodePointTable(tf.Module):
     """Maps code points to numbers. Values are stored in pages of 128 values without duplicates.
 
     Args:
-        values: int32 array with shape (0x110000 + 128,). Value for each code point, and for each
-            special token.
+        values: int32 array with shape (0x110000 + 128,). The value for each code point, and for
+            each special token.
 
     Example:
         >>> table = CodePointTable(np.arange(0x110000 + 128, dtype=np.int32) % 10)

@@ -118,7 +118,7 @@ class BertNormalizer(tf.Module):
         strip_accents: Boolean. Whether to decompose characters (NFD) and remove nonspacing marks.
         split_chinese: Boolean. Whether to split texts at Chinese characters.
         clean_text: Boolean. Whether to remove control characters.
-        numbers: int32 array with shape (code points,). Number to return for each character.
+        numbers: int32 array with shape (code points,). The number to return for each character.
 
     Source: Devlin et al., "BERT" (2019), with the released tokenization code. The tables are the
         same as in the `tokenizers` library.
@@ -171,7 +171,7 @@ def expand_characters(chars: Characters, expansions: tf.Tensor, splits: tf.Tenso
         chars: Packed `Characters`. A COMPLEX character contains an expansion index instead of a
             code point.
         expansions: int32 tensor. Packed characters for all expansions.
-        splits: int32 tensor. Start position for each expansion, with two additional values.
+        splits: int32 tensor. The start position for each expansion, with two additional values.
     """
     is_complex = chars.codes >= FIRST_COMPLEX
     entry = tf.where(is_complex, unpack_codes(chars.codes), 0)

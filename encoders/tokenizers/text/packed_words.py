@@ -22,7 +22,7 @@ class HashTable(tf.lookup.StaticHashTable):
     Args:
         keys: Array with shape (N,), with at least one string or int64 value.
         values: int32 or int64 array with shape (N,).
-        default_value: Integer. Value to return for missing keys.
+        default_value: Integer. The value to return for missing keys.
 
     Example:
         >>> table = HashTable(["cat", "dog"], [7, 8], default_value=-1)
@@ -50,8 +50,8 @@ class PackedWords(NamedTuple):
     """Holds concatenated words.
 
     Attributes:
-        symbols: int64 array with shape (S,). Symbols in all words.
-        lengths: int64 array with shape (W,). Number of symbols per word.
+        symbols: int64 array with shape (S,). The symbols in all words.
+        lengths: int64 array with shape (W,). The number of symbols per word.
 
     Example:
         >>> words = PackedWords.from_texts(["cat", "", "do"])

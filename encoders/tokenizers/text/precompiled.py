@@ -245,12 +245,12 @@ def source_indices(
     text, this is not possible, so the spans for all following characters will be shifted.
 
     Args:
-        old, new: int32 tensors with shape (U,). Number of old and new characters per unit.
-        splits: int32 tensor with shape (U + 1,). Start position for each unit in the new
+        old, new: int32 tensors with shape (U,). The number of old and new characters per unit.
+        splits: int32 tensor with shape (U + 1,). The start position for each unit in the new
             characters.
         owner, within: int32 tensors with shape (E,). Unit for each new character, and the offset
             within this unit.
-        first, first_new: int32 tensors with shape (U,). First old and new character in the text
+        first, first_new: int32 tensors with shape (U,). The first old and new character in the text
             that contains the unit.
     """
     old_count, new_count = tf.gather(old, owner), tf.gather(new, owner)

@@ -44,9 +44,9 @@ def span_indices(
     """Return the indices in all spans (W,), concatenated.
 
     Returns:
-        indices: int32 tensor with shape (P,). Indices in all spans.
+        indices: int32 tensor with shape (P,). The indices in all spans.
         span: int32 tensor with shape (P,). Span number for each index.
-        splits: int32 tensor with shape (W + 1,). Start position for each span in `indices`.
+        splits: int32 tensor with shape (W + 1,). The start position for each span in `indices`.
 
     Example:
         >>> import tensorflow as tf
@@ -81,9 +81,10 @@ def replace_by_spans(
 
     Args:
         num: Integer scalar N.
-        replaced: int32 tensor with shape (M,). Indices to replace.
+        replaced: int32 tensor with shape (M,). The indices to replace.
         spans: int32 tensor with shape (M,). Span number to use for each replaced value.
-        splits: int32 tensor with shape (S + 1,). Start position for each span in the other values.
+        splits: int32 tensor with shape (S + 1,). The start position for each span in the other
+            values.
 
     Returns:
         Indices with shape (P,) into all values, the replaced value for each index with shape (P,),

@@ -129,8 +129,8 @@ def join_spelling(
     """Join tokens in each row to a text. The result has shape (B,).
 
     Args:
-        rows: Ragged int32 tensor with shape (B, None). Token ids.
-        spelling: String tensor with shape (V,). Text for each id.
+        rows: Ragged int32 tensor with shape (B, None). The token ids.
+        spelling: String tensor with shape (V,). The text for each id.
         skipped: List of ids to skip.
 
     Example:
