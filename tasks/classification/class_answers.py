@@ -40,9 +40,9 @@ from encoder_zoo.tasks.preprocessing.columns import is_doc
 
 
 class LabelScore(TypedDict):
-    """A label of a text and its probability; of a regression the number alone, as the score.
+    """A label and its probability. For regression, only the predicted value, as the score.
 
-    The label is None if the classifier abstains, see `abstain_below`.
+    If the classifier abstains, the label will be None (see `abstain_below`).
     """
 
     label: str
@@ -62,15 +62,15 @@ OTHER_ANSWERS = {"regression": "numbers", "multi_label_classification": "several
 
 @dataclasses.dataclass(frozen=True)
 class ClassAnswers(Answers):
-    """Answers of a `SequenceClassifier`; its settings are described there.
+    """Answers for a `SequenceClassifier`. See there for a description of all settings.
 
     Attributes:
-        class_names: List of C strings, or the range of class indices if they have no names.
-        problem_type: String, as in config.json.
-        window_pooling: "mean" or "max" of the logits for the windows of a text.
-        temperature: Float by which logits are divided.
+        class_names: List of C strings, or a range with class indices for classes without names.
+        problem_type: String. The problem type, as in config.json.
+        window_pooling: String, "mean" or "max". How to pool logits over text windows.
+        temperature: Float. Value to divide the logits by.
         thresholds: Optional dict of labels to floats.
-        abstain_below: Optional float. Least score of an answer.
+        abstain_below: Optional float. Minimum score for returning an answer.
     """
 
     preprocessor_class = SequenceClassifierPreprocessor
@@ -95,7 +95,7 @@ class ClassAnswers(Answers):
     def predict_proba(
         self, texts: Any, batch_size: PositiveInt | None = None, missing: Missing = "error"
     ) -> np.ndarray:
-        """Compute the probabilities of classes; see `SequenceClassifier.predict_proba`."""
+        """Compute class probabilities. See `SequenceClassifier.predict_proba`."""
         if self.is_regression:
             raise ValueError(
                 "predict_proba needs classes, and this classifier predicts numbers. Use predict."
@@ -113,7 +113,7 @@ class ClassAnswers(Answers):
         abstain_below: Probability | None = None,
         missing: Missing = "error",
     ) -> Any:
-        """Find the labels of texts; see `SequenceClassifier.classify`."""
+        """Predict labels for texts. See `SequenceClassifier.classify`."""
         if is_single(texts):
             texts = tuple([t] for t in texts) if isinstance(texts, tuple) else [texts]
             return self.classify(texts, batch_size, top_k, threshold, abstain_below)[0]
@@ -136,10 +136,10 @@ class ClassAnswers(Answers):
         return abstaining(best, self.abstain_below if abstain_below is None else abstain_below)
 
     def trace_classes(self, run: Callable) -> Callable:
-        """Make the function of texts for an export; see `SequenceClassifier.signatures`.
+        """Create the function to export. See `SequenceClassifier.signatures`.
 
         Args:
-            run: Function of columns of texts (N,) that returns their logits (N, C).
+            run: Function to compute logits (N, C) from text columns (N,).
         """
         names = array_ops.constant([str(name) for name in self.class_names])
 
@@ -159,21 +159,21 @@ class ClassAnswers(Answers):
 
     @property
     def is_regression(self) -> bool:
-        """Return whether the answers are numbers."""
+        """Return whether the model is used for regression."""
         return self.problem_type == "regression"
 
     @property
     def is_multi_label(self) -> bool:
-        """Return whether a text may have several classes."""
+        """Return whether multiple classes per text are allowed."""
         return self.problem_type == "multi_label_classification"
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """Compute the probabilities of the classes from their logits (..., C)."""
+        """Compute class probabilities from logits (..., C)."""
         logits = logits / np.float32(self.temperature)
         return sigmoid(logits) if self.is_multi_label else softmax(logits)
 
     def answered(self, scores: np.ndarray, threshold=None) -> np.ndarray:
-        """Return which classes are answered for scores (N, C), bool (N, C)."""
+        """Return a boolean mask (N, C) for the classes to answer, based on scores (N, C)."""
         given = self.thresholds if threshold is None else threshold
         if self.is_multi_label:
             return scores >= self.least_scores(given)
@@ -183,7 +183,7 @@ class ClassAnswers(Answers):
         return np.stack([~second, second], axis=1)
 
     def least_scores(self, given: float | Mapping[str, float] | None) -> np.ndarray:
-        """Return the least score of each label that has a threshold: all, or the second of two."""
+        """Return the minimum score for all labels, or only for the second label if binary."""
         count = len(self.class_names)
         if not self.is_multi_label and (count != 2 or self.is_regression):
             raise ValueError(
@@ -206,7 +206,7 @@ class ClassAnswers(Answers):
 
 
 def best_only(scores: np.ndarray) -> np.ndarray:
-    """Return True for the best class of each text, (N, C) bool.
+    """Return a boolean mask (N, C) for the best class per text.
 
     Example:
         >>> best_only(np.array([[0.25, 0.75]])).tolist()
@@ -218,13 +218,13 @@ def best_only(scores: np.ndarray) -> np.ndarray:
 def labels_in_order(
     names: Sequence, scores: np.ndarray, order: Iterable[np.ndarray]
 ) -> list[list[LabelScore]]:
-    """Return the labels of each text with their scores.
+    """Return labels and scores for each text.
 
     Args:
         names: Names of the classes.
         scores: Float array of shape (N, C).
-        order: Integer array of shape (N, M), or N rows. The classes of each text, in the order in
-            which they are answered.
+        order: Integer array of shape (N, M), or N rows. The classes to return for each text, in
+            this order.
 
     Example:
         >>> labels_in_order(["no", "yes"], np.array([[0.25, 0.75]]), np.array([[1, 0]]))
@@ -237,6 +237,6 @@ def labels_in_order(
 
 
 def is_single(texts) -> bool:
-    """Return whether this is one text, or one pair of texts, and not a list of them."""
+    """Return whether the input is a single text or pair instead of a list."""
     parts = texts if isinstance(texts, tuple) else (texts,)
     return len(parts) > 0 and all(isinstance(part, str | bytes) or is_doc(part) for part in parts)

@@ -47,32 +47,33 @@ ColumnNames = Annotated[
 class SequenceClassifierPreprocessor(Preprocessor):
     """Convert texts or pairs of texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
-    RoBERTa uses `<s> a </s>` and `<s> a </s></s> b </s>`. Long inputs are truncated. In a pair, the
-    longer text is truncated first. With `window_length`, long inputs are split into several windows
-    instead. Labels can be class indices or rows of probabilities. After the preprocessor is
-    attached to a task with `labels`, they can also be names. If a name is an integer, such as "1",
-    integers are also names: for the classes "1" to "5", the label 1 is the first class.
+    RoBERTa uses `<s> a </s>` and `<s> a </s></s> b </s>`. Long inputs are truncated. For pairs, the
+    longer text is truncated first. If `window_length` is set, long inputs will be split into
+    several windows instead. Labels can be class indices or rows of probabilities. Names can also be
+    used when the preprocessor is attached to a task with `labels`. If a name is an integer, such as
+    "1", integers are also names: for the classes "1" to "5", the label 1 is the first class.
 
     Args:
-        tokenizer: A `Tokenizer` of this package.
+        tokenizer: The `Tokenizer` to use, from this package.
         sequence_length: Optional positive integer. See `Preprocessor`. Defaults to None.
-        window_length: Optional positive integer. Maximum number of tokens of a window, including
-            special tokens. Longer texts are split into several windows of maximum length. In a
-            pair, the longer text is split, and each window contains the other text, truncated to
-            half a window. Defaults to None, which truncates instead.
-        doc_stride: Integer of at most half a window. Minimum number of tokens that neighbouring
-            windows share. Defaults to 0.
-        text_columns: Optional list of strings. Names of one or two columns of texts, for tables
-            with more columns. Defaults to None.
+        window_length: Optional positive integer. Maximum number of tokens per window, including
+            special tokens. Longer texts will be split into several windows with this length. For
+            pairs, the longer text will be split, and the other text will be added to each window
+            (truncated to half the window length). If None, long texts will be truncated. Defaults
+            to None.
+        doc_stride: Integer. Minimum overlap between neighbouring windows, in tokens. This can be at
+            most half the window length. Defaults to 0.
+        text_columns: Optional list of strings. Names of the one or two text columns to read from
+            tables with more columns. Defaults to None.
 
     Returns:
-        The same as `Preprocessor`. With `window_length`, "token_ids" (B, L) contains the first
-        window of each text, and "candidate_token_ids" (B, K - 1, L) contains the other windows. The
-        padding mask of a missing window has one token.
+        Same as for `Preprocessor`. With `window_length`, "token_ids" (B, L) contains the first
+        window per text, and "candidate_token_ids" (B, K - 1, L) contains all remaining windows. For
+        missing windows, the padding mask has one token.
 
     Raises:
-        ValueError: If `window_length` exceeds the maximum length of the backbone, or if
-            `doc_stride` is more than half a window or given without `window_length`.
+        ValueError: If `window_length` is larger than the maximum length for the backbone, or if
+            `doc_stride` is larger than half the window length or given without `window_length`.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -153,24 +154,25 @@ class SequenceClassifierPreprocessor(Preprocessor):
         return self.with_labels(examples, y, sample_weight)
 
     def encode_windows(self, x) -> dict:
-        """Return examples of texts or pairs, a long one cut into several.
+        """Encode texts or pairs, splitting long inputs into several windows.
 
         Args:
-            x: as for `encode`.
+            x: Texts or pairs, in any format supported by `encode`.
 
         Returns:
-            As of `encode`, for all windows, and "text_index" (W,) int64, the text of each.
+            Dict with the same keys as for `encode`, for all windows. In addition, "text_index" is
+            an int64 tensor of shape (W,) with the text index per window.
         """
         return self._encode_windows_of([self.tokenizer.tokenize(text) for text in self.texts_of(x)])
 
     def _encode_windows_of(self, tokens: list[array_ops.RaggedTensor]) -> dict:
-        """Return examples as of `encode_windows`, of the tokens (N, None) of one or two columns."""
+        """Encode windows from the tokens (N, None) for one or two columns."""
         windows = self._windows(tokens)
         parts = [take(part, of_part) for part, of_part in zip(tokens, windows, strict=True)]
         return {**self.pack(parts), "text_index": windows[0].example}
 
     def _windows(self, tokens: list[array_ops.RaggedTensor]) -> list[Windows]:
-        """Return the parts of one or two columns of texts that are in the windows."""
+        """Split the texts from one or two columns into windows."""
         specials = 2 + self.tokenizer.pair_separators * (len(tokens) == 2)
         room = self.max_sequence_length - specials
         if room < 2 and len(tokens) == 2:
@@ -202,21 +204,20 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
-        """Return the model's inputs (B, L), and (B, K - 1, L) of further windows."""
+        """Return the model inputs (B, L), and (B, K - 1, L) for additional windows."""
         if CANDIDATE + "token_ids" in examples:
             return pad_candidates(super().pad, examples, self.tokenizer.pad_token_id, bucketed)
         return super().pad(examples, bucketed)
 
     def encode_labels(self, y) -> array_ops.Tensor:
-        """Return class indices (B,), or probabilities (B, C); for several labels or regression (B,
-        C).
+        """Convert labels to class indices (B,) or probabilities (B, C).
 
         Args:
-            y: numbers or names, or rows of C numbers; for several labels a list of names for every
-                text, or rows of 0 and 1.
+            y: Class indices or names, or rows with C values. For multi-label classifiers, a list of
+                names per text, or rows with 0s and 1s.
 
         Raises:
-            ValueError: If a label is unknown. The message names its row.
+            ValueError: If a label is unknown. The row is given in the error message.
         """
         if self.problem_type == "regression":
             return regression_targets(y, self.num_classes)

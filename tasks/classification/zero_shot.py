@@ -303,7 +303,7 @@ class ZeroShotClassifier:
         return tuned_thresholds(self._scored_labels(texts, right, labels, **options))
 
     def _scored_labels(self, texts, right, labels: Sequence[str], **options) -> ScoredLabels:
-        """Return the scores and labels of texts for `tune_thresholds` and `display.thresholds`."""
+        """Return scores and labels to use in `tune_thresholds` and `display.thresholds`."""
         labels = validated_labels(labels)
         scores = self.predict_proba(texts, labels, multi_label=True, **options)
         hot = np.asarray(multi_label_targets(right, labels, len(labels))) > 0

@@ -83,14 +83,14 @@ class Distillation(TextModel):
             block of the student with one of the evenly spaced blocks of the teacher. If the models
             have different widths, a linear map is learned. "relations" compares the relations
             between queries and keys, and between values, in the last block. It works for students
-            of any width and depth. If None, "soft_labels" for two tasks, and "relations" otherwise
-            will be used. Defaults to None.
+            of any width and depth. If None, "soft_labels" will be used for two tasks, and
+            "relations" otherwise. Defaults to None.
         temperature: Float. Temperature of the soft labels. Defaults to 2.0.
         label_weight: Float. Weight of the loss for true labels and for masked tokens. Defaults to
             0.5.
         relation_heads: Integer. Number of parts into which queries, keys and values are split for
-            "relations". If None, the number of attention heads will be used. Defaults to None. It
-            must then be the same in both models.
+            "relations". If None, the number of attention heads will be used, which must be the same
+            for both models. Defaults to None.
 
     Call arguments:
         inputs: Dict of tensors that the preprocessor returns.

@@ -157,27 +157,27 @@ def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
 
 
 def project(backbone: Backbone, head: MaskedLMHead, x) -> keras.KerasTensor:
-    """Compute the logits (B, M, V) of all tokens without bias from the output of the backbone."""
+    """Compute logits (B, M, V) for all tokens from the backbone output, without bias."""
     if not head.tied:
         return head.output_dense(head(x))
     return backbone.embeddings.token_embedding(head(x), reverse=True)
 
 
 def with_bias(head: MaskedLMHead, logits) -> keras.KerasTensor:
-    """Add the bias of the head, if any, to logits (..., V) and convert them to float32."""
+    """Add the head's bias (if any) to logits (..., V) and convert to float32."""
     # The loss is computed in float32, also with mixed precision.
     logits = ops.cast(logits, "float32")
     return logits + ops.cast(head.bias, "float32") if head.tied else logits
 
 
 def check_head_representable(task: keras.Model) -> None:
-    """Check that the Hugging Face format can store the settings of a task's head.
+    """Check that the task's head can be saved in the Hugging Face format.
 
     Args:
         task: Task with a `MaskedLMHead`, `head_activation` and `head_layer_norm_epsilon`.
 
     Raises:
-        ValueError: If the Hugging Face format has no field for a setting of the head.
+        ValueError: If a setting in the head is not supported by the Hugging Face format.
     """
     if task.head.hidden is None:
         return
@@ -194,21 +194,20 @@ def check_head_representable(task: keras.Model) -> None:
 
 
 def masked_lm_loss() -> keras.losses.Loss:
-    """Return the cross-entropy over masked tokens without padding, whose number varies by
-    example."""
+    """Return the cross-entropy loss for masked tokens. Padding is ignored."""
     return keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction="mean_with_sample_weight"
     )
 
 
 def token_metrics() -> list[keras.metrics.Metric]:
-    """Return the loss and accuracy metrics for one of several outputs."""
+    """Return loss and accuracy metrics for a single output."""
     loss = keras.metrics.SparseCategoricalCrossentropy("loss", from_logits=True)
     return [loss, keras.metrics.SparseCategoricalAccuracy("accuracy")]
 
 
 class _MaskedLMFolder(FolderFormat):
-    """The folder layout of transformers, for heads that this layout supports."""
+    """Folder layout used by transformers, for supported heads."""
 
     def config_fields(self, task: MaskedLM) -> dict[str, object]:
         check_head_representable(task)
@@ -216,7 +215,7 @@ class _MaskedLMFolder(FolderFormat):
 
 
 class MaskingPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments that all pretraining preprocessors share."""
+    """Keyword arguments for all pretraining preprocessors."""
 
     mask_rate: float
     whole_words: bool
@@ -235,31 +234,30 @@ class MaskedLMPresetArguments(MaskingPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaskedLM(Task):
-    """Predict masked tokens, as in the pretraining of BERT and RoBERTa, or permuted tokens for
-    XLNet.
+    """Predict masked tokens, as in pretraining for BERT and RoBERTa, or permuted tokens for XLNet.
 
-    XLNet does not replace tokens. A separate stream predicts each token from the tokens that are
-    not predicted and from the tokens before it in a random order. The input "prediction_order" (B,
-    L) contains this order (see `XLNetBackbone.predictions`). `fill_mask` predicts all masks at
-    once.
+    In XLNet, tokens are not replaced. Instead, a separate stream is used to predict each token from
+    all unselected tokens and from previous tokens in a random order. This order is passed as
+    "prediction_order" (B, L) (see `XLNetBackbone.predictions`). In `fill_mask`, all masks are
+    predicted at once.
 
     Args:
         backbone: The `Backbone` to use.
         preprocessor: Optional `MaskedLMPreprocessor` for raw text. Defaults to None.
-        head_activation: Optional string. Activation of the layer before the output projection.
-            Heads of KerasHub have their own activation. If None, the activation of the family's
-            head will be used. Defaults to None. In most families, it is the activation of the
-            backbone.
-        head_layer_norm_epsilon: Optional float. Epsilon of the layer normalization in the head. If
-            None, the epsilon of the backbone will be used. Defaults to None.
+        head_activation: Optional string. Activation to use in the layer before the output
+            projection. In KerasHub, the head has a separate activation. If None, the default for
+            the family will be used, which is the backbone's activation in most cases. Defaults to
+            None.
+        head_layer_norm_epsilon: Optional float. Epsilon for layer normalization in the head. If
+            None, the backbone's epsilon will be used. Defaults to None.
 
     Call arguments:
         inputs: Dict. The inputs to the model, as returned from the preprocessor. Without
-            "mask_positions", the logits of every position are computed.
+            "mask_positions", logits will be computed for all positions.
 
     Returns:
-        Float32 tensor of shape (B, M, V) or (B, L, V). The logits at the masked positions, or at
-        every position.
+        Float32 tensor of shape (B, M, V) or (B, L, V). The logits for masked positions, or for all
+        positions.
 
     Source: Devlin et al. 2019, section 3.1.
 
@@ -374,31 +372,30 @@ class MaskedLM(Task):
         missing: Missing = "error",
         targets: Sequence[str] | None = None,
     ) -> list[FilledMask] | list[list[FilledMask]]:
-        """Predict the most probable tokens at the mask tokens of each text.
+        """Predict the most probable tokens for each mask token.
 
         Args:
-            texts: A text or a list of texts. Each text must contain the mask token of the family
-                (`[MASK]`, `<mask>`) at least once.
-            top_k: Positive integer. Number of tokens for each mask. Defaults to 5.
+            texts: A text or a list of texts. Each text must contain at least one mask token (e.g.
+                `[MASK]` or `<mask>`, depending on the family).
+            top_k: Positive integer. Number of tokens to return per mask. Defaults to 5.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
                 Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".
-            targets: Optional list of strings. Candidate words or tokens. Each must be a single
-                token of the vocabulary. Scores remain probabilities among all tokens. Defaults to
-                None, which means all tokens.
+            targets: Optional list of strings. Candidate words or tokens to choose from. Each
+                candidate must be a single token in the vocabulary. Scores will still be
+                probabilities over all tokens. If None, all tokens will be used. Defaults to None.
 
         Returns:
-            List of the `top_k` best tokens for each text, the best first. Each is `{"token",
-            "text", "score"}` with the token, the text in which the token replaces the mask, and the
-            probability of the token. A text with several masks has one such list for each mask, and
-            each text replaces only one mask. The type annotation only describes texts with one
-            mask. If a single text is passed, a single list will be returned.
+            List of the `top_k` best tokens per text, sorted by score. Each result is a dict
+            `{"token", "text", "score"}` with the token, the text with the mask replaced, and the
+            token's probability. For texts with several masks, a list is returned per mask, with
+            only this mask replaced in each text. The type annotation is only for texts with a
+            single mask. If a single text is passed, a single list will be returned.
 
         Raises:
-            ValueError: If a text does not contain a mask token, or if a target is not a single
-                token.
+            ValueError: If a text has no mask token, or if a target is not a single token.
         """
         check_preprocessor(self, texts)
         return self._answers.fill_mask(texts, top_k, batch_size, missing, targets)
@@ -434,7 +431,7 @@ class MaskedLM(Task):
         return {"serving_default": self._answers.trace_masks(run, top_k)}
 
     def _mask_logits(self, examples: dict) -> array_ops.Tensor:
-        """Compute the logits (masks, V) of the masks in all examples."""
+        """Compute logits (masks, V) for the masks in all examples."""
         inputs, real = self._answers.mask_inputs(examples)
         return array_ops.boolean_mask(self(inputs, training=False), real)
 

@@ -36,7 +36,7 @@ class MaskedLMPreprocessor(Preprocessor):
     Special tokens are never selected.
 
     Args:
-        tokenizer: A `Tokenizer` of this package.
+        tokenizer: The `Tokenizer` to use, from this package.
         sequence_length: Optional positive integer. See `Preprocessor`. Defaults to None.
         mask_rate: Float between 0 and 1. Share of the tokens to select. Defaults to 0.15.
         whole_words: Boolean. Whether to select whole words instead of single tokens. A word that

@@ -53,7 +53,7 @@ class ReplacedTokensPresetArguments(MaskingPresetArguments, total=False):
 
 
 class _Folder(FolderFormat):
-    """The folder layout of transformers, without the generator, which is only used in training."""
+    """Folder layout used by transformers. The generator is only used for training and not saved."""
 
     def weights(self, task: ReplacedTokenDetection) -> list[keras.Variable]:
         return task.generator.weights
@@ -61,12 +61,12 @@ class _Folder(FolderFormat):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ReplacedTokenDetection(Task):
-    """Detect replaced tokens, as in the pretraining of ELECTRA and DeBERTa-v3.
+    """Detect replaced tokens, as in pretraining for ELECTRA and DeBERTa-v3.
 
-    The generator is a small masked language model with the same embeddings. It replaces the masks
-    with tokens sampled from its predictions and is trained to predict the original tokens. The
-    backbone is the discriminator, which is trained to detect the replaced tokens. After
-    pretraining, the discriminator is fine-tuned:
+    The generator is a small masked language model with shared embeddings. This model is trained to
+    predict the original tokens, and masks are replaced with tokens sampled from the predictions.
+    The backbone is used as the discriminator and is trained to detect replaced tokens. After
+    pretraining, the discriminator can be fine-tuned:
 
         pretraining.fit(texts, epochs=10)
         pretraining.save_to_preset("my_electra")
@@ -76,25 +76,24 @@ class ReplacedTokenDetection(Task):
     Args:
         backbone: An `ElectraBackbone` or a `DebertaV2Backbone`. The discriminator.
         preprocessor: Optional `ReplacedTokenDetectionPreprocessor` for raw text. Defaults to None.
-        generator_size: Optional float. Width of the generator as a fraction of the backbone's
-            width. It applies to the hidden layers, the attention heads and the feed-forward layers.
-            If None, the value of the family: 1/4 for ELECTRA (the paper uses 1/3 for base models)
-            and 1 for DeBERTa-v3 will be used. Defaults to None.
-        detection_weight: Float. Weight of the discriminator's loss, relative to the generator's
-            loss.
-        generator_depth: Optional float. Number of blocks of the generator as a fraction of the
+        generator_size: Optional float. Generator width, as a fraction of the backbone's width. This
+            is used for hidden layers, attention heads and feed-forward layers. If None, the value
+            of the family: 1/4 for ELECTRA (the paper uses 1/3 for base models) and 1 for DeBERTa-v3
+            will be used. Defaults to None.
+        detection_weight: Float. Weight for the discriminator loss, relative to the generator loss.
+        generator_depth: Optional float. Number of blocks in the generator, as a fraction of the
             backbone's blocks. If None, the value of the family: 1 for ELECTRA and 1/2 for
             DeBERTa-v3 will be used. Defaults to None.
 
     Call arguments:
         inputs: Dict. The inputs to the model, as returned from the preprocessor. Without
-            "mask_positions", no token is replaced.
+            "mask_positions", no tokens will be replaced.
 
     Returns:
-        Without "mask_positions", a float32 tensor of shape (B, L) with the logit that each token
-        was replaced. With "mask_positions", `{"generator": (B, M, V) float32 logits, "detection":
-        (B, L) float32 logits, "token_ids": (B, L) int32}`. "token_ids" contains the tokens after
-        the replacement.
+        Without "mask_positions", a float32 tensor of shape (B, L) with a replacement logit per
+        token. With "mask_positions", `{"generator": (B, M, V) float32 logits, "detection": (B, L)
+        float32 logits, "token_ids": (B, L) int32}`. "token_ids" contains the token ids after
+        replacement.
 
     Source: Clark et al. 2020, ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
     Generators, sections 2 and 3.2, appendix A. The head and generator of DeBERTa-v3 follow He et
@@ -237,10 +236,10 @@ class ReplacedTokenDetection(Task):
         )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the sum of both losses, each averaged over its own tokens in the whole batch.
+        """Compute the sum of both losses. Each loss is averaged over all tokens in the batch.
 
-        The preprocessor converts weights of texts to weights of tokens, which apply to both losses.
-        Weights of shape (B, M) only apply to the masked tokens and the generator's loss.
+        Text weights are converted to token weights by the preprocessor and used for both losses.
+        Weights with shape (B, M) are only used for masked tokens in the generator loss.
         """
         masked, weights = weights_of_losses(sample_weight)
         loss = super().compute_loss(x, y, y_pred["generator"], masked, training)
@@ -266,11 +265,10 @@ class ReplacedTokenDetection(Task):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> list[ReplacedToken] | list[list[ReplacedToken]]:
-        """Compute the probability that each token of a text was replaced.
+        """Compute a replacement probability for each token in a text.
 
         Args:
-            texts: A text or a list of texts. Texts are truncated to the maximum length of the
-                model.
+            texts: A text or a list of texts. Texts will be truncated to the model's maximum length.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
                 Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
@@ -278,9 +276,9 @@ class ReplacedTokenDetection(Task):
                 Defaults to "error".
 
         Returns:
-            List of `{"token", "start", "end", "score"}` for each text, in the order of its tokens.
-            "start" and "end" are character offsets into the text. If a single text is passed, a
-            single list will be returned.
+            List of `{"token", "start", "end", "score"}` per text, in token order. "start" and "end"
+            are character offsets into the text. If a single text is passed, a single list will be
+            returned.
         """
         check_preprocessor(self, texts)
         return self._answers.detect(texts, batch_size, missing)
@@ -307,14 +305,14 @@ class ReplacedTokenDetection(Task):
 
 
 def weights_of_losses(sample_weight) -> tuple:
-    """Return the weights of the generator's loss (B, M) and of the detection loss (B, L), or None.
+    """Return weights for the generator loss (B, M) and the detection loss (B, L), or None.
 
     Args:
-        sample_weight: Dict with both weights, as the preprocessor computes them from the weights of
-            texts. Or a tensor of shape (B, M) for the generator's loss only, or None.
+        sample_weight: Dict with both weights, as returned from the preprocessor. This can also be a
+            tensor of shape (B, M) for the generator loss only, or None.
 
     Raises:
-        ValueError: If `sample_weight` does not have a weight for each token.
+        ValueError: If `sample_weight` does not contain a weight per token.
     """
     if isinstance(sample_weight, Mapping):
         return sample_weight["generator"], sample_weight["detection"]
@@ -328,14 +326,13 @@ def weights_of_losses(sample_weight) -> tuple:
 
 
 def replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
-    """Return float32 labels (B, L), 1 for each replaced token, and the weights (B, L) of the
-    tokens.
+    """Return float32 labels (B, L) with 1 for replaced tokens, and token weights (B, L).
 
     Args:
-        x: Dict. Inputs of the model.
-        y_pred: Dict. Outputs of the model.
-        weights: Optional float tensor of shape (B, L). Weights of the texts, repeated for their
-            tokens. Defaults to None.
+        x: Dict. Model inputs.
+        y_pred: Dict. Model outputs.
+        weights: Optional float tensor of shape (B, L). Text weights, repeated for each token.
+            Defaults to None.
     """
     token_ids = ops.cast(x["token_ids"], "int32")
     replaced = ops.cast(ops.cast(y_pred["token_ids"], "int32") != token_ids, "float32")
@@ -345,7 +342,7 @@ def replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
 
 
 def _metrics() -> dict:
-    """Return the metrics of both outputs."""
+    """Return metrics for both outputs."""
     return {
         "generator": token_metrics(),
         "detection": [
@@ -358,7 +355,7 @@ def _metrics() -> dict:
 
 
 def _tokens_of_both(x: dict, y, y_pred: dict, sample_weight) -> tuple:
-    """Return labels, outputs and weights of both outputs, with one row per token."""
+    """Return labels, predictions and weights for both outputs, with a row per token."""
     masked, weights = weights_of_losses(sample_weight)
     replaced, real = replaced_tokens(x, y_pred, weights)
     scores = ops.sigmoid(y_pred["detection"])
@@ -374,9 +371,9 @@ def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbon
 
     Args:
         backbone: The `Backbone` to use. The discriminator.
-        size: Float. Width as a fraction of the discriminator's width.
-        depth: Float. Number of blocks as a fraction of the discriminator's blocks. The generator
-            has at least one block.
+        size: Float. Generator width, as a fraction of the discriminator's width.
+        depth: Float. Number of blocks, as a fraction of the discriminator's blocks. At least one
+            block will be created.
 
     Raises:
         ValueError: If the resulting width is not a multiple of the number of heads.

@@ -74,7 +74,7 @@ def best_answers(
         found: the windows' best spans.
         contexts: of the windows.
         columns: (W,) int32, the position in a window's example at which the context begins.
-        n_best: n.
+        n_best: Integer. Number of spans n to return per window.
     """
     example, count = contexts.windows.example, contexts.ids.nrows()
     spans, scores = _distinct(*_spans(found, contexts, columns))

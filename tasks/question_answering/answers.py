@@ -1,4 +1,4 @@
-"""Check questions and answers, and search the best spans.
+"""Validation of questions and answers, and search for the best answer spans.
 
 Comment letters: N questions, W windows, L sequence, K longest answer.
 """
@@ -25,7 +25,7 @@ IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
 
 
 def holds_answers(x) -> bool:
-    """Return whether examples hold their answers, as those of a dataset may."""
+    """Return whether the examples contain answers, e.g. when read from a dataset."""
     if hasattr(x, "element_spec"):
         return True
     x = plain(x)
@@ -58,15 +58,16 @@ _WHITE_SPACE = r"[\x09-\x0d\x1c-\x20\x{85}\p{Z}]+"
 
 
 class Candidates(NamedTuple):
-    """The best spans of every window, the best first.
+    """The best spans per window, sorted by score.
 
     Attributes:
-        score: (W, n) float32, sum of the two logits, of a beam of the two log-probabilities;
-            `IMPOSSIBLE` or less where there are fewer.
-        start: (W, n) int32, column of the first token.
-        end: (W, n) int32, column of the last token.
-        total: (W,) float32, log of the sum of all spans' exponentiated scores.
-        null: (W,) float32, score of "no answer"; with a beam what it has more than the best span.
+        score: Float32 tensor of shape (W, n). Sum of both logits, or of both log-probabilities for
+            a beam. If fewer spans were found, the remaining scores will be `IMPOSSIBLE` or less.
+        start: Int32 tensor of shape (W, n). Position of the first token.
+        end: Int32 tensor of shape (W, n). Position of the last token.
+        total: Float32 tensor of shape (W,). Log-sum-exp over all span scores.
+        null: Float32 tensor of shape (W,). Score for "no answer". For a beam, this is relative to
+            the best span.
     """
 
     score: array_ops.Tensor
@@ -83,17 +84,18 @@ def find_spans(
     n_best: int,
     null_column: array_ops.Tensor | None = None,
 ) -> Candidates:
-    """Find the best spans of every window among all spans.
+    """Find the best answer spans for each window.
 
-    A span lies in the context, does not end before it starts, and has at most
-    `max_answer_length` tokens.
+    Only spans in the context with at most `max_answer_length` tokens are allowed. A span cannot end
+    before it starts.
 
     Args:
-        logits: (W, 2, L) float, of the first and of the last token.
-        is_context: (W, L) bool.
-        max_answer_length: K, in tokens.
-        n_best: n.
-        null_column: (W,) int32, of the token that says "no answer"; None: the first one.
+        logits: Float tensor of shape (W, 2, L). Logits for the first and last tokens.
+        is_context: Boolean tensor of shape (W, L). Mask for the context tokens.
+        max_answer_length: Integer. Maximum answer length K, in tokens.
+        n_best: Integer. Number of spans n to return per window.
+        null_column: Int32 tensor of shape (W,). Position of the "no answer" token. If None, the
+            first token will be used.
 
     Source: Devlin et al. 2019, section 4.2 and 4.3.
 
@@ -134,12 +136,13 @@ def find_spans(
 def context_mask(
     column: array_ops.Tensor, tokens: array_ops.Tensor, positions: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return whether an answer may begin and end at some positions, (W, n) bool.
+    """Compute a boolean mask (W, n) for positions that can be used in answers.
 
     Args:
-        column: (W,) int32, position of the context's first token.
-        tokens: (W, P) bool, tokens of the context that have characters.
-        positions: (W, n) or, for all windows, (n,) int32.
+        column: Int32 tensor of shape (W,). Position of the first context token.
+        tokens: Boolean tensor of shape (W, P). Mask for context tokens with characters.
+        positions: Int32 tensor of shape (W, n), or of shape (n,) to use the same positions for all
+            windows.
 
     Example:
         >>> import tensorflow as tf
@@ -157,18 +160,18 @@ INPUTS = Inputs(Text("questions", "question"), Text("contexts", "context"), igno
 
 
 def split_examples(x, y) -> tuple:
-    """Return questions, contexts and answers of the inputs that `SpanQA` takes.
+    """Split the inputs for `SpanQA` into questions, contexts and answers.
 
     Args:
-        x: `(questions, contexts)`, or a list of such pairs; or examples `{"question", "context",
-            "answers"}`, a list of such, a dict or a table of columns.
-        y: answers, or None.
+        x: `(questions, contexts)`, or a list of pairs. This can also be a list of examples
+            `{"question", "context", "answers"}`, or a dict or table with these columns.
+        y: The answers, or None.
 
     Returns:
-        Questions (N,) and contexts (N,), string tensors, and the answers or None.
+        Questions and contexts as string tensors of shape (N,), and the answers or None.
 
     Raises:
-        ValueError: As for `Inputs.read`, or if a row has no answers.
+        ValueError: If a row has no answers. See `Inputs.read` for other errors.
     """
     x, y = plain(x), y if isinstance(y, list) else plain(y)
     texts = INPUTS.read(x)
@@ -186,14 +189,14 @@ def split_examples(x, y) -> tuple:
 
 
 def answer_lists(y) -> list[list[dict]]:
-    """Return for every question all its answers, as `{"text", "answer_start"}`.
+    """Convert the answers to a list of `{"text", "answer_start"}` per question.
 
     Args:
-        y: for every question one such dict, or a `Span` of spaCy, a list of them, or a dict of
-            lists; None or an empty list where there is no answer.
+        y: The answers for each question. This can be a dict as above, a spaCy `Span`, a list of
+            either, or a dict of lists. Use None or an empty list for questions without an answer.
 
     Raises:
-        ValueError: If the answers are missing, or one does not have a text and its start.
+        ValueError: If answers are missing, or if an answer has no text or start.
 
     Example:
         >>> answer_lists([{"text": ["a", "b"], "answer_start": [3, 7]}, None])
@@ -229,7 +232,7 @@ def _answers(answers, number: int) -> list[dict]:
 
 
 def _as_dict(answer):
-    """Return a `Span` as an answer; anything else unchanged."""
+    """Convert a `Span` to an answer. All other values are returned unchanged."""
     return {"text": answer.text, "answer_start": answer.start_char} if is_span(answer) else answer
 
 
@@ -241,21 +244,21 @@ def _rows(columns: dict, number: int) -> list[dict]:
 
 
 def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Return the bounds of the first answer to every question, in memory or inside `tf.data`.
+    """Validate answers and return the first per question, in memory or inside `tf.data`.
 
     Args:
-        y: see `answer_lists`; or in tensors, as inside `tf.data`, {"text", "answer_start"}: (N,),
-            one answer for each question, "" if there is none, or several, ragged or padded
-            (N, None).
-        contexts: (N,) strings.
+        y: The answers (see `answer_lists`). Inside `tf.data`, this should be a dict of tensors
+            {"text", "answer_start"}. Use shape (N,) for a single answer per question, with "" for
+            no answer. Use ragged or padded tensors of shape (N, None) for several answers.
+        contexts: String tensor of shape (N,).
 
     Returns:
-        (N,) int32 first character of every answer, -1 if there is none, and the character after
-        the last.
+        Two int32 tensors of shape (N,) with the start and end offsets for each answer, or -1 for no
+        answer.
 
     Raises:
-        ValueError: If an answer does not stand at its place in the context.
-        tf.errors.InvalidArgumentError: If an answer is wrong inside of `tf.data`.
+        ValueError: If an answer is not found at the given position in the context.
+        tf.errors.InvalidArgumentError: If an answer is invalid inside `tf.data`.
     """
     as_tensors = isinstance(y, dict) and array_ops.is_tensor(y["text"])
     answers = _answer_tensors(y) if as_tensors else _answer_columns(y, contexts)
@@ -295,7 +298,7 @@ def _found(text: str, context: str) -> str:
 def _answer_columns(
     y, contexts: array_ops.Tensor
 ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
-    """Return texts and first characters of answers in memory, each ragged (N, None)."""
+    """Return ragged (N, None) answer texts and start offsets from lists."""
     answers = answer_lists(y)
     if len(answers) != len(contexts):
         raise ValueError(
@@ -311,7 +314,7 @@ def _answer_columns(
 
 
 def _answer_tensors(y: dict) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
-    """Return texts and first characters of answers in tensors, each ragged (N, None)."""
+    """Return ragged (N, None) answer texts and start offsets from tensors."""
     text, start = y["text"], array_ops.cast(y["answer_start"], array_ops.int32)
     if len(text.shape) == 1:
         text, start = text[:, None], start[:, None]
@@ -325,12 +328,12 @@ def _answer_tensors(y: dict) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTe
 def without_white_space(
     contexts: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Return the bounds of answers without the white space, as in `str.strip`, at their ends.
+    """Strip whitespace from answers, as in `str.strip`, and return the new offsets.
 
     Args:
-        contexts: (N,) strings.
-        start: (N,) int32, the first character of every answer; -1 where there is none.
-        end: (N,) int32, the character after the last; -1 where there is none.
+        contexts: String tensor of shape (N,).
+        start: Int32 tensor of shape (N,). Start offset per answer, or -1 for no answer.
+        end: Int32 tensor of shape (N,). End offset per answer, or -1 for no answer.
 
     Example:
         >>> import tensorflow as tf
@@ -355,17 +358,17 @@ def beam_spans(
     max_answer_length: int,
     n_best: int,
 ) -> Candidates:
-    """Return the best spans of every window among the n m of the beam.
+    """Find the best spans for each window from the n * m spans in the beam.
 
-    Their scores are the logarithms of their probabilities. The score of "no answer" is its logit,
-    which says how much it exceeds that of the best span.
+    Scores are log-probabilities. For "no answer", the logit is used as the score, to be compared to
+    the best span.
 
     Args:
-        outputs: (W, 1 + n m, 4), of `SpanBeam`.
-        columns: (W,) int32, position of the context's first token.
-        tokens: (W, P) bool, tokens of the context that have characters.
-        max_answer_length: in tokens.
-        n_best: how many.
+        outputs: Tensor of shape (W, 1 + n m, 4), as returned from `SpanBeam`.
+        columns: Int32 tensor of shape (W,). Position of the first context token.
+        tokens: Boolean tensor of shape (W, P). Mask for context tokens with characters.
+        max_answer_length: Integer. Maximum answer length, in tokens.
+        n_best: Integer. Number of spans to return per window.
 
     Source: Yang et al. 2019, XLNet, the code released with it (squad_utils.py), which adds
     logarithms; the example scripts of transformers add the probabilities themselves.

@@ -82,47 +82,48 @@ class SpanQAFolder(FolderFormat):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanQA(Task):
-    """Answer questions by a span of the context (extractive question answering).
+    """Answer questions with a span from the context (extractive question answering).
 
     Args:
         backbone: The `Backbone` to use. It does not need a pooler.
         preprocessor: Optional `SpanQAPreprocessor` for raw text. Defaults to None.
         dropout: Optional float between 0 and 1. Dropout rate to apply before the output layer, for
-            families whose head has dropout at this position. The heads of BERT and RoBERTa do not.
-            If None, the rate of the backbone will be used. Defaults to None.
-        null_threshold: Optional float. Default of `answer` and exports. `evaluate_answers` sets it,
-            and it is saved with the preset. Defaults to None.
-        beam: Optional tuple `(start_n_top, end_n_top)`. Beam sizes of XLNet's head: the number of
-            start positions, and the number of end positions for each start position, at most 100.
-            In this head, the end position depends on the start position, and a third output
-            predicts whether there is no answer. None predicts both positions independently.
-            `from_preset` reads the sizes from the checkpoint. Its class is
-            `XLNetForQuestionAnswering` with a beam and `XLNetForQuestionAnsweringSimple` without.
-            Defaults to None.
+            families with dropout in the head. This is not used for BERT and RoBERTa. If None, the
+            rate of the backbone will be used. Defaults to None.
+        null_threshold: Optional float. Default threshold for `answer` and exports. This is set by
+            `evaluate_answers` and saved with the preset. Defaults to None.
+        beam: Optional tuple `(start_n_top, end_n_top)`. Beam sizes for the XLNet head: the number
+            of start positions, and the number of end positions per start position (at most 100). In
+            this head, end positions are predicted based on the start position, and a third output
+            is added to predict "no answer". If None, both positions will be predicted
+            independently. When using `from_preset`, the sizes are read from the checkpoint. The
+            class is `XLNetForQuestionAnswering` with a beam, and `XLNetForQuestionAnsweringSimple`
+            without. Defaults to None.
 
-    `x` of `fit` and `evaluate` is `(questions, contexts)`, a list of examples `[{"question",
-    "context", "answers"}]` as from `read_squad`, or a `tf.data.Dataset` of either. `y` contains
-    `{"text", "answer_start"}` or a list of such answers for each question. `fit` learns the first
-    answer of a list. None or an empty list means that there is no answer. Do not pass `y` for
-    examples, which contain their answers. `validation_data` is `((questions, contexts), answers)`,
-    examples, or a dataset. Error messages name the example, such as "Example 3: the answer 'cat'
-    does not stand at character 7 ..."
+    For `fit` and `evaluate`, `x` can be `(questions, contexts)`, a list of examples `[{"question",
+    "context", "answers"}]` as returned from `read_squad`, or a `tf.data.Dataset` with either. `y`
+    should contain `{"text", "answer_start"}` or a list of answers per question. If a list is passed
+    to `fit`, the first answer will be used for training. Use None or an empty list for questions
+    without an answer. When passing examples with answers, `y` should not be passed.
+    `validation_data` can be `((questions, contexts), answers)`, examples, or a dataset. Error
+    messages will point to the example, e.g. "Example 3: the answer 'cat' does not stand at
+    character 7 ..."
 
     Call arguments:
         inputs: Dict. The inputs to the model, as returned from the preprocessor.
 
     Returns:
-        Float32 tensor of shape (B, 2, L). The logits of the first and of the last token of the
-        answer. With a beam, the shape is (B, 1 + start_n_top * end_n_top, 4). Row 0 is [0, 0, logit
-        of "no answer", 0]. Every other row is a span [start position, end position, log-probability
-        of the start, log-probability of the end]. In `fit` and `evaluate` with a beam, which pass
-        the input "answer_start", the shape is (B, 3, L): the log-probabilities of start positions,
-        the log-probabilities of end positions given the true start position, and the logit of "no
-        answer". The metrics "accuracy", "exact_match" and "f1" are computed from these outputs, so
-        they are higher than the metrics of answers, which `evaluate_answers` computes.
+        Float32 tensor of shape (B, 2, L). Logits for the first and last answer token. With a beam,
+        the shape is (B, 1 + start_n_top * end_n_top, 4). Row 0 is [0, 0, logit for "no answer", 0].
+        All following rows are spans [start position, end position, log-probability for the start,
+        log-probability for the end]. For `fit` and `evaluate` with a beam, "answer_start" is passed
+        as an input, and the shape is (B, 3, L). This contains log-probabilities for start
+        positions, log-probabilities for end positions given the true start position, and the logit
+        for "no answer". The metrics "accuracy", "exact_match" and "f1" are computed from these
+        outputs. As a result, they will be higher than the metrics computed by `evaluate_answers`.
 
     Raises:
-        ValueError: If `beam` is True and the family has no head with a beam.
+        ValueError: If `beam` is given for a family without a beam head.
 
     Source: Devlin et al. 2019, sections 4.2 and 4.3. The beam follows the released code of Yang et
     al. 2019, XLNet.
@@ -314,21 +315,22 @@ class SpanQA(Task):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Find the answers to questions in their contexts.
+        """Find answers to questions in the given contexts.
 
         Args:
-            question: A question, or a list of questions.
-            context: List with one context per question, or a single context for all questions. For
-                a single question, it can be a list of passages, and the best answer in all passages
-                is returned.
-            top_k: Optional positive integer. Number of answers per question. Defaults to None.
+            question: The question to answer, or a list of questions.
+            context: List with a context per question, or a single context to use for all questions.
+                For a single question, this can also be a list of passages. In this case, the best
+                answer from all passages will be returned.
+            top_k: Optional positive integer. Number of answers to return per question. Defaults to
+                None.
             max_answer_length: Positive integer. Maximum answer length, in tokens. Defaults to 30.
-            null_threshold: Optional float. The answer is "" (no answer) if the score of "no answer"
-                exceeds the score of the best span by more than this value. 0 is a good start, and
-                `float("inf")` always answers. With a beam, the value is compared with the logit of
-                "no answer". If None, the threshold that `evaluate_answers` found on questions with
-                and without answers will be used. Defaults to None. If `evaluate_answers` did not
-                set a threshold, None always answers.
+            null_threshold: Optional float. Threshold for returning "" (no answer). This is used
+                when the score for "no answer" exceeds the score for the best span by more than this
+                value. 0 is a good value to start with. Use `float("inf")` to always answer. With a
+                beam, this is compared to the logit for "no answer". If None, the threshold that
+                `evaluate_answers` found on questions with and without answers will be used. If no
+                threshold was set, the best span will always be returned. Defaults to None.
             batch_size: Optional positive integer. Batch size, in windows. If None, 32 will be used.
                 Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
@@ -336,21 +338,21 @@ class SpanQA(Task):
                 Defaults to "error".
 
         Returns:
-            `{"text", "start", "end", "score"}` for a single question, or a list of such answers for
-            a list. With `top_k`, a list of answers for each question, the best first. "start" and
-            "end" are character offsets in the context. "" has the offsets 0 and 0. The score is the
-            probability of the answer among all spans of all windows, or with a beam among the spans
-            of the beam in each window. For passages, each answer also has "passage", the index of
-            its passage, or None for no answer. Its score is the probability among the spans of all
-            passages.
+            `{"text", "start", "end", "score"}` for a single question, or a list with an answer per
+            question. With `top_k`, a list of answers per question, sorted by score. "start" and
+            "end" are character offsets into the context, or 0 and 0 for "". The score is the
+            probability among all spans in all windows. With a beam, it is the probability among the
+            beam spans in each window. For passages, "passage" is added to each answer, with the
+            passage index, or None for no answer. In this case, the score is the probability among
+            the spans in all passages.
 
         Raises:
-            ValueError: If a context is empty, if a question is too long, if the list of passages is
-                empty, or if `top_k` or `max_answer_length` is less than 1.
+            ValueError: If a context is empty, if a question is too long, if no passages are given,
+                or if `top_k` or `max_answer_length` is less than 1.
 
-        Source: The spans of passages are ranked by unnormalized scores, as in Clark and Gardner
-        2018, Simple and Effective Multi-Paragraph Reading Comprehension, section 3.2. Scores of a
-        beam are log-probabilities that are normalized in each window.
+        Source: For passages, spans are ranked by unnormalized scores, as in Clark and Gardner
+        2018, Simple and Effective Multi-Paragraph Reading Comprehension, section 3.2. For a beam,
+        scores are log-probabilities, normalized for each window.
         """
         check_preprocessor(self, (question, context))
         options = (top_k, max_answer_length, null_threshold, batch_size, missing)
@@ -382,13 +384,13 @@ class SpanQA(Task):
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,
     ):
-        """Find answers, and compute how much each word contributes to them.
+        """Find answers and compute word-level explanations for them.
 
         The result can be displayed with `ez.display.explanation`.
 
         Args:
-            question: A question, or a list of questions.
-            context: List with one context per question, or a single context for all questions.
+            question: The question to answer, or a list of questions.
+            context: List with a context per question, or a single context to use for all questions.
             method: String. See `SequenceClassifier.explain`. Defaults to "integrated_gradients".
             max_answer_length: Positive integer. See `answer`. Defaults to 30.
             null_threshold: Optional float. See `answer`. Defaults to None.
@@ -396,15 +398,15 @@ class SpanQA(Task):
                 used. Defaults to None.
 
         Returns:
-            The answer to a question, as from `answer`, with "texts", "words", "logit" and
-            "baseline" as in `SequenceClassifier.explain`. "texts" contains the question and the
-            context. "logit" is the sum of the logits of the answer's first and last token. With a
-            beam, it is the sum of their log-probabilities. If there is no answer, it is the logit
-            of "no answer". If a context is split into several windows, the words come from the
-            window of the answer. For a list of questions, a list of answers is returned.
+            The answer, as returned from `answer`, with "texts", "words", "logit" and "baseline"
+            added (see `SequenceClassifier.explain`). "texts" contains the question and the context.
+            "logit" is the sum over the logits for the first and last answer token, or over the
+            log-probabilities for a beam. For no answer, the "no answer" logit is used. If a context
+            is split into several windows, the words are taken from the window with the answer. If a
+            list of questions is passed, a list of answers will be returned.
 
         Raises:
-            ValueError: If a question has several contexts.
+            ValueError: If several contexts are passed for a question.
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
         """
@@ -431,26 +433,27 @@ class SpanQA(Task):
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Compute the exact match and F1 of answers in percent, like the official scripts of SQuAD.
+        """Compute exact match and F1 for answers in percent, as in the official SQuAD scripts.
 
         Args:
             x: Questions and contexts in memory, as for `fit`.
-            y: Answers, as for `fit`. The answer of the model is compared with all answers of a
-                question, and the best match counts.
+            y: Answers, as for `fit`. The predicted answer is compared to all answers for a
+                question, and the best match will be used.
             max_answer_length: Positive integer. Maximum answer length, in tokens. Defaults to 30.
-            null_threshold: Optional float. See `answer`. If some questions have no answer, None
-                uses the stored threshold. If no threshold is stored, None evaluates with the
-                threshold 0, and stores the threshold with the best F1 for `answer`, exports and the
-                preset until the next `fit`. Defaults to None.
+            null_threshold: Optional float. See `answer`. If None, the stored threshold will be used
+                for data with unanswerable questions. If no threshold is stored, 0 will be used, and
+                the threshold with the best F1 will be stored for `answer`, exports and the preset,
+                until the next call to `fit`. Defaults to None.
             batch_size: Optional positive integer. Batch size, in windows. If None, 32 will be used.
                 Defaults to None.
 
         Returns:
-            `{"exact_match", "f1", "total"}` if every question has an answer (v1.1). Otherwise, the
-            metrics of `squad_v2_scores`, whose `best_..._thresh` are values for `null_threshold`.
+            `{"exact_match", "f1", "total"}` if all questions have an answer (v1.1). Otherwise, the
+            metrics from `squad_v2_scores`. The `best_..._thresh` values can be used for
+            `null_threshold`.
 
         Raises:
-            ValueError: If there are no questions, or if answers are missing.
+            ValueError: If no questions are given, or if answers are missing.
         """
         questions, contexts, answers = split_examples(x, y)
         texts = [text.decode() for text in contexts.numpy()]

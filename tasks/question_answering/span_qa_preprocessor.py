@@ -77,7 +77,7 @@ class SpanQAPreprocessor(Preprocessor):
     start token, which represents "no answer".
 
     Args:
-        tokenizer: A `Tokenizer` of this package.
+        tokenizer: The `Tokenizer` to use, from this package.
         sequence_length: Optional positive integer. See `Preprocessor`. Defaults to None.
         window_length: Positive integer. Maximum number of tokens of an example, including
             the question and special tokens. Defaults to 384.
@@ -138,7 +138,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     @property
     def context_first(self) -> bool:
-        """Return whether the context comes before the question, as in transformers' own code."""
+        """Return whether to put the context before the question, as in transformers."""
         return self.tokenizer.padding_side == "left"
 
     def _limit_rows(self) -> None:
@@ -154,10 +154,11 @@ class SpanQAPreprocessor(Preprocessor):
     def contexts(
         self, questions: array_ops.Tensor, contexts: array_ops.Tensor, allow_empty: bool = False
     ) -> Contexts:
-        """Tokenize questions (N,) and contexts (N,), and divide the contexts into windows.
+        """Tokenize questions (N,) and contexts (N,), and split the contexts into windows.
 
         Raises:
-            ValueError: If a context is empty, or a question leaves no room for its context.
+            ValueError: If a context is empty, or if a question is too long to leave space for the
+                context.
         """
         question_ids = self.tokenizer.tokenize(array_ops.strings.strip(questions))
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
@@ -183,28 +184,28 @@ class SpanQAPreprocessor(Preprocessor):
         return self.max_sequence_length - self._specials - MIN_CONTEXT
 
     def examples(self, contexts: Contexts) -> dict:
-        """Return one example for every window: question and a part of the context."""
+        """Create an example per window, with the question and a part of the context."""
         windows = contexts.windows
         texts = [array_ops.gather(contexts.questions, windows.example), take(contexts.ids, windows)]
         examples = self.pack(texts[::-1] if self.context_first else texts)
         return {**examples, "text_index": windows.example}
 
     def context_column(self, examples: dict) -> array_ops.Tensor:
-        """Return (W,) int32, the position of the context's first token."""
+        """Return the position of the first context token, int32 (W,)."""
         return self._text_columns(examples)[0 if self.context_first else 1]
 
     def question_column(self, examples: dict) -> array_ops.Tensor:
-        """Return (W,) int32, the position of the question's first token."""
+        """Return the position of the first question token, int32 (W,)."""
         return self._text_columns(examples)[1 if self.context_first else 0]
 
     def _text_columns(self, examples: dict) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-        """Return the positions of the first tokens of the first and the second text."""
+        """Return the start positions for the first and second text."""
         lengths = examples["first_length"]
         first = array_ops.zeros_like(lengths) + self.tokenizer.first_column
         return first, lengths + self.tokenizer.pair_separators - 1
 
     def null_column(self, examples: dict) -> array_ops.Tensor:
-        """Return (W,) int32, the position of the start token, which says "no answer"."""
+        """Return the position of the start token (used for "no answer"), int32 (W,)."""
         lengths = array_ops.cast(examples["token_ids"].row_lengths(), array_ops.int32)
         return array_ops.zeros_like(lengths) if self.tokenizer.first_column else lengths - 1
 
@@ -222,8 +223,7 @@ class SpanQAPreprocessor(Preprocessor):
         return examples
 
     def _labels(self, contexts: Contexts, examples: dict, start, end) -> array_ops.Tensor:
-        """Return (W, 2) int32 positions, from the answers' first character and the one after the
-        last."""
+        """Convert start and end offsets to token positions, int32 (W, 2)."""
         first, last = _answer_tokens(contexts, start, end)
         windows = contexts.windows
         begin = array_ops.cast(windows.begin, array_ops.int32)
@@ -259,16 +259,16 @@ class SpanQAPreprocessor(Preprocessor):
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Batch single examples; several answers of one question are a vector."""
+        """Batch single examples. Questions with several answers should be passed as a vector."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         question = x["question"] if isinstance(x, dict) else x[0]
         return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset
 
 
 def _answer_tokens(contexts: Contexts, start, end) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Return (N,) int32 indices of the first and last token of the answers' characters.
+    """Return the index of the first and last answer tokens, int32 (N,).
 
-    White space at an answer's ends, which may be a token of its own, does not count.
+    Whitespace at the start and end is ignored, as it can be a separate token.
     """
     first_character, stop = without_white_space(contexts.texts, start, end)
     row = array_ops.range(array_ops.size(start), dtype=array_ops.int64) * ROW

@@ -91,8 +91,8 @@ def tags_of_tokens(
         names: List of strings. Names of the tags.
         by_all_tokens: Boolean. Whether all tokens of a word were labelled in training. If False,
             only the first token was labelled.
-        allowed: Optional `Transitions`. Valid transitions between tags. None allows all
-            transitions.
+        allowed: Optional `Transitions`. Valid transitions between tags. If None, all transitions
+            are allowed.
 
     Returns:
         List of tags for each text. A word without tokens has the tag O.

@@ -96,8 +96,8 @@ def best_tags(
     Args:
         probabilities: Float tensor of shape (U, C). Probabilities of the tags of each unit.
         row: Int64 tensor of shape (U,). Index of the text of each unit, ascending.
-        allowed: Optional `Transitions`. Valid transitions between tags, or their scores. None
-            allows all transitions.
+        allowed: Optional `Transitions`. Valid transitions between tags, or transition scores. If
+            None, all transitions are allowed.
 
     Returns:
         Int32 tensor of shape (U,). The tag of each unit.
@@ -327,7 +327,7 @@ def find_entities(
             join neighbours with the same entity. Use "first", "average" or "max" to tag whole words
             based on the first token, the mean over tokens, or the most probable token. Use "none"
             to return all tagged tokens. Defaults to "simple".
-        allowed: Optional `Transitions`. Valid transitions between tags, or their scores. The
+        allowed: Optional `Transitions`. Valid transitions between tags, or transition scores. The
             strategy "none" ignores it. If None, all transitions are allowed. Defaults to None.
 
     Returns:

@@ -111,51 +111,50 @@ class EntityExtractor(Task):
         model = ez.EntityExtractor.from_preset("hf://urchade/gliner_multi-v2.1")
         model.extract_entities("Zoë met Bob in Paris.", labels=["person", "city"])
 
-    The model reads the labels and a text together, and compares every span of words with every
-    label. With `nested=True`, entities can contain other entities.
+    The labels and the text are passed to the model together, and each span is compared to each
+    label. Use `nested=True` to allow entities inside entities.
 
-    `from_preset` loads folders of the gliner package whose models score spans. It also loads any
-    encoder, which gets new layers and must be trained with `fit`. Presets are saved in the format
-    of gliner.
+    `from_preset` can be used to load span-based models from the gliner package. It can also be used
+    to load any encoder. In this case, new layers will be added, to be trained with `fit`. Presets
+    are saved in the gliner format.
 
     Args:
         backbone: The `Backbone` to use.
         preprocessor: Optional `EntityExtractorPreprocessor` for raw text. Defaults to None.
-        labels: Optional list of strings. Default labels, which are saved with the preset. If they
-            are missing, the first `fit` learns them from its spans. Defaults to None.
-        thresholds: Optional dict mapping labels to minimum scores (see `tune_thresholds`). An
-            entity must have a higher score. Missing labels have the threshold 0.5. Defaults to
-            None.
+        labels: Optional list of strings. Default labels, to be saved with the preset. If None, the
+            labels will be learned from the spans on the first call to `fit`. Defaults to None.
+        thresholds: Optional dict mapping labels to minimum scores (see `tune_thresholds`). Only
+            entities with a higher score will be returned. For missing labels, 0.5 is used. Defaults
+            to None.
         max_width: Positive integer. Maximum number of words per entity. Defaults to 12.
         span_dim: Optional positive integer. Width of the layers after the backbone. If None, the
             width of the backbone will be used. Defaults to None.
-        span_mode: String. How the embeddings of words are combined into the embedding of a span
-            (see `SpanHead`). Defaults to "markerV0".
-        num_rnn_layers: Integer. Number of LSTM layers over the words. 0 means no LSTM. Defaults
-            to 1.
-        subtoken_pooling: String. How the embeddings of a word's tokens are pooled. Defaults to
-            "first".
-        embed_label_marker: Boolean. Whether the embedding of a label is the embedding of the marker
-            before it. If False, it is the embedding of the first token of the label. Defaults to
-            True.
+        span_mode: String. How to combine word embeddings into span embeddings (see `SpanHead`).
+            Defaults to "markerV0".
+        num_rnn_layers: Integer. Number of LSTM layers over words. Use 0 for no LSTM. Defaults to 1.
+        subtoken_pooling: String. How to pool token embeddings for each word. Defaults to "first".
+        embed_label_marker: Boolean. Whether to use the embedding from the marker before each label.
+            If False, the embedding from the first label token will be used. Defaults to True.
         dropout: Float between 0 and 1. Dropout rate for all layers after the backbone. Defaults to
             0.4.
 
-    `x` of `fit` contains texts, or is `(texts, labels)` with a list of labels for each text. `y`
-    contains spans that may overlap, `{"start", "end", "label"}` with character offsets, as for
-    `TokenClassifier`. A text is read with its own labels, or with all labels of the data if `x`
-    does not contain labels. Labels without a span in the text are its negatives. If the data has
-    more than 25 labels, a text is read with the labels of its spans and a random sample of the
-    other labels. A span includes every word with which it shares a character.
+    For `fit`, `x` can be a list of texts, or `(texts, labels)` with a list of labels per text. `y`
+    should contain a list of spans `{"start", "end", "label"}` per text with character offsets, as
+    for `TokenClassifier`. Overlapping spans are allowed. If no labels are passed in `x`, all labels
+    in the data will be used for each text. Labels without a span in the text are used as negatives.
+    For data with more than 25 labels, only the labels in the text and a random sample of all
+    remaining labels will be used. Words are included in a span if they share at least one character
+    with it.
 
     Call arguments:
-        inputs: Dict. The inputs to the model, as returned from the preprocessor. In prepared inputs
-            without "word_index", each token is a word, and the first token is the only label.
+        inputs: Dict. The inputs to the model, as returned from the preprocessor. For prepared
+            inputs without "word_index", each token is used as a word, and the first token as the
+            only label.
 
     Returns:
-        Float32 tensor of shape (B, W, K, C). The logits of the spans of K widths that begin at each
-        of W words. Logits of missing spans are -1e9. `predict` of texts returns a list with one
-        array of shape (words, K, C) per text.
+        Float32 tensor of shape (B, W, K, C). Logits for spans with K widths, starting at each word.
+        For missing spans, the logit is -1e9. When `predict` is called with texts, a list of arrays
+        with shape (words, K, C) is returned.
 
     Source: Zaratiana et al. 2024, GLiNER: Generalist Model for Named Entity Recognition using
     Bidirectional Transformer.
@@ -257,8 +256,8 @@ class EntityExtractor(Task):
                 `allow_nonfinite`.
 
         Raises:
-            ValueError: If the model scores single words instead of spans, or under the conditions
-                of `Task.from_preset`.
+            ValueError: If the model was trained to score single words instead of spans. See
+                `Task.from_preset` for other errors.
         """
         return super().from_preset(source, **arguments)
 
@@ -353,17 +352,18 @@ class EntityExtractor(Task):
 
         Args:
             texts: A text, a list of texts, or spaCy's `Doc` objects.
-            labels: List of names to look for, such as ["person", "court"], or a dict of names to
-                descriptions, which the model reads instead of the names. A list of lists or dicts
-                gives each text its own labels. If None, the labels of the last `fit` will be used.
+            labels: List of names to look for, e.g. ["person", "court"]. This can also be a dict
+                mapping names to descriptions, to be passed to the model instead. Use a list of
+                lists or dicts to pass different labels for each text. If None, the labels of the
+                last `fit` will be used. Defaults to None.
+            threshold: Optional float between 0 and 1, or dict mapping labels to floats. Only
+                entities with a higher score will be returned. For labels missing from the dict, 0.5
+                is used. If None, the thresholds from `tune_thresholds` or 0.5 will be used.
                 Defaults to None.
-            threshold: Optional float between 0 and 1, or dict mapping labels to floats. Entities
-                must have a higher score. Labels that are missing in the dict have the threshold
-                0.5. Defaults to None, which uses the thresholds of `tune_thresholds`, or 0.5.
-            nested: Boolean. Whether an entity can contain another entity. If False, entities do not
+            nested: Boolean. Whether to allow entities inside entities. If False, entities will not
                 share words. Defaults to False.
-            multi_label: Boolean. Whether the same words can be an entity of several labels.
-                Defaults to False.
+            multi_label: Boolean. Whether to allow multiple labels for the same words. Defaults to
+                False.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
                 Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
@@ -376,8 +376,8 @@ class EntityExtractor(Task):
             passed, a single list will be returned.
 
         Raises:
-            ValueError: If there are no labels, if a label occurs more than once, or if the labels
-                are too long to leave space for a text.
+            ValueError: If no labels are given, if there are duplicate labels, or if the labels are
+                too long to leave space for the text.
         """
         check_preprocessor(self, texts)
         options = (threshold, nested, multi_label, batch_size, missing)
@@ -419,10 +419,11 @@ class EntityExtractor(Task):
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, Any]:
-        """Compute the precision, recall and F1 of `extract_entities` in total and for every label.
+        """Compute the total precision, recall and F1 for `extract_entities`, and the scores per
+        label.
 
-        The metric of `evaluate` counts all spans above the threshold. `evaluate_entities` only
-        counts the spans that `extract_entities` returns.
+        In `evaluate`, all spans above the threshold are counted. In this method, only the spans
+        returned from `extract_entities` are counted.
 
         Args:
             x: List of texts.
@@ -447,13 +448,14 @@ class EntityExtractor(Task):
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Set the threshold of each label to the value with the highest F1 on held-out texts.
+        """Tune the threshold for each label to maximize F1 on held-out texts.
 
-        All later answers use the thresholds unless a `threshold` is passed. Other labels keep their
-        thresholds. They are saved with the preset, and the next `fit` removes them.
+        The thresholds will be used for all subsequent answers, unless `threshold` is passed. For
+        labels not in the data, the thresholds will not change. The thresholds are saved with the
+        preset, and will be reset on the next call to `fit`.
 
         Args:
-            x, y: Texts and their spans, as for `evaluate_entities`. They must not be part of the
+            x, y: Texts and spans, as for `evaluate_entities`. These should not be part of the
                 training data.
             labels, nested, multi_label, batch_size: See `evaluate_entities`.
 
@@ -474,7 +476,7 @@ class EntityExtractor(Task):
         return found
 
     def _scored_labels(self, x, y=None, labels=None, **options) -> ScoredLabels:
-        """Return scores and labels of texts for `tune_thresholds` and `display.thresholds`.
+        """Return scores and labels to use in `tune_thresholds` and `display.thresholds`.
 
         Args:
             x, y, labels: See `evaluate_entities`.

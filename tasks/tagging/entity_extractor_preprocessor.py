@@ -75,16 +75,16 @@ MAX_LABELS = 25  # maximum number of labels per text in training
 
 
 class WordsOfTexts(NamedTuple):
-    """The words of texts and their tokens.
+    """Words and tokens for a batch of texts.
 
     Attributes:
-        starts: Ragged int32 tensor of shape (N, None). Offset of the first character of each word.
-        ends: Ragged int32 tensor of shape (N, None). Offset after the last character of each word.
-        counts: Ragged int64 tensor of shape (N, None). Number of tokens of each word.
-        ids: Ragged int32 tensor of shape (N, None). Tokens of all words of a text.
-        numbers: Ragged int32 tensor of shape (N, None). Index of each token's word in its text.
-        absent: Int64 tensor of shape (N,). Number of words without tokens. The other attributes do
-            not contain these words.
+        starts: Ragged int32 tensor of shape (N, None). Start offset for each word.
+        ends: Ragged int32 tensor of shape (N, None). End offset for each word.
+        counts: Ragged int64 tensor of shape (N, None). Number of tokens per word.
+        ids: Ragged int32 tensor of shape (N, None). Token ids for all words in a text.
+        numbers: Ragged int32 tensor of shape (N, None). Word index for each token.
+        absent: Int64 tensor of shape (N,). Number of words without tokens. These words are not
+            included in any other attribute.
     """
 
     starts: array_ops.RaggedTensor
@@ -96,13 +96,13 @@ class WordsOfTexts(NamedTuple):
 
 
 class Prompts(NamedTuple):
-    """The tokens that the model reads before each text.
+    """The prompt tokens to add before each text.
 
     Attributes:
-        ids: Ragged int32 tensor of shape (N, None). The marker and the tokens of every label,
+        ids: Ragged int32 tensor of shape (N, None). Marker and label tokens for each label,
             followed by the separator.
-        positions: Ragged int32 tensor of shape (N, None). Position of the embedding of each label
-            in `ids`.
+        positions: Ragged int32 tensor of shape (N, None). Position in `ids` to read each label
+            embedding from.
     """
 
     ids: array_ops.RaggedTensor
@@ -114,8 +114,8 @@ class SpanWindows(NamedTuple):
 
     Attributes:
         windows: Windows with offsets in tokens.
-        first_word: Int32 tensor of shape (M,). Index in the text of the first word of each window.
-        word_count: Int64 tensor of shape (M,). Number of words in each window.
+        first_word: Int32 tensor of shape (M,). Text-level index for the first word in each window.
+        word_count: Int64 tensor of shape (M,). Number of words per window.
     """
 
     windows: Windows
@@ -128,23 +128,23 @@ class EntityExtractorPreprocessor(Preprocessor):
     """Convert texts and labels to `[CLS] <<ENT>> person <<ENT>> city <<SEP>> words of the text
     [SEP]`.
 
-    Words are split as in GLiNER. A word is a sequence of letters and digits, which can contain
-    hyphens. Every other character except whitespace is a separate word. Long texts are split into
-    overlapping windows. The prediction of a span is taken from the window where its middle is
-    further from the edges, so at least one window contains the whole span if it has at most
-    `doc_stride` tokens.
+    Words are split as in GLiNER. A word is a sequence of letters and digits, and can contain
+    hyphens. All remaining characters except whitespace are used as separate words. Long texts are
+    split into overlapping windows. For each span, the prediction is taken from the window with the
+    middle of the span further from the edges. This way, spans with at most `doc_stride` tokens will
+    always be inside at least one window.
 
     Args:
-        tokenizer: A `Tokenizer` of this package.
-        sequence_length: Optional positive integer. Length of a window, including its labels (see
+        tokenizer: The `Tokenizer` to use, from this package.
+        sequence_length: Optional positive integer. Window length, including labels (see
             `Preprocessor`). Defaults to None.
         max_words: Positive integer. Maximum number of words per window. Defaults to 384.
-        doc_stride: Optional integer. Number of tokens that neighbouring windows share. None means a
-            quarter of a window. Defaults to None.
-        label_marker: Optional string. Token before each label. Defaults to None, which means
-            "<<ENT>>" if it is in the vocabulary, and the mask token otherwise.
-        separator: Optional string. Text between labels and words. Defaults to None, which means
-            "<<SEP>>" if it is in the vocabulary, and the end token otherwise.
+        doc_stride: Optional integer. Overlap between neighbouring windows, in tokens. If None, a
+            quarter of the window length will be used. Defaults to None.
+        label_marker: Optional string. Token to add before each label. If None, "<<ENT>>" will be
+            used if it is in the vocabulary, and the mask token otherwise. Defaults to None.
+        separator: Optional string. Text to add between labels and words. If None, "<<SEP>>" will be
+            used if it is in the vocabulary, and the end token otherwise. Defaults to None.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -185,7 +185,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     @staticmethod
     def folder_format() -> FolderFormat:
-        """Return the files of its presets."""
+        """Return the folder format to use for presets."""
         return gliner.GlinerFolder()
 
     def attach(self, task: EntityExtractor) -> None:
@@ -198,7 +198,7 @@ class EntityExtractorPreprocessor(Preprocessor):
     # -- texts and labels ----------------------------------------------------------------------
 
     def words(self, texts: array_ops.Tensor) -> WordsOfTexts:
-        """Split texts (N,) into words, and tokenize the words."""
+        """Split texts (N,) into words and tokenize them."""
         words, starts, ends = split_words(texts, self._kinds)
         ids = self.tokenizer.tokenize(words.flat_values)  # (words of all texts, None)
         counts = words.with_values(ids.row_lengths())  # ragged (N, None)
@@ -212,10 +212,10 @@ class EntityExtractorPreprocessor(Preprocessor):
         return WordsOfTexts(*kept, counts, tokens, tokens.with_values(numbers), absent)
 
     def prompts(self, labels: array_ops.RaggedTensor) -> Prompts:
-        """Create the tokens that the model reads before each text.
+        """Create the prompt tokens to add before each text.
 
         Args:
-            labels: Ragged string tensor of shape (N, None). Labels to look for in each text.
+            labels: Ragged string tensor of shape (N, None). Labels to look for, per text.
         """
         found = array_ops.unique(labels.flat_values)
         ids = self.tokenizer.tokenize(found.y)
@@ -233,7 +233,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return Prompts(array_ops.concat([ids, ends], axis=1), labels.with_values(begins + shift))
 
     def examples(self, words: WordsOfTexts, prompts: Prompts) -> tuple[dict, SpanWindows]:
-        """Create one example for every window of the texts."""
+        """Create an example for each window."""
         lengths = words.ids.row_lengths()
         room = self.max_sequence_length - 2 - prompts.ids.row_lengths()  # (N,)
         room = check_each(
@@ -285,7 +285,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return examples, SpanWindows(windows, first_word, word_count)
 
     def _word_marks(self, words: WordsOfTexts) -> array_ops.RaggedTensor:
-        """Return ragged (N, None) booleans that mark the token by which each word is counted."""
+        """Return a ragged boolean mask (N, None) for the tokens to count words by."""
         numbers, begins = words.numbers.values, row_begins(words.numbers)
         if self.subtoken_pooling == "last":
             marks = (numbers != following(numbers, -1)) | following(begins, True)
@@ -294,7 +294,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return words.numbers.with_values(marks)
 
     def _framed(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-        """Add a 0 to every row at the positions of the start and end tokens."""
+        """Add a 0 to each row for the start and end tokens."""
         zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
         column = self.tokenizer.first_column
         return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
@@ -305,14 +305,14 @@ class EntityExtractorPreprocessor(Preprocessor):
         return (x, y) if isinstance(x, tuple) else separated(x, y)
 
     def encode(self, x, y=None, sample_weight=None, labels: Sequence[str] | None = None) -> dict:
-        """Encode texts as examples of windows. See `Preprocessor.encode`.
+        """Encode texts to windows. See `Preprocessor.encode`.
 
         Args:
-            x: Texts, or `(texts, labels)` with a list of labels for each text.
-            y: Spans of each text, `{"start", "end", "label"}`, or None. Defaults to None.
-            sample_weight: Weights, one number per text, or None. Defaults to None.
-            labels: Optional list of strings. Labels to look for in every text. Defaults to None,
-                which means the labels of the task.
+            x: Texts, or `(texts, labels)` with a list of labels per text.
+            y: Optional list of spans `{"start", "end", "label"}` per text. Defaults to None.
+            sample_weight: Optional weights, with a float per text. Defaults to None.
+            labels: Optional list of strings. Labels to look for in all texts. If None, the task's
+                labels will be used. Defaults to None.
         """
         texts, *own = self.texts_of(x)
         names = self._known_labels(labels)
@@ -369,7 +369,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return list(names)
 
     def _targets(self, texts, words: WordsOfTexts, found: SpanWindows, sets, y, names) -> dict:
-        """Return the training spans of each window: first word, width minus 1, and label."""
+        """Return training spans for each window, with first word, width minus 1, and label."""
         if not array_ops.is_symbolic_tensor(texts):
             y = label_lists(y)
         start, end, label = located_spans(y, texts, names)
@@ -409,7 +409,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return dict(zip(("span_start", "span_width", "span_label"), kept, strict=True))
 
     def _report_cut(self, words: WordsOfTexts, start, end, begin, last) -> None:
-        """Log the number of spans that begin or end inside a word, which answers cannot match."""
+        """Log the number of spans starting or ending inside a word, as they cannot be predicted."""
         if array_ops.is_symbolic_tensor(begin):
             return
         begin, last = (np.asarray(index, "int64") for index in (begin, last))
@@ -425,7 +425,7 @@ class EntityExtractorPreprocessor(Preprocessor):
             )
 
     def _report_wide(self, fits: array_ops.Tensor) -> None:
-        """Log the number of spans that have too many words for training."""
+        """Log the number of spans with too many words for training."""
         if array_ops.is_symbolic_tensor(fits):
             return
         if wide := int(np.sum(~np.asarray(fits))):
@@ -481,7 +481,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
 @functools.cache
 def kinds_of_characters() -> np.ndarray:
-    """Return the kind of every code point, uint8, according to Python's regular expressions.
+    """Return the kind of each code point as uint8, based on Python's regular expressions.
 
     Example:
         >>> kinds_of_characters()[[ord(c) for c in " -_é!"]].tolist()
@@ -503,7 +503,7 @@ def split_words(
 
     Args:
         texts: String tensor of shape (N,).
-        kinds: Array of the kinds of characters, as from `kinds_of_characters`.
+        kinds: Array with character kinds, as returned from `kinds_of_characters`.
 
     Returns:
         words, starts, ends: Ragged tensors of shape (N, None), strings and int32 character offsets.
@@ -538,8 +538,8 @@ def split_words(
 def columns_in_rows(
     values: array_ops.RaggedTensor, sets: array_ops.RaggedTensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Find each value in the set of its row. Return the indices (S,), int32, and whether they
-    exist.
+    """Look up each value in the set for its row, and return indices (S,) and a mask for found
+    values.
 
     Example:
         >>> import tensorflow as tf
@@ -560,9 +560,9 @@ def columns_in_rows(
 
 
 def in_random_order(sets: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-    """Shuffle the values of each row, deterministically for equal rows.
+    """Shuffle the values in each row. For equal rows, the order will be the same.
 
-    The model must not learn to infer the meaning of a label from its position.
+    This prevents the model from inferring the meaning of a label from the label position.
     """
     row = array_ops.cast(sets.value_rowids(), array_ops.float32)
     shape = [array_ops.size(sets.values)]
@@ -573,12 +573,11 @@ def in_random_order(sets: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
 
 
 def sampled_labels(y: list[list[dict]], names: Sequence[str]) -> array_ops.RaggedTensor:
-    """Return the labels of each text's spans, filled up to `MAX_LABELS` with randomly sampled
-    labels.
+    """Collect the span labels for each text, with random labels added up to `MAX_LABELS`.
 
     Args:
-        y: List with the spans of every text.
-        names: List of strings. Names of all labels.
+        y: List with spans per text.
+        names: List of strings. All label names.
 
     Returns:
         Ragged int32 tensor of shape (N, None). Indices into `names`.

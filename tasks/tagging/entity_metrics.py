@@ -216,8 +216,8 @@ def set_transitions(metric: EntityF1, allowed: Transitions | None) -> None:
 
     Args:
         metric: `EntityF1` with the tags of the task.
-        allowed: Optional `Transitions`. Valid transitions between tags, or their scores. None
-            allows all transitions.
+        allowed: Optional `Transitions`. Valid transitions between tags, or transition scores. If
+            None, all transitions are allowed.
     """
     scores = itertools.repeat(np.zeros(1)) if allowed is None else scores_of(allowed)
     for variable, values in zip(metric.transitions, scores, strict=False):

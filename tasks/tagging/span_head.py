@@ -181,7 +181,7 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
         span_mode: String. "markerV0" computes the formula above. "markerV1" adds the mean of all
             words. In "marker", F_o is one linear layer.
         num_rnn_layers: Integer. Number of LSTM layers. 0 means no LSTM.
-        subtoken_pooling: String. How the embeddings of a word's tokens are pooled.
+        subtoken_pooling: String. How to pool token embeddings for each word.
         dropout: Float between 0 and 1. Dropout rate to apply to the hidden layer of each F.
 
     Call arguments:

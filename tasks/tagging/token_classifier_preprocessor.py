@@ -62,11 +62,11 @@ class TokenClassifierPreprocessor(Preprocessor):
     characters.
 
     Args:
-        tokenizer: A `Tokenizer` of this package.
+        tokenizer: The `Tokenizer` to use, from this package.
         sequence_length: Optional positive integer. Length of a window (see `Preprocessor`).
             Defaults to None.
-        doc_stride: Optional integer. Number of tokens that neighbouring windows share. None means a
-            quarter of a window. Defaults to None.
+        doc_stride: Optional integer. Overlap between neighbouring windows, in tokens. If None, a
+            quarter of the window length will be used. Defaults to None.
         label_all_tokens: Boolean. Whether to label every token of a word. If False, only the first
             token is labelled. Defaults to False.
 
@@ -177,7 +177,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         return self._framed(weights.with_flat_values(weights.flat_values * counted))
 
     def _framed(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-        """Add a 0 to every row at the positions of the start and end tokens."""
+        """Add a 0 to each row for the start and end tokens."""
         zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
         column = self.tokenizer.first_column
         return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
