@@ -7,10 +7,10 @@ Last modified: 2026/11/22
 Description: The same program on another backend, and what XLA likes.
 Accelerator: None
 
-The models are written with `keras.ops`, so the same program can train on TensorFlow, JAX or
-PyTorch. On JAX, every step is compiled by XLA, and attention uses a fused kernel if the device
-supports it. Texts are tokenized by the library `tokenizers` before the training starts. TensorFlow
-is not needed. This guide needs `pip install jax`.
+All models are written with `keras.ops`. For this reason, the same program can be used to train on
+TensorFlow, JAX or PyTorch. On JAX, every step is compiled by XLA, and a fused attention kernel is
+used if the device supports it. Before training starts, texts are tokenized by the library
+`tokenizers`. TensorFlow is not needed. Run `pip install jax` before you start.
 """
 
 # %%
@@ -36,8 +36,7 @@ print(keras.backend.backend(), jax.devices())
 """
 ## The data
 
-We use a part of the review sentences in the folder of this guide (UCI "Sentiment Labelled
-Sentences", CC BY 4.0).
+We use some of the review sentences in this folder (UCI "Sentiment Labelled Sentences", CC BY 4.0).
 """
 
 # %%
@@ -50,10 +49,11 @@ texts, labels = table["sentence"], table["label"].map({0: "negative", 1: "positi
 ## One length, one program
 
 XLA compiles a program for every shape. To reduce the number of programs, short texts are packed
-into sequences of the same length, longer texts are padded to a few lengths, and the last batch is
-padded. The compiled programs are stored on disk. With a fixed `sequence_length`, there is only one
-program, which is a good choice for TPUs and for short texts such as these. The fused kernels of
-GPUs and TPUs do not support dropout in Keras. Set `attention_dropout=0.0` to use them in training.
+into sequences with the same length, longer texts are padded to a few lengths, and the last batch is
+padded. Compiled programs are saved to disk. With a fixed `sequence_length`, there is only one
+program. This is recommended for TPUs, and for short texts as in this guide. In Keras, the fused
+kernels for GPUs and TPUs do not support dropout. Set `attention_dropout=0.0` to use them during
+training.
 """
 
 # %%
@@ -74,10 +74,10 @@ axes = ez.display.learning_curves(history)
 """
 ## Load the weights on other backends
 
-Presets do not depend on the backend. TensorFlow and PyTorch can load models that were trained with
-JAX.
+Presets do not depend on the backend. A model that was trained on JAX can be loaded on TensorFlow or
+PyTorch.
 
-To use several devices, add one line before you create the model:
+To use several devices, add this line before the model is created:
 
 ```python
 keras.distribution.set_distribution(keras.distribution.DataParallel(devices=jax.devices()))

@@ -7,10 +7,10 @@ Last modified: 2026/11/24
 Description: Compute tokens, embeddings, attention and blocks of BERT with simple formulas.
 Accelerator: None
 
-Each step is a formula of a few lines. We compute it with the weights of a bundled BERT and compare
-the result with the output of the corresponding layer. The layers themselves are not much longer.
-The classes `Embeddings`, `SelfAttention`, `EncoderBlock` and `Encoder` are defined in this order in
-`encoders/core.py`, with their arguments, weights and formulas.
+Each step is written as a formula with a few lines. The formula is computed with the weights of a
+bundled BERT, and compared with the output of the corresponding layer. The layers themselves are not
+much longer. In `encoders/core.py`, the classes `Embeddings`, `SelfAttention`, `EncoderBlock` and
+`Encoder` are defined in this order, with arguments, weights and formulas.
 """
 
 # %%
@@ -39,10 +39,10 @@ def compare(name, formula, layer):
 ## Tokens
 
 A text is split into words and parts of words. Each token is represented by its index in the
-vocabulary. `[CLS]` and `[SEP]` mark the start and the end. BERT predicts the word at `[MASK]`.
+vocabulary. `[CLS]` and `[SEP]` mark the start and the end. BERT predicts the word for `[MASK]`.
 
-The comments below show shapes: B is the number of texts (here one), L the number of tokens, D the
-number of dimensions and H the number of heads.
+The comments in the code show shapes: B is the number of texts (one in this guide), L is the number
+of tokens, D is the number of dimensions, and H is the number of heads.
 """
 
 # %%
@@ -60,10 +60,11 @@ states = outputs["hidden_states"]  # inputs of all blocks and the output of the 
 """
 ## Embeddings
 
-Every token has a vector in an embedding table. Attention does not depend on the order of tokens, so
-we add a vector for the position of the token. We also add a vector for its segment, which is the
-first or the second text. LayerNorm normalizes each vector to mean 0 and variance 1, and applies a
-learned scale and shift (Devlin et al. 2019, figure 2; Ba et al. 2016). See `Embeddings.call`.
+For every token, a vector is looked up in the embedding table. Attention does not depend on the
+token order, so a position vector is added. A segment vector is also added to distinguish the first
+text from the second text. LayerNorm then normalizes each vector to mean 0 and variance 1, and
+applies a learned scale and shift (Devlin et al. 2019, figure 2; Ba et al. 2016). See
+`Embeddings.call`.
 """
 
 
@@ -86,14 +87,14 @@ compare("embeddings", x, states[0])
 """
 ## Attention
 
-The vector of every token is projected to a query, a key and a value. The product of the query of
-one token and the key of another token determines how much the first token attends to the second:
+Each token vector is projected to a query, a key and a value. The product of a query and a key
+determines how much the first token attends to the second token:
 
 softmax(QKᵀ / √d) V
 
-For each token, this is the mean of all values, weighted by these products (Vaswani et al. 2017,
-equation 1). Attention has several heads with d = D / H dimensions. `SelfAttention.project` computes
-the projections, and `scores` and `attend` implement the equation.
+For each token, this computes the mean over all values, weighted by these products (Vaswani et al.
+2017, equation 1). There are several heads with d = D / H dimensions. `SelfAttention.project`
+computes the projections. `scores` and `attend` implement the equation.
 """
 
 
@@ -127,15 +128,14 @@ compare(
 
 # %% [markdown]
 """
-In a batch, short texts are padded. A mask adds a large negative number to the scores of padding
-tokens, so that their probabilities are 0. See `attention_masks.py`.
+Short texts in a batch are padded. To set the probabilities for padding tokens to 0, a mask adds a
+large negative number to their scores. See `attention_masks.py`.
 
 ## A block
 
-The output of the attention is added to its input and normalized. Then a feedforward network, with
-two layers and a GELU between them, is applied to each token. Its output is also added and
-normalized (Vaswani et al. 2017, sections 3.1 and 3.3; Hendrycks and Gimpel 2016). See
-`EncoderBlock.call`.
+The attention output is added to its input and normalized. A feedforward network with two layers and
+a GELU between them is then applied to each token. Its output is also added and normalized (Vaswani
+et al. 2017, sections 3.1 and 3.3; Hendrycks and Gimpel 2016). See `EncoderBlock.call`.
 """
 
 
@@ -157,8 +157,8 @@ compare("block", encoder_block(x, block), block(x))
 """
 ## The encoder
 
-The encoder applies all blocks in sequence. The output of the last block is a vector for each token
-that depends on the whole text. See `Encoder._run`.
+The encoder applies all blocks one after another. The last block returns a vector for each token,
+which depends on the whole text. See `Encoder._run`.
 """
 
 # %%
@@ -171,9 +171,9 @@ compare("encoder", x, outputs["sequence_output"])
 """
 ## A prediction
 
-A head uses the vectors to compute predictions. The head for pretraining multiplies the vector of
-the masked token with the embeddings of all tokens. The token with the largest product is the
-prediction.
+A head computes predictions from these vectors. To predict a masked token, the pretraining head
+multiplies its vector with the embeddings of all tokens. The token with the largest product is
+predicted.
 """
 
 # %%
@@ -192,11 +192,12 @@ print(f"{text} -> {best['token']} ({score:.2f})")
 """
 ## Further reading
 
-- In training, dropout is applied to the embeddings, to the probabilities, and to both sums in a
+- During training, dropout is applied to the embeddings, to the probabilities, and to both sums in a
   block.
-- Other families change some of the formulas. `families/modernbert.py` normalizes before each layer,
-  rotates queries and keys by their positions, and uses a gated feedforward network.
+- Some formulas are different for other families. `families/modernbert.py` normalizes before each
+  layer, rotates queries and keys by position, and uses a gated feedforward network.
   `families/deberta_v2.py` adds relative positions to the scores.
-- `kernels/` contains faster implementations. `FastAttention` is a subclass of `SelfAttention`, and
-  `Backbone`, a subclass of `Encoder`, uses it. Tests compare both.
+- `kernels/` contains faster implementations. For example, `FastAttention` is a subclass of
+  `SelfAttention`. It is used in `Backbone`, which is a subclass of `Encoder`. Tests compare both
+  implementations.
 """

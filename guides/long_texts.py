@@ -7,12 +7,12 @@ Last modified: 2026/11/22
 Description: The cost of a text of 8,192 tokens in time and memory, and how to reduce it.
 Accelerator: None
 
-BERT supports texts of up to 512 tokens. ModernBERT supports 8,192 tokens, which is enough for a
-report, a contract or a chapter. In most blocks of ModernBERT, a token only attends to its 128
+BERT supports up to 512 tokens per text. ModernBERT supports 8,192 tokens, which is enough for a
+report, a contract or a chapter. In most ModernBERT blocks, a token only attends to its 128
 neighbours. In every third block, it attends to the whole text. This guide measures time and memory
-by the length of the text, and compares them with `transformers` if it is installed
-(`pip install transformers torch`). The measurements do not depend on the weights, so we use a small
-model with random weights. The guide takes less than a minute on two CPU cores.
+for different text lengths. If `transformers` is installed (`pip install transformers torch`), it is
+measured for comparison. The results do not depend on the weights, so a small model with random
+weights is used. This takes less than a minute on two CPU cores.
 """
 
 # %%
@@ -39,8 +39,8 @@ SIZES = {"num_layers": 4, "num_heads": 4, "hidden_dim": 256, "intermediate_dim":
 """
 ## Time and memory
 
-We report the faster of two forward passes. Memory is the peak memory of the process minus its
-memory before the first pass. It is only measured on Linux.
+The time is the faster of two forward passes. The memory is the peak memory of the process minus its
+memory before the first pass. It can only be measured on Linux.
 """
 
 # %%
@@ -76,8 +76,8 @@ def measure(run: Callable[[np.ndarray], object], lengths=LENGTHS) -> list[tuple[
 
 # %% [markdown]
 """
-The same graph is used for all lengths. `global_every` sets the blocks with global attention. We
-compare global attention in every third block with global attention in only the first block.
+The same graph is used for all lengths. Use `global_every` to set the blocks with global attention.
+We compare global attention in every third block with global attention in only the first block.
 """
 
 
@@ -140,17 +140,17 @@ figure.savefig(HERE / "output" / "long_texts.png", dpi=120)
 
 # %% [markdown]
 """
-In a block with local attention, the time per token does not depend on the length of the text. The
-text is split into windows, and each window attends to itself and to half a window on both sides. In
-a block with global attention, every token attends to all tokens, so the time grows with the square
-of the length. The memory does not, because only some queries are computed at a time. Both methods
-are exact.
+With local attention, the time per token does not depend on the text length. The text is split into
+windows. Each window attends to itself and to half a window on both sides. With global attention,
+every token attends to all tokens, so the time is proportional to the square of the length. This
+does not apply to the memory, because only some queries are computed at a time. Both methods are
+exact.
 
 ## Training
 
-Gradients require the activations of the forward pass, so training needs several times the memory.
-With `enable_gradient_checkpointing`, each block only keeps its input and recomputes its
-activations. This takes a third more time and much less memory. For a task, call
+For the gradients, all activations from the forward pass are needed. Therefore, training takes
+several times the memory. With `enable_gradient_checkpointing`, each block only keeps its input and
+computes its activations again. This takes a third more time, but much less memory. For a task, call
 `classifier.backbone.enable_gradient_checkpointing()` before `fit`.
 """
 
@@ -179,7 +179,7 @@ for checkpointing in (True, False):
 """
 ## With a checkpoint
 
-Load a checkpoint from the hub to classify long texts without truncating them:
+To classify long texts without truncating them, load a checkpoint from the hub:
 
 ```python
 classifier = ez.Classifier.from_preset("modernbert_base_en", labels=["contract", "report"])
@@ -187,8 +187,8 @@ classifier.backbone.enable_gradient_checkpointing()
 classifier.fit(texts, labels, batch_size=1, epochs=3)
 ```
 
-To reduce memory, truncate texts with `sequence_length=4096` in `from_preset`, or use a smaller
-`batch_size`. With `classifier.compile(gradient_accumulation_steps=16)`, each training step consists
-of 16 batches. For question answering, texts do not have to be truncated, because `SpanQA` reads
+To reduce the memory, use a smaller `batch_size`, or pass `sequence_length=4096` to `from_preset` to
+truncate texts. With `classifier.compile(gradient_accumulation_steps=16)`, 16 batches are used per
+training step. For question answering, texts do not have to be truncated, because `SpanQA` reads
 long contexts in overlapping windows.
 """

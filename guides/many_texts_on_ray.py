@@ -9,11 +9,11 @@ Accelerator: None
 
     pip install "ray[data]" && python guides/many_texts_on_ray.py
 
-This command starts a Ray cluster of two workers on this machine. It classifies the review sentences
-in the folder of this guide (UCI "Sentiment Labelled Sentences", CC BY 4.0) with the bundled
-classifier, and compares the answers with the answers of one process. For a cluster of machines, use
-`ray.init(address="auto")`. For a single machine, `ez.answer_files` is simpler and can continue
-after an interruption, see the guide on many texts.
+This command starts a Ray cluster with two workers on this machine. It classifies the review
+sentences in this folder (UCI "Sentiment Labelled Sentences", CC BY 4.0) with the bundled
+classifier, and compares the predictions with a single process. For a cluster of machines, use
+`ray.init(address="auto")`. For a single machine, `ez.answer_files` is easier to use and can
+continue after an interruption, see the guide on many texts.
 """
 
 # %%
@@ -33,9 +33,9 @@ WORKERS = 2
 """
 ## One line for the engine
 
-`ez.BatchAnswers` is a function of batches that adds columns with the answers. Ray creates an
-instance in each worker. The instance calls `open_classifier` once and then processes the batches.
-The types of the columns are the same in all batches.
+`ez.BatchAnswers` takes a batch and adds columns with predictions. Ray creates an instance in each
+worker. This instance calls `open_classifier` once and then processes batches. Column types are the
+same for all batches.
 """
 
 # %%
@@ -59,8 +59,8 @@ def classified(sentences: ray.data.Dataset) -> ray.data.Dataset:
 """
 ## Run it
 
-Ray can read Parquet, CSV, JSON and other formats from disks and object stores, and can write
-Parquet. If a worker fails, Ray processes its batch again.
+Ray can read Parquet, CSV, JSON and other formats from disks or object stores, and can write
+Parquet. If a worker fails, its batch will be processed again.
 """
 
 

@@ -7,13 +7,14 @@ Last modified: 2026/11/24
 Description: Fine-tune a bundled BERT to pick the text that answers a question.
 Accelerator: None
 
-`MultipleChoice` scores each choice together with the question and compares the scores, as in the
-tasks SWAG and RACE. We create questions from the reviews in the folder of this guide (CC BY 4.0).
-One of two to four customers is content and the others complain, or the reverse, and the question
-asks for this customer. The model therefore has to read the question and the choices together.
+`MultipleChoice` computes a score for each choice together with the question, and compares the
+scores, as in SWAG and RACE. In this guide, questions are created from the reviews in this folder
+(CC BY 4.0). One of two to four customers is content while the others complain, or the other way
+round, and the question asks for this customer. Therefore, the model has to read the question and
+the choices together.
 
-If the questions refer to passages, pass them as a third column, `(questions, choices, contexts)`.
-With `window_length=...`, the model reads long passages completely.
+If questions refer to passages, pass them as a third column, `(questions, choices, contexts)`. Use
+`window_length=...` to read long passages completely.
 """
 
 # %%
@@ -36,8 +37,8 @@ keras.utils.set_random_seed(0)
 """
 ## The data
 
-Every question has a list of any number of choices, and a label, which is the index of the correct
-choice. The sentences in the held-out questions do not occur in the training questions.
+For every question, there is a list with any number of choices, and a label. The label is the index
+of the correct choice. Sentences in held-out questions are not used in training questions.
 """
 
 # %%
@@ -74,8 +75,8 @@ print(f"{len(answers)} questions to learn from, {len(right_answers)} held out; c
 """
 ## Training
 
-Load an encoder with a new head, fit it and evaluate it. `accuracy` is the fraction of questions
-whose correct choice has the highest score.
+Load an encoder with a new head, train it and evaluate it. `accuracy` is the fraction of questions
+for which the correct choice has the highest score.
 """
 
 # %%
@@ -89,8 +90,8 @@ print(f"accuracy {accuracy:.2f}, by chance {chance:.2f}")
 """
 ## Questions of your own
 
-`choose` returns the best choice with its index and its probability. With `top_k`, it returns the
-best choices in order. The best choice depends on the question.
+`choose` returns the best choice with its index and probability. Use `top_k` to return several
+choices, sorted by score. The best choice depends on the question.
 """
 
 # %%
@@ -104,8 +105,8 @@ for choice in model.choose("Who complains?", CHOICES, top_k=3):
 """
 ## Save and serve
 
-transformers can load the folder as `BertForMultipleChoice`. `model.export("served/1")` writes a
-SavedModel that maps texts to answers and only needs TensorFlow.
+The folder can be loaded in transformers as `BertForMultipleChoice`. `model.export("served/1")`
+saves a SavedModel, which takes texts, returns answers and only requires TensorFlow.
 """
 
 # %%

