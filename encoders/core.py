@@ -4,7 +4,8 @@ Each class contains its arguments, weights and formula, written with `keras.ops`
 and the functions `activate` and `reshape` are in `layers`. Families are subclasses that change
 individual formulas. The module `kernels` computes the same values faster, and `Backbone` uses it.
 
-Comment letters: B batch, L sequence, D hidden, H heads, d = D/H, F intermediate, Q queries, K keys.
+Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, d = D/H, F
+intermediate, Q queries, K keys.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Each formula returns its value, and a function that converts the gradient of the
 gradients of the arguments. `add_gradient` turns a formula into an operation. Formulas compute in
 float32 if the inputs are in half precision.
 
-Comment letters: B batch, L sequence, D hidden, H heads.
+Comments use these letters for shapes: B batch, L sequence, D hidden, H heads.
 """
 
 import functools

@@ -1,9 +1,9 @@
-"""Basic layers of the encoders, based on Keras but faster to compute and to trace.
+"""Basic encoder layers, which are based on Keras but are faster to compute and to trace.
 
-This module contains activations, initializers, dense layers, LayerNorm, dropout, and a mixin that
-creates them.
+This module contains activations, initializers, dense layers, LayerNorm, dropout, and a mixin to
+create these layers.
 
-Comment letters: B batch, L sequence, D inputs, U outputs.
+Comments use these letters for shapes: B batch, L sequence, D inputs, U outputs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _gelu(x):
     return 0.5 * x * (1 + ops.erf(x * 2**-0.5))
 
 
-# The names in checkpoints. "gelu" is exact (erf). The tanh approximation has several names.
+# Names used in checkpoints. "gelu" is exact (erf). The tanh approximation has several names.
 ACTIVATIONS: dict[str, Callable] = {
     "gelu": _gelu,
     "gelu_new": _tanh_gelu,
@@ -105,7 +105,7 @@ _draws_weights = contextvars.ContextVar("draws_weights", default=True)
 
 @contextlib.contextmanager
 def skip_initialization() -> Iterator[None]:
-    """Initialize weights with zeros, which saves time if a checkpoint replaces them afterwards.
+    """Initialize weights with zeros. This saves time if they will be replaced by a checkpoint.
 
     Example:
         >>> with skip_initialization():
@@ -124,10 +124,10 @@ TENSOR_ALIGNMENT = 64  # in bytes, as required by the kernels of TensorFlow
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class UntouchedZeros(keras.initializers.Zeros):
-    """Zeros that do not use memory before they are read.
+    """Zeros that do not use any memory until they are read.
 
-    TensorFlow writes its own zeros to memory, and its allocator keeps this memory after the weight
-    is replaced. This can be as much as the size of the largest weight.
+    TensorFlow writes zeros to memory, and the allocator keeps this memory even if the weight is
+    replaced later. This can take up as much memory as the largest weight.
 
     Example:
         >>> UntouchedZeros()((2,), "float32").numpy().tolist()
@@ -146,10 +146,10 @@ class UntouchedZeros(keras.initializers.Zeros):
 
 
 def initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initializer:
-    """Create the initializer of BERT, a normal distribution truncated at two standard deviations.
+    """Create the BERT initializer, a normal distribution truncated at two standard deviations.
 
     Args:
-        stddev: Float. The standard deviation of the normal distribution. Defaults to 0.02.
+        stddev: Float. The standard deviation for the normal distribution. Defaults to 0.02.
     """
     if not _draws_weights.get():
         return UntouchedZeros()
@@ -159,7 +159,7 @@ def initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initial
 def reshape(x: keras.KerasTensor, shape: Sequence[int]) -> keras.KerasTensor:
     """Reshape a tensor like `keras.ops.reshape`.
 
-    On PyTorch, this function skips the slow search of Keras for symbolic tensors.
+    On PyTorch, this is faster because it does not search for symbolic tensors.
 
     Example:
         >>> import numpy as np
@@ -172,11 +172,11 @@ def reshape(x: keras.KerasTensor, shape: Sequence[int]) -> keras.KerasTensor:
 
 
 class CalledDirectly:
-    """Mixin for layers that skips the checks and conversions of Keras on PyTorch.
+    """Mixin to skip Keras checks and conversions on PyTorch.
 
     For small layers, these checks take as long as the computation. The layer must have a single
-    tensor input. Keras still calls quantized layers, layers with PyTorch hooks, and layers in mixed
-    precision that call other layers.
+    tensor input. Keras is still used to call quantized layers, layers with PyTorch hooks, and
+    layers in mixed precision that call other layers.
 
     Attributes:
         calls_layers: Boolean. Whether the layer calls other layers.
@@ -205,7 +205,7 @@ class CalledDirectly:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Dense(KeepsUpdates, CalledDirectly, keras.layers.Dense):
-    """Keras's dense layer, which adds the bias in a single PyTorch operation."""
+    """Keras dense layer, which adds the bias with a single PyTorch operation."""
 
     def call(self, inputs, training=None):
         if keras.config.backend() != "torch" or self.bias is None or len(inputs.shape) != 2:
@@ -223,7 +223,7 @@ class Dense(KeepsUpdates, CalledDirectly, keras.layers.Dense):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LayerNorm(CalledDirectly, keras.layers.LayerNormalization):
-    """Keras's LayerNorm over the last axis, with a manual gradient on TensorFlow."""
+    """Keras LayerNorm over the last axis, with a manual gradient on TensorFlow."""
 
     def build(self, input_shape):
         super().build(input_shape)
@@ -248,13 +248,13 @@ class LayerNorm(CalledDirectly, keras.layers.LayerNormalization):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Dropout(CalledDirectly, keras.layers.Dropout):
-    """Keras's dropout with a faster implementation on TensorFlow and JAX.
+    """Keras dropout with a faster implementation on TensorFlow and JAX.
 
-    If `noise_shape` is set, Keras's implementation is used.
+    If `noise_shape` is set, the Keras implementation is used.
 
     Call arguments:
         inputs: Tensor of shape (N, D) or (B, H, L, L), where D and H are static.
-        residual: Tensor of the same shape that is added to the result. Defaults to None.
+        residual: Tensor of the same shape to add to the result. Defaults to None.
     """
 
     def call(self, inputs, training=False, residual=None):
@@ -333,9 +333,9 @@ def _hash_bits(x):
 
 
 class MakesLayers:
-    """Mixin for layers and models that creates their sublayers.
+    """Mixin for layers and models to create sublayers.
 
-    It reads the attributes `hidden_dim`, `use_bias` and `layer_norm_epsilon`.
+    The attributes `hidden_dim`, `use_bias` and `layer_norm_epsilon` are used as default values.
     """
 
     dtype_policy: keras.DTypePolicy
@@ -372,7 +372,7 @@ class MakesLayers:
         return layer
 
     def make_norm(self, name: str) -> LayerNorm:
-        """Create and build a LayerNorm of width `hidden_dim`."""
+        """Create and build a LayerNorm with width `hidden_dim`."""
         layer = LayerNorm(
             epsilon=self.layer_norm_epsilon,
             center=self.use_bias,

@@ -1,6 +1,6 @@
-"""Training options for encoders: gradient checkpointing, low-rank updates and several devices.
+"""Training options for encoders: gradient checkpointing, low-rank updates and multiple devices.
 
-This module also traces identical blocks only once.
+This module is also used to trace identical blocks only once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from encoder_zoo.common.wording import invalid
 if TYPE_CHECKING:
     from encoder_zoo.encoders.core import Encoder
 
-# Paths start with the name of the backbone, which users choose. It is exactly one component.
+# Paths start with the backbone name, which can be chosen by the user. It has no slashes.
 BLOCK_PATH = r"[^/]+/(\w+_)?block_\d+/"
 # Split the columns of the first matrix and the rows of the second one. This needs a single sum.
 PROJECTIONS = r"(cross_)?attention/(query|key|value|query_key_value|distance)"
@@ -141,11 +141,11 @@ _NORMALIZATIONS = (
 
 
 def undecayed_weights(model: keras.layers.Layer) -> list[keras.Variable]:
-    """Find the weights without weight decay: biases and the weights of normalization layers.
+    """Find weights to exclude from weight decay: biases, and all weights in normalization layers.
 
-    The decision depends on the layer type and on the attribute that holds the weight. It does not
-    depend on names, because users can choose them. A layer with other biases lists their attributes
-    in `without_weight_decay`.
+    This only depends on the layer type and on the attribute that holds the weight. Names are
+    ignored, because they can be chosen by the user. A layer with additional biases can list their
+    attributes in `without_weight_decay`.
 
     Args:
         model: A layer or model.
@@ -170,12 +170,13 @@ def undecayed_weights(model: keras.layers.Layer) -> list[keras.Variable]:
 
 
 def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.layers.Dense]:
-    """Find the dense layers with the given names in all blocks.
+    """Find dense layers by name in all blocks.
 
     Args:
         backbone: The encoder.
         names: List of strings, for example "query" or "output". These are the attributes that hold
-            the layers, without "_dense". If None, the query and value layers of the attention.
+            the layers, without "_dense". By default, the query and value layers in the attention
+            are selected.
 
     Raises:
         ValueError: If a layer does not exist.
@@ -207,14 +208,14 @@ def _dense_layers(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers
 
 
 def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]) -> None:
-    """Freeze a backbone and train low-rank updates of some of its layers.
+    """Freeze a backbone, and train low-rank updates for some layers.
 
-    Biases are frozen as well, like `bias="none"` in peft. Existing updates with the same rank and
-    alpha are kept, and other updates are removed.
+    Biases are also frozen, which is equivalent to `bias="none"` in peft. Existing updates with the
+    same rank and alpha are kept, and all other updates are removed.
 
     Args:
         backbone: The encoder.
-        updates: Dictionary that maps dense layers to `(rank, alpha)`. The product of the two update
+        updates: Dictionary to map dense layers to `(rank, alpha)`. The product of the two update
             matrices is multiplied by alpha / rank.
 
     Raises:
@@ -241,7 +242,7 @@ def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]
 
 
 def check_updatable(layers: Iterable[keras.layers.Dense]) -> None:
-    """Check that Keras supports low-rank updates of the layers."""
+    """Check that low-rank updates for the layers are supported by Keras."""
     for layer in layers:
         if layer.kernel_constraint is not None or layer.quantization_mode in ("gptq", "awq"):
             raise ValueError(
@@ -252,7 +253,7 @@ def check_updatable(layers: Iterable[keras.layers.Dense]) -> None:
 
 
 def current_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple]:
-    """Find the layers with a low-rank update, and their rank and alpha."""
+    """Find layers with a low-rank update, and return the rank and alpha for each layer."""
     return {
         layer: (layer.lora_rank, layer.lora_alpha)
         for layer in layers_in(model)

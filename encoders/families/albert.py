@@ -22,7 +22,7 @@ NumLayers = Annotated[
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class AlbertBackbone(Backbone):
-    """ALBERT encoder. See `Backbone` for its inputs and outputs.
+    """ALBERT encoder. See `Backbone` for inputs and outputs.
 
     All layers share the weights of one block. With `num_groups > 1`, each group of layers shares
     one block. Training a block trains all layers that share it. This also applies to `enable_lora`.

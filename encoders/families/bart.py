@@ -1,6 +1,6 @@
 """BART: an encoder, and a decoder that attends to the encoder output.
 
-Comment letters: B batch, L sequence, D hidden.
+Comments use these letters for shapes: B batch, L sequence, D hidden.
 """
 
 from collections.abc import Mapping
@@ -157,7 +157,7 @@ class BartDecoderBlock(BartBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class BartBackbone(Backbone):
-    """BART encoder and decoder. See `Backbone` for its inputs and outputs.
+    """BART encoder and decoder. See `Backbone` for inputs and outputs.
 
     The decoder reads the tokens of the encoder, shifted by one, and attends to the output of the
     encoder. The value of "sequence_output" is the decoder output. The output of each token depends

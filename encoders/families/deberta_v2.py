@@ -1,6 +1,7 @@
 """DeBERTa-v2 and v3: disentangled attention to the contents and to the distances of tokens.
 
-Comment letters: B batch, L sequence, D hidden, H heads, S buckets on either side, K width.
+Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, S buckets on either
+side, K width.
 """
 
 from __future__ import annotations
@@ -235,7 +236,7 @@ class DebertaV2Block(EncoderBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DebertaV2Backbone(Backbone):
-    """DeBERTa-v2 and DeBERTa-v3 encoder. See `Backbone` for its inputs and outputs.
+    """DeBERTa-v2 and DeBERTa-v3 encoder. See `Backbone` for inputs and outputs.
 
     The model has no position embeddings. Instead, all blocks share one table of distance
     embeddings, so texts can be longer than in pretraining. The model has no segments and no pooler.

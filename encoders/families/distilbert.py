@@ -13,7 +13,7 @@ from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DistilBertBackbone(Backbone):
-    """DistilBERT encoder. See `Backbone` for its inputs and outputs.
+    """DistilBERT encoder. See `Backbone` for inputs and outputs.
 
     The model has no segments and no pooler.
 

@@ -16,7 +16,7 @@ from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ElectraBackbone(Backbone):
-    """ELECTRA discriminator or generator. See `Backbone` for its inputs and outputs.
+    """ELECTRA discriminator or generator. See `Backbone` for inputs and outputs.
 
     Use the discriminator for fine-tuning and the generator to fill masks. The model has no pooler.
 

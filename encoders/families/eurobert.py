@@ -1,6 +1,7 @@
 """EuroBERT: the blocks of Llama with bidirectional attention.
 
-Comment letters: B batch, L sequence, D hidden, H heads, G key and value heads, d head size.
+Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, G key and value
+heads, d head size.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class EuroBertBlock(MakesRMSNorms, GatedBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
-    """EuroBERT encoder. See `Backbone` for its inputs and outputs.
+    """EuroBERT encoder. See `Backbone` for inputs and outputs.
 
     The model uses rotary positions. It has no biases, no segments and no pooler.
 

@@ -41,7 +41,7 @@ class GteBlock(GatedBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class GteBackbone(ScaledRotation, Backbone):
-    """GTE encoder. See `Backbone` for its inputs and outputs.
+    """GTE encoder. See `Backbone` for inputs and outputs.
 
     The model uses rotary positions. It has no pooler, because the tanh layer of the classifier is
     part of its head.

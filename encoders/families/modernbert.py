@@ -1,6 +1,6 @@
 """ModernBERT: pre-norm blocks with local attention, rotary positions and gated networks.
 
-Comment letters: B batch, L sequence, D hidden, H heads, F intermediate.
+Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, F intermediate.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ModernBertBlock(EncoderBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ModernBertBackbone(Backbone):
-    """ModernBERT encoder. See `Backbone` for its inputs and outputs.
+    """ModernBERT encoder. See `Backbone` for inputs and outputs.
 
     The model uses rotary positions. Most blocks use local attention, and every `global_every`-th
     block attends to all tokens. Local attention costs O(L), see `long_attention`. The model has no

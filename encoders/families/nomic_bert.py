@@ -19,7 +19,7 @@ from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class NomicBertBackbone(ScaledRotation, Backbone):
-    """NomicBERT encoder. See `Backbone` for its inputs and outputs.
+    """NomicBERT encoder. See `Backbone` for inputs and outputs.
 
     The model uses rotary positions. It has no pooler, because the tanh layer of the classifier is
     part of its head.

@@ -1,6 +1,6 @@
 """XLNet: relative attention as in Transformer-XL, with two streams.
 
-Comment letters: B batch, L sequence, D hidden, H heads, d head size.
+Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, d head size.
 """
 
 from collections.abc import Mapping
@@ -245,7 +245,7 @@ class XLNetEmbeddings(Embeddings):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class XLNetBackbone(Backbone):
-    """XLNet encoder. See `Backbone` for its inputs and outputs.
+    """XLNet encoder. See `Backbone` for inputs and outputs.
 
     The value of "sequence_output" is the output of the content stream. The method `predictions`
     also runs the query stream.

@@ -2,7 +2,7 @@
 
 All implementations return the same values as `SelfAttention`.
 
-Comment letters: B batch, L sequence, H heads, d head size, Q queries, K keys.
+Comments use these letters for shapes: B batch, L sequence, H heads, d head size, Q queries, K keys.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ For more than `SHORT` tokens, the method depends on the backend:
   lengths are known to be short or long, `Trace.is_long` avoids the selection. XLA has no
   gradient for it, and other runtimes do not support loops, so they compute all pairs at once.
 
-Comment letters: B batch, L sequence, D hidden, H heads, N blocks, C queries of a block or chunk.
+Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, N blocks, C queries
+of a block or chunk.
 """
 
 from __future__ import annotations

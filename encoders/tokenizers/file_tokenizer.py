@@ -141,12 +141,12 @@ class FileTokenizer(ConfigFromSignature):
         """Convert texts to token ids.
 
         Args:
-            texts: Strings with shape (N,), in memory or as a symbolic tensor.
+            texts: Strings of shape (N,), in memory or as a symbolic tensor.
             first: Integer or None. The maximum number of tokens per text. Unknown tokens are only
                 removed after truncation. By default, all tokens are returned.
 
         Returns:
-            Integer RaggedTensor with shape (N, None).
+            Integer RaggedTensor of shape (N, None).
         """
         if array_ops.is_symbolic_tensor(texts):
             ids = self.graph.ids_of_texts(texts)[:, :first]
@@ -170,7 +170,7 @@ class FileTokenizer(ConfigFromSignature):
         return make_graph(steps, Model(file["model"]), exact=True)
 
     def tokenize_with_offsets(self, texts: Any) -> tuple:
-        """Return token ids, starts and ends as RaggedTensors with shape (N, None)."""
+        """Return token ids, starts and ends as RaggedTensors of shape (N, None)."""
         found = encode(self._library, texts_in_memory(texts), with_offsets=True)
         left_out = None if self.keeps_unknown else self.unknown_id
         rows = [

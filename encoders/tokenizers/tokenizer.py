@@ -429,7 +429,7 @@ class Tokenizer(TokenizerArguments):
         """Convert texts to token ids, without adding special tokens.
 
         Args:
-            texts: String, or list, array, pandas column or tensor of strings with shape (B,).
+            texts: String, or list, array, pandas column or tensor of strings of shape (B,).
             first: Integer or None. The number of tokens needed from each text, on the side that is
                 kept for `truncation_side`. This can be used to speed up the tokenization of long
                 texts, because other tokens may be omitted. If None, all tokens are returned.
@@ -462,7 +462,7 @@ class Tokenizer(TokenizerArguments):
         """Convert texts to token ids and character offsets.
 
         Args:
-            texts: String, or list, array, pandas column or tensor of strings with shape (B,).
+            texts: String, or list, array, pandas column or tensor of strings of shape (B,).
 
         Returns:
             Tuple `(ids, starts, ends)`, with the same shapes as for `tokenize`. The text for a
@@ -496,7 +496,7 @@ class Tokenizer(TokenizerArguments):
         """Convert texts that are already split into words to token ids and word indices.
 
         Args:
-            words: List with a list of strings for each text, or RaggedTensor of strings with shape
+            words: List with a list of strings for each text, or RaggedTensor of strings of shape
                 (B, None).
 
         Returns:

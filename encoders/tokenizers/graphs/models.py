@@ -71,7 +71,7 @@ def make_splitter(
     Args:
         model: Dict with a model from tokenizer.json.
         words: `PackedWords` with tokens to use. Symbols are numbered from 1.
-        ids: Integer array with shape (W,). The id for each token.
+        ids: Integer array of shape (W,). The id for each token.
         unknown_id: Integer. The id for symbols without a token.
     """
     if model["type"] == "Unigram":
@@ -94,10 +94,10 @@ def spell_unknown(
     """Replace unknown tokens with bytes. Each byte has the same span as the replaced token.
 
     Args:
-        of_bytes: Integer tensor with shape (256,). The token id for each byte.
+        of_bytes: Integer tensor of shape (256,). The token id for each byte.
         unknown_id: Integer. The id for unknown tokens.
-        codes: Integer tensor with shape (S,). The code points for all symbols.
-        ids, begins, ends: Integer tensors with shape (T,). The token ids and symbol spans.
+        codes: Integer tensor of shape (S,). The code points for all symbols.
+        ids, begins, ends: Integer tensors of shape (T,). The token ids and symbol spans.
 
     Returns:
         Tuple (ids, begins, ends, splits). `splits` has shape (T + 1,) and contains start indices to

@@ -90,7 +90,7 @@ def join_words(chars: Characters, begins: tf.Tensor) -> tf.Tensor:
 
     Args:
         chars: `Characters` in all words.
-        begins: Boolean tensor with shape (N,). True for the first character in each word.
+        begins: Boolean tensor of shape (N,). True for the first character in each word.
     """
     symbols, splits, _ = encode_utf8(_without_special(chars.codes))
     ends = tf.concat([tf.boolean_mask(splits[:-1], begins), [tf.size(symbols)]], 0)

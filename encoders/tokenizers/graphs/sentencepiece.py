@@ -118,7 +118,7 @@ class SentencePieceGraph(TokenizerGraph):
         return bool(alone.any() and not crosses.any())
 
     def _are_whole(self, words: PackedWords, ids: np.ndarray) -> np.ndarray:
-        """Return a boolean array with shape (W,): True for short words with a single token."""
+        """Return a boolean array of shape (W,): True for short words with a single token."""
         first = words.symbols[words.starts]
         is_whole = np.isin(ids, self.special_ids) | (first == self._space_number)
         is_whole &= words.lengths <= MAX_SYMBOLS

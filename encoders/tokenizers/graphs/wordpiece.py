@@ -47,8 +47,8 @@ class WordPiece(tf.Module):
 
     Args:
         tokens: `PackedWords` without "##". Symbols are numbered from 1.
-        continues: Boolean array with shape (W,). Whether each token continues a word.
-        ids: Integer array with shape (W,). The id for each token.
+        continues: Boolean array of shape (W,). Whether each token continues a word.
+        ids: Integer array of shape (W,). The id for each token.
         unknown_id: Integer. The id for words that cannot be split, or that have more than
             `MAX_WORD_CHARACTERS` characters.
 
@@ -98,8 +98,8 @@ def reachable_positions(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     """Return a mask (P,) for positions that can be reached with consecutive tokens.
 
     Args:
-        begins: int32 tensor with shape (W,). The start positions.
-        lengths: int32 tensor with shape (P,). The token length at each position, or 0 without a
+        begins: int32 tensor of shape (W,). The start positions.
+        lengths: int32 tensor of shape (P,). The token length at each position, or 0 without a
             token.
 
     Example:

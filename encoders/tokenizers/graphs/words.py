@@ -43,7 +43,7 @@ class Words(NamedTuple):
 
     Attributes:
         chars: `Characters` in all words. Each special token is a word with one character.
-        begins: Boolean tensor with shape (N,). True for the first character in each word.
+        begins: Boolean tensor of shape (N,). True for the first character in each word.
     """
 
     chars: Characters
@@ -58,7 +58,7 @@ class Words(NamedTuple):
     def insert(self, code: int, wanted: tf.Tensor) -> Words:
         """Insert a character before each first character that is `wanted`, with the same span.
 
-        `wanted` is a boolean tensor with shape (N,).
+        `wanted` is a boolean tensor of shape (N,).
         """
         splits = tf.concat([[0], tf.cumsum(1 + tf.cast(wanted, tf.int32))], 0)
         owner = row_ids(splits, splits[-1])
@@ -71,7 +71,7 @@ class Words(NamedTuple):
     def prepend(self, code: int, where: tf.Tensor | bool = True) -> Words:
         """Insert a character before words that do not start with it.
 
-        Words can be selected with `where`, a boolean tensor with shape (N,).
+        Words can be selected with `where`, a boolean tensor of shape (N,).
         """
         codes = self.chars.codes
         return self.insert(code, self.begins & where & (codes != code) & ~is_special_token(codes))
@@ -94,8 +94,8 @@ def split(words: Words, matched: tf.Tensor, first: tf.Tensor, behavior: str) -> 
 
     Args:
         words: `Words` to split.
-        matched: Boolean tensor with shape (N,). Whether each character is part of a match.
-        first: Boolean tensor with shape (N,). True for the first character in matches and for the
+        matched: Boolean tensor of shape (N,). Whether each character is part of a match.
+        first: Boolean tensor of shape (N,). True for the first character in matches and for the
             first character after matches.
         behavior: String. Behavior to use, as defined for tokenizer.json.
 

@@ -27,9 +27,9 @@ class SplitTexts(NamedTuple):
 
     Attributes:
         parts: `Characters` between the added tokens, with P rows.
-        ids: int32 tensor with shape (K,). The ids for the added tokens.
-        starts, ends: int32 tensors with shape (K,). The spans in original characters.
-        rows: int32 tensor with shape (K,). The row index for each token.
+        ids: int32 tensor of shape (K,). The ids for the added tokens.
+        starts, ends: int32 tensors of shape (K,). The spans in original characters.
+        rows: int32 tensor of shape (K,). The row index for each token.
         num_rows: Integer scalar R. The number of texts.
     """
 
@@ -101,7 +101,7 @@ class AddedTokenFinder(tf.Module):
 
         Args:
             chars: `Characters` to search in.
-            codes: int32 tensor with shape (N,). The code points to use if `chars.codes` contains
+            codes: int32 tensor of shape (N,). The code points to use if `chars.codes` contains
                 packed values. Defaults to None.
         """
         text = chars if codes is None else chars._replace(codes=codes)
@@ -275,7 +275,7 @@ def leftmost_spans(starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
     """Select non-overlapping spans from left to right, and return their indices.
 
     Args:
-        starts, ends: int32 tensors with shape (M,). Spans, sorted by start.
+        starts, ends: int32 tensors of shape (M,). Spans, sorted by start.
 
     Example:
         >>> leftmost_spans(tf.constant([0, 1, 2, 5]), tf.constant([2, 3, 4, 6])).numpy().tolist()

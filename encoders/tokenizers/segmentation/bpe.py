@@ -163,7 +163,7 @@ def collect_tokens(entries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 def safe_in_parallel(ranks: Mapping[int, int], merged: Sequence[int]) -> np.ndarray:
-    """Return a boolean array with shape (merges,): whether all pairs can be merged in one step.
+    """Return a boolean array of shape (merges,): whether all pairs can be merged in one step.
 
     This is possible unless a pair with the merged token has a lower rank, and must be merged first.
     """

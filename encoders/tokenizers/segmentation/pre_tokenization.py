@@ -14,7 +14,7 @@ OTHER, LETTER, NUMBER, SPACE, SPECIAL = range(5)
 
 
 def byte_level_character_kinds() -> np.ndarray:
-    """Return an int32 array with shape (code points,): character kinds for the GPT-2 pattern."""
+    """Return an int32 array of shape (code points,): character kinds for the GPT-2 pattern."""
     kinds = np.full(SPECIALS.stop, OTHER)
     kinds[members("bpe_letter")] = LETTER
     kinds[members("bpe_number")] = NUMBER
@@ -31,8 +31,8 @@ def byte_level_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Te
     A single space before these characters is included. Any remaining spaces form another word.
 
     Args:
-        codes, kinds: int32 tensors with shape (N,). The code points and character kinds.
-        row_starts: Boolean tensor with shape (N,). True for the first character in each text.
+        codes, kinds: int32 tensors of shape (N,). The code points and character kinds.
+        row_starts: Boolean tensor of shape (N,). True for the first character in each text.
 
     Source: Radford et al. (2019), with the encoder released for GPT-2.
 
@@ -66,9 +66,9 @@ def find_contractions(
     """Find the contractions 's 't 'm 'd 're 've 'll.
 
     Args:
-        codes: int32 tensor with shape (N,). The code points.
-        may_open: Boolean tensor with shape (N,). Whether a contraction may start at a character.
-        row_starts: Boolean tensor with shape (N,). True for the first character in each text.
+        codes: int32 tensor of shape (N,). The code points.
+        may_open: Boolean tensor of shape (N,). Whether a contraction may start at a character.
+        row_starts: Boolean tensor of shape (N,). True for the first character in each text.
 
     Returns:
         Tuple with the positions of apostrophes (A,) and the number of letters (A,) after them.
@@ -106,9 +106,9 @@ def llama_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor)
     breaks that follow.
 
     Args:
-        codes, kinds: int32 tensors with shape (N,). The code points and character kinds, see
+        codes, kinds: int32 tensors of shape (N,). The code points and character kinds, see
             `byte_level_character_kinds`.
-        row_starts: Boolean tensor with shape (N,). True for the first character in each text.
+        row_starts: Boolean tensor of shape (N,). True for the first character in each text.
 
     Source: Dubey et al. 2024, The Llama 3 Herd of Models, released tokenizer.
 

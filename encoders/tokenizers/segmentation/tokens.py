@@ -27,10 +27,10 @@ class Tokens(NamedTuple):
     """Holds all tokens for a batch of texts.
 
     Attributes:
-        ids: int32 tensor with shape (T,). The token ids.
-        starts, ends: int32 tensors with shape (T,). The spans in original characters, counted over
+        ids: int32 tensor of shape (T,). The token ids.
+        starts, ends: int32 tensors of shape (T,). The spans in original characters, counted over
             the whole batch.
-        row_splits: int32 tensor with shape (B + 1,). The start position for each text in the
+        row_splits: int32 tensor of shape (B + 1,). The start position for each text in the
             tokens.
     """
 
@@ -44,10 +44,10 @@ class WordTokens(NamedTuple):
     """Holds all tokens for a list of words.
 
     Attributes:
-        ids: int32 tensor with shape (T,). The token ids.
-        starts: int32 tensor with shape (T,). The offset in the word for the first symbol in each
+        ids: int32 tensor of shape (T,). The token ids.
+        starts: int32 tensor of shape (T,). The offset in the word for the first symbol in each
             token.
-        splits: int32 tensor with shape (W + 1,). The start position for each word in the tokens.
+        splits: int32 tensor of shape (W + 1,). The start position for each word in the tokens.
     """
 
     ids: tf.Tensor
@@ -73,13 +73,13 @@ class WordTokens(NamedTuple):
 def are_single_tokens(
     encode: Callable[..., WordTokens], words: PackedWords, ids: np.ndarray
 ) -> np.ndarray:
-    """Return a boolean array with shape (W,): whether the model produces a single token per word.
+    """Return a boolean array of shape (W,): whether the model produces a single token per word.
 
     Args:
         encode: Callable to encode words. It is called in eager mode, since tracing would take
             longer.
         words: `PackedWords` without empty words.
-        ids: Integer array with shape (W,). The expected id for each word.
+        ids: Integer array of shape (W,). The expected id for each word.
     """
     starts = words.starts.astype(np.int32)
     ends = starts + words.lengths.astype(np.int32)

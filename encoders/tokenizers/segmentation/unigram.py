@@ -24,10 +24,10 @@ class Trie(tf.Module):
     """Maps symbol sequences to values. A single hash table maps (node, symbol) to the next node.
 
     Args:
-        roots: Integer array with shape (W,). The root node for each sequence, starting with 1. With
+        roots: Integer array of shape (W,). The root node for each sequence, starting with 1. With
             several roots, a trie can be used to store several sets of sequences.
         words: `PackedWords` with symbol sequences. Symbols must be between 1 and 2**16 - 1.
-        values: Integer array with shape (W,). Non-negative values. For duplicate sequences, the
+        values: Integer array of shape (W,). Non-negative values. For duplicate sequences, the
             last value is used.
         num_roots: Integer. The number of roots. Defaults to 1.
 
@@ -78,12 +78,12 @@ class Trie(tf.Module):
         """Find the longest matching sequence for each position.
 
         Args:
-            roots: int64 tensor with shape (K,). The root node for each position.
+            roots: int64 tensor of shape (K,). The root node for each position.
             symbol_at: Callable. Takes position indices (A,) and an offset, and returns the symbols
                 (A,) at this offset. Return 0 to stop a search.
 
         Returns:
-            Values and lengths, as int32 tensors with shape (K,). Both are 0 if there is no match.
+            Values and lengths, as int32 tensors of shape (K,). Both are 0 if there is no match.
         """
 
         def step(length, searching, node, values, lengths):
@@ -125,7 +125,7 @@ class Unigram(tf.Module):
 
     Args:
         words: `PackedWords` with all tokens. Symbols are numbered from 1.
-        ids: Integer array with shape (W,). The id for each token.
+        ids: Integer array of shape (W,). The id for each token.
         scores: List of floats. The log probability for each id.
         unknown_id: Integer. The id for symbols without a token.
 
@@ -172,9 +172,9 @@ class Unigram(tf.Module):
         """Return all tokens that end before each position, and the reach of the next tokens.
 
         Returns:
-            arrivals: int32 tensor with shape (P, K). The token ids for tokens with K, ..., 1
+            arrivals: int32 tensor of shape (P, K). The token ids for tokens with K, ..., 1
                 symbols.
-            reach: int32 tensor with shape (P,). The number of symbols in the longest token that
+            reach: int32 tensor of shape (P,). The number of symbols in the longest token that
                 starts at each position.
         """
         num = tf.size(codes)
@@ -282,8 +282,8 @@ def split_long_words(
     """Split long words at positions that are not inside a token, and return starts and ends (G,).
 
     Args:
-        begins, ends: int32 tensors with shape (W,). The start and end for each word.
-        reach: int32 tensor with shape (P,). The number of symbols in the longest token that starts
+        begins, ends: int32 tensors of shape (W,). The start and end for each word.
+        reach: int32 tensor of shape (P,). The number of symbols in the longest token that starts
             at each position.
 
     Example:

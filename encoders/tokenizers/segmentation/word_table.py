@@ -26,7 +26,7 @@ class WordTable(tf.Module):
 
     Args:
         words: `PackedWords`. Symbols must be between 1 and `MAX_SYMBOL`.
-        ids: Integer array with shape (W,). The id for each word.
+        ids: Integer array of shape (W,). The id for each word.
 
     Example:
         >>> table = WordTable(PackedWords.from_symbols([[7, 8], [9]]), [40, 41])
@@ -60,8 +60,8 @@ class WordTable(tf.Module):
         """Return tokens for words. Words that are not in the table are passed to `slow`.
 
         Args:
-            symbols: int32 tensor with shape (S,).
-            starts, ends: int32 tensors with shape (W,). The start and end for each word in the
+            symbols: int32 tensor of shape (S,).
+            starts, ends: int32 tensors of shape (W,). The start and end for each word in the
                 symbols.
             slow: Callable. Takes starts and ends for words that are not in the table, without
                 duplicates, and returns `WordTokens`.
@@ -179,7 +179,7 @@ class WholeWordLookup(tf.Module):
         """Return ids (B, None) for texts (B,).
 
         Args:
-            texts: String tensor with shape (B,).
+            texts: String tensor of shape (B,).
             slow: Callable. Takes parts (P,) that are not in the table, without duplicates, and
                 returns ids (P, None).
         """

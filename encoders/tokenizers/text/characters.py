@@ -23,9 +23,9 @@ def decode_utf8(
     texts.
 
     Args:
-        texts: String tensor with shape (B,).
-        joined: uint8 tensor with shape (S,). Concatenated bytes for all texts.
-        splits: int32 tensor with shape (B + 1,). The start position for each text in the bytes.
+        texts: String tensor of shape (B,).
+        joined: uint8 tensor of shape (S,). Concatenated bytes for all texts.
+        splits: int32 tensor of shape (B + 1,). The start position for each text in the bytes.
     """
     is_first = tf.pad(tf.bitcast(joined, tf.int8) >= -64, [[0, 1]], constant_values=True)
     positions = tf.cast(tf.where(is_first)[:, 0], tf.int32)  # (N + 1,), with the end
@@ -56,9 +56,9 @@ def decode_multibyte(
     """Decode characters with several bytes.
 
     Args:
-        joined: uint8 tensor with shape (S,). Bytes to decode.
-        positions: int32 tensor with shape (M,). The position of the first byte per character.
-        sizes: int32 tensor with shape (M,). The number of bytes per character.
+        joined: uint8 tensor of shape (S,). Bytes to decode.
+        positions: int32 tensor of shape (M,). The position of the first byte per character.
+        sizes: int32 tensor of shape (M,). The number of bytes per character.
 
     Returns:
         Code points with shape (M,), and whether all characters are well-formed.
@@ -88,13 +88,13 @@ def encode_utf8(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Encode characters as UTF-8. Special tokens are encoded as a single symbol, starting with 256.
 
     Args:
-        codes: int32 tensor with shape (N,). The code points to encode.
+        codes: int32 tensor of shape (N,). The code points to encode.
 
     Returns:
-        symbols: int32 tensor with shape (S,). Bytes, and symbols for special tokens.
-        splits: int32 tensor with shape (N + 1,). The start position for each character in the
+        symbols: int32 tensor of shape (S,). Bytes, and symbols for special tokens.
+        splits: int32 tensor of shape (N + 1,). The start position for each character in the
             symbols.
-        owners: int32 tensor with shape (S,). The character index for each symbol.
+        owners: int32 tensor of shape (S,). The character index for each symbol.
 
     Example:
         >>> encode_utf8(tf.constant([ord("a"), ord("½")]))[0].numpy().tolist()
@@ -137,11 +137,11 @@ class Characters(NamedTuple):
     """Holds concatenated characters for a batch of texts.
 
     Attributes:
-        codes: int32 tensor with shape (N,). The code points.
-        starts, ends: int32 tensors with shape (N,). The spans in original characters, counted over
+        codes: int32 tensor of shape (N,). The code points.
+        starts, ends: int32 tensors of shape (N,). The spans in original characters, counted over
             the whole batch.
-        row_splits: int32 tensor with shape (B + 1,). The start position for each text in `codes`.
-        original_splits: int32 tensor with shape (B + 1,). The start position for each text in the
+        row_splits: int32 tensor of shape (B + 1,). The start position for each text in `codes`.
+        original_splits: int32 tensor of shape (B + 1,). The start position for each text in the
             original characters.
     """
 
@@ -158,7 +158,7 @@ class Characters(NamedTuple):
         return Characters(codes, starts, ends, splits, self.original_splits)
 
     def where(self, keep: tf.Tensor) -> Characters:
-        """Select characters with a boolean tensor with shape (N,)."""
+        """Select characters with a boolean tensor of shape (N,)."""
         return self.take(tf.cast(tf.where(keep)[:, 0], tf.int32))
 
     def row_starts(self) -> tf.Tensor:
@@ -218,7 +218,7 @@ class CodePointTable(tf.Module):
     """Maps code points to numbers. Values are stored in pages of 128 values without duplicates.
 
     Args:
-        values: int32 array with shape (0x110000 + 128,). The value for each code point, and for
+        values: int32 array of shape (0x110000 + 128,). The value for each code point, and for
             each special token.
 
     Example:

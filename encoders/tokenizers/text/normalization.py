@@ -118,7 +118,7 @@ class BertNormalizer(tf.Module):
         strip_accents: Boolean. Whether to decompose characters (NFD) and remove nonspacing marks.
         split_chinese: Boolean. Whether to split texts at Chinese characters.
         clean_text: Boolean. Whether to remove control characters.
-        numbers: int32 array with shape (code points,). The number to return for each character.
+        numbers: int32 array of shape (code points,). The number to return for each character.
 
     Source: Devlin et al., "BERT" (2019), with the released tokenization code. The tables are the
         same as in the `tokenizers` library.
@@ -221,7 +221,7 @@ class NormalizationTables:
     """Holds tables to describe how `BertNormalizer` changes each character.
 
     Attributes:
-        packed: int32 array with shape (code points,). Packed result for each character. For COMPLEX
+        packed: int32 array of shape (code points,). Packed result for each character. For COMPLEX
             characters, this contains an expansion index.
         expansions: List of packed characters for all expansions.
         expansion_splits: List of start positions for each expansion.

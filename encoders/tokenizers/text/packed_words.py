@@ -21,7 +21,7 @@ class HashTable(tf.lookup.StaticHashTable):
 
     Args:
         keys: Array with shape (N,), with at least one string or int64 value.
-        values: int32 or int64 array with shape (N,).
+        values: int32 or int64 array of shape (N,).
         default_value: Integer. The value to return for missing keys.
 
     Example:
@@ -50,8 +50,8 @@ class PackedWords(NamedTuple):
     """Holds concatenated words.
 
     Attributes:
-        symbols: int64 array with shape (S,). The symbols in all words.
-        lengths: int64 array with shape (W,). The number of symbols per word.
+        symbols: int64 array of shape (S,). The symbols in all words.
+        lengths: int64 array of shape (W,). The number of symbols per word.
 
     Example:
         >>> words = PackedWords.from_texts(["cat", "", "do"])
@@ -79,11 +79,11 @@ class PackedWords(NamedTuple):
 
     @property
     def starts(self) -> np.ndarray:
-        """int64 array with shape (W,). Start index for each word."""
+        """int64 array of shape (W,). Start index for each word."""
         return np.cumsum(self.lengths) - self.lengths
 
     def where(self, keep: np.ndarray) -> PackedWords:
-        """Select words with a boolean array with shape (W,)."""
+        """Select words with a boolean array of shape (W,)."""
         return PackedWords(self.symbols[np.repeat(keep, self.lengths)], self.lengths[keep])
 
     def concatenate(self, other: PackedWords) -> PackedWords:

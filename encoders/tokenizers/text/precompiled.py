@@ -205,8 +205,8 @@ class PrecompiledNormalizer(tf.Module):
         """Return a mask (N,) for the first character in each unit, and a pair rule (N,) or -1.
 
         Args:
-            codes, packed: int32 tensors with shape (N,).
-            heads: Boolean tensor with shape (N,). True for the first character in each grapheme.
+            codes, packed: int32 tensors of shape (N,).
+            heads: Boolean tensor of shape (N,). True for the first character in each grapheme.
         """
         positions = tf.cast(tf.where(heads)[:, 0], tf.int32)
         sizes = 1 + tf.cast(codes >= 0x80, tf.int32) + tf.cast(codes >= 0x800, tf.int32)
@@ -245,12 +245,12 @@ def source_indices(
     text, this is not possible, so the spans for all following characters will be shifted.
 
     Args:
-        old, new: int32 tensors with shape (U,). The number of old and new characters per unit.
-        splits: int32 tensor with shape (U + 1,). The start position for each unit in the new
+        old, new: int32 tensors of shape (U,). The number of old and new characters per unit.
+        splits: int32 tensor of shape (U + 1,). The start position for each unit in the new
             characters.
-        owner, within: int32 tensors with shape (E,). Unit for each new character, and the offset
+        owner, within: int32 tensors of shape (E,). Unit for each new character, and the offset
             within this unit.
-        first, first_new: int32 tensors with shape (U,). The first old and new character in the text
+        first, first_new: int32 tensors of shape (U,). The first old and new character in the text
             that contains the unit.
     """
     old_count, new_count = tf.gather(old, owner), tf.gather(new, owner)

@@ -44,9 +44,9 @@ def span_indices(
     """Return the indices in all spans (W,), concatenated.
 
     Returns:
-        indices: int32 tensor with shape (P,). The indices in all spans.
-        span: int32 tensor with shape (P,). Span number for each index.
-        splits: int32 tensor with shape (W + 1,). The start position for each span in `indices`.
+        indices: int32 tensor of shape (P,). The indices in all spans.
+        span: int32 tensor of shape (P,). Span number for each index.
+        splits: int32 tensor of shape (W + 1,). The start position for each span in `indices`.
 
     Example:
         >>> import tensorflow as tf
@@ -81,9 +81,9 @@ def replace_by_spans(
 
     Args:
         num: Integer scalar N.
-        replaced: int32 tensor with shape (M,). The indices to replace.
-        spans: int32 tensor with shape (M,). Span number to use for each replaced value.
-        splits: int32 tensor with shape (S + 1,). The start position for each span in the other
+        replaced: int32 tensor of shape (M,). The indices to replace.
+        spans: int32 tensor of shape (M,). Span number to use for each replaced value.
+        splits: int32 tensor of shape (S + 1,). The start position for each span in the other
             values.
 
     Returns:
@@ -147,7 +147,7 @@ def in_chunks(
     Args:
         function: Callable. Takes rows (B, ...) and returns ragged tensors with the same number of
             rows.
-        rows: String tensor with shape (B,), or ragged tensor with shape (B, None).
+        rows: String tensor of shape (B,), or ragged tensor of shape (B, None).
 
     Returns:
         Results for all rows.

@@ -27,7 +27,7 @@ def as_text_tensor(texts: object, name: str = "texts") -> array_ops.Tensor:
         name: String. Argument name to use in error messages. Defaults to "texts".
 
     Returns:
-        tf.string tensor with shape () for a single string, or with shape (B,) otherwise. The shape
+        tf.string tensor of shape () for a single string, or with shape (B,) otherwise. The shape
         for `[]` is (0,).
 
     Raises:
@@ -129,8 +129,8 @@ def join_spelling(
     """Join tokens in each row to a text. The result has shape (B,).
 
     Args:
-        rows: Ragged int32 tensor with shape (B, None). The token ids.
-        spelling: String tensor with shape (V,). The text for each id.
+        rows: Ragged int32 tensor of shape (B, None). The token ids.
+        spelling: String tensor of shape (V,). The text for each id.
         skipped: List of ids to skip.
 
     Example:
