@@ -1,9 +1,9 @@
-"""The documents of an index: texts, ids and fields, and filters for the fields.
+"""Documents with texts, ids and fields, to be used in an index and filtered by field.
 
-Fields are filtered with NumPy arrays instead of Arrow tables. The filters of Arrow are not faster,
-but importing pyarrow takes longer than a whole search, and pyarrow has no integers of more than 64
-bits. It would only save a few lines of `Documents.where`, because lists, rows and tables of other
-libraries have to be read and checked in both cases.
+Fields are filtered with NumPy arrays instead of Arrow tables. Filters are not faster in Arrow,
+importing pyarrow takes longer than a whole search, and integers with more than 64 bits are not
+supported. It would only save a few lines in `Documents.where`, because lists, rows and tables from
+other libraries still have to be read and checked.
 
 Comment letters: N documents.
 """
@@ -54,12 +54,14 @@ OPERATORS = {
 
 
 class Contexts(NamedTuple):
-    """The documents of chunks, for embedders that read whole documents (late chunking).
+    """The original documents for chunks, to be used for late chunking.
 
     Attributes:
-        texts: List of the texts of the documents.
-        index: Int64 array of shape (N,). Index of the text of each chunk, in ascending order.
-        spans: Int64 array of shape (N, 2). Start and end of each chunk in its text, in characters.
+        texts: List of document texts.
+        index: Int64 array of shape (N,). Maps each chunk to the index of the text, in ascending
+            order.
+        spans: Int64 array of shape (N, 2). Start and end offset for each chunk in the text, in
+            characters.
     """
 
     texts: list[str]
@@ -69,10 +71,11 @@ class Contexts(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Column:
-    """The values of a field. A list in a document counts as several values.
+    """The values for a field. If a document contains a list, each item is a separate value.
 
     Attributes:
-        rows: Integer array of shape (M,). Index of the document of each value, in ascending order.
+        rows: Integer array of shape (M,). Maps each value to the index of the document, in
+            ascending order.
         values: Object array of shape (M,).
     """
 
@@ -81,10 +84,10 @@ class Column:
 
     @functools.cached_property
     def is_single(self) -> bool:
-        """Return whether the values come from a float32 column.
+        """Return whether the values are from a float32 column.
 
-        This is assumed if all values fit into float32 and some of them have more digits than people
-        write.
+        This is assumed when all values can be represented in float32 and some have more digits than
+        people would write.
         """
         if _kind(self.values[0]) is not float:
             return False
@@ -94,11 +97,11 @@ class Column:
         return fits and any(len(repr(value)) >= DIGITS_OF_SINGLES for value in found.tolist())
 
     def wanted(self, name: str, given: list) -> list:
-        """Check the values of a condition and convert them to the type of the column.
+        """Check the values in a condition and convert them to the column type.
 
         Args:
-            name: String. Name of the field in error messages.
-            given: List of values.
+            name: String. Name to use for the field in error messages.
+            given: List of values to convert.
         """
         kind, values = _kind(self.values[0]), []
         for value in given:
@@ -119,14 +122,14 @@ class Column:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Documents:
-    """The texts, ids and fields of N documents.
+    """Texts, ids and fields for N documents.
 
     Args:
         texts: List of N strings, or None.
-        ids: List of N different ids, or None.
-        metadata: List of N dicts with the fields of each document, or None. A value is a string, a
-            number, a bool, or a list of these. All values of a field have the same type.
-        contexts: `Contexts`, if the texts are chunks to be embedded in context. Defaults to None.
+        ids: List of N unique ids, or None.
+        metadata: List of N dicts with the fields for each document, or None. Values can be strings,
+            numbers, booleans, or lists. For each field, all values must have the same type.
+        contexts: `Contexts` for texts that are chunks to be embedded in context. Defaults to None.
 
     Attributes:
         texts, ids, metadata, contexts: See the arguments.
@@ -146,11 +149,10 @@ class Documents:
     contexts: Contexts | None = None
 
     def checked(self) -> Documents:
-        """Check the ids and fields and convert them to plain Python values.
+        """Check the ids and fields, and convert them to plain Python values.
 
         Raises:
-            ValueError: If an id occurs twice, or if a field of the metadata has values of different
-                types.
+            ValueError: If any id is not unique, or if the values for a field have different types.
         """
         ids = None if self.ids is None else _checked_ids(self.ids)
         metadata = None if self.metadata is None else _checked_metadata(self.metadata)
@@ -164,23 +166,23 @@ class Documents:
         metadata: object = None,
         text_column: str | None = None,
     ) -> Documents:
-        """Create documents from texts, a table, or a list of dicts.
+        """Create documents from texts, a table or a list of dicts.
 
         Args:
-            documents: List, array or column of texts. A table or a list of dicts has the ids in the
-                column "id" and fields in the other columns. Also accepts the format of BEIR: {id:
-                text} or {id: {"title", "text"}}. Titles become fields and are prepended to the
-                texts.
-            ids: List of strings or integers, one per document. For a table, also the name of a
-                column.
-            metadata: List of dicts with the fields of each document, or a table. If `documents` is
-                a table, a list of the columns to use as fields instead of all other columns.
-            text_column: String. Name of the column of a table that contains the texts. Defaults to
-                "text".
+            documents: List, array or column of texts. For a table or a list of dicts, the column
+                "id" is used for the ids, and all other columns for fields. The BEIR format is also
+                supported: {id: text} or {id: {"title", "text"}}. Titles are added as fields and
+                prepended to the texts.
+            ids: List of strings or integers for the documents. For a table, this can also be a
+                column name.
+            metadata: List of dicts with the fields for each document, or a table. If `documents` is
+                a table, this can also be a list of columns to use as fields. By default, all other
+                columns are used.
+            text_column: String. Name of the text column, for tables. Defaults to "text".
 
         Raises:
-            ValueError: If the text column does not exist, or if texts, ids and metadata have
-                different lengths.
+            ValueError: If the text column does not exist, or if the lengths for texts, ids and
+                metadata are different.
         """
         if isinstance(documents, Documents):
             given = {"ids": ids, "metadata": metadata, "text_column": text_column}
@@ -206,15 +208,15 @@ class Documents:
     def of_vectors(
         cls, texts: object, ids: object, metadata: object, count: int, name: str = "vectors"
     ) -> Documents:
-        """Create the documents of given vectors.
+        """Create documents to use with existing vectors.
 
         Args:
-            texts, ids, metadata: See `of`. Each of them can be None.
-            count: Integer. Number of vectors.
+            texts, ids, metadata: See `of` for details. Can be None.
+            count: Integer. The number of vectors.
             name: String. Name to use for the vectors in error messages.
 
         Raises:
-            ValueError: If vectors, texts, ids and metadata have different lengths.
+            ValueError: If the lengths for vectors, texts, ids and metadata are different.
         """
         texts = None if texts is None else checked_texts(texts, "texts")
         return cls._of_columns(texts, ids, metadata, count, name)
@@ -239,7 +241,7 @@ class Documents:
         return self.texts, self.ids, self.metadata
 
     def described(self, index: int) -> dict[str, Any]:
-        """Return the "text" of a document and, if they exist, its "id" and "metadata"."""
+        """Return a dict with "text" and, if available, "id" and "metadata" for a document."""
         found = {} if self.ids is None else {"id": self.ids[index]}
         found["text"] = None if self.texts is None else self.texts[index]
         if self.metadata is not None:
@@ -247,15 +249,15 @@ class Documents:
         return found
 
     def without_texts(self) -> Documents:
-        """Return a copy without the texts."""
+        """Return a copy of the documents without texts."""
         return Documents(None, self.ids, self.metadata)
 
     def joined(self, others: Documents) -> Documents:
-        """Concatenate these documents and other documents.
+        """Concatenate these documents with other documents.
 
         Raises:
-            ValueError: If only one side has ids or metadata, if an id occurs twice, or if a field
-                has values of different types.
+            ValueError: If only one side has ids or metadata, if any id is not unique, or if the
+                values for a field have different types.
         """
         for name in ("ids", "metadata"):
             own, further = getattr(self, name), getattr(others, name)
@@ -273,18 +275,18 @@ class Documents:
         return joined
 
     def match_columns(self, others: Documents) -> Documents:
-        """Return a copy that only has ids and fields if `others` has them."""
+        """Return a copy without ids or fields if these are missing in `others`."""
         ids = None if others.ids is None else self.ids
         metadata = None if others.metadata is None else self.metadata
         return Documents(self.texts, ids, metadata, self.contexts)
 
     def taken(self, indices: Iterable[int]) -> Documents:
-        """Select documents by their indices, in the order of the indices."""
+        """Select documents by index, in the given order."""
         indices = list(indices)
         return Documents(*(None if c is None else [c[i] for i in indices] for c in self._parts))
 
     def replaced(self, indices: Sequence[int], others: Documents) -> Documents:
-        """Replace documents by index. If `others` has no metadata, the fields are kept."""
+        """Replace documents by index. Fields are kept if there is no metadata in `others`."""
         texts = None if self.texts is None else list(self.texts)
         metadata = None if self.metadata is None else list(self.metadata)
         if others.metadata is not None and metadata is None:
@@ -302,15 +304,15 @@ class Documents:
         return Documents(texts, self.ids, metadata)
 
     def indices_of(self, ids: object, chunks: bool = False) -> list[int]:
-        """Find the indices of documents by their ids, in the order of the ids.
+        """Look up document indices by id, in the given order.
 
         Args:
-            ids: One id, or several ids.
-            chunks: Boolean. Whether the id of a chunked document selects all of its chunks.
+            ids: The id or ids to look up.
+            chunks: Boolean. Whether to select all chunks when the id is for a chunked document.
                 Defaults to False.
 
         Raises:
-            ValueError: If an id is unknown, or if the documents have no ids.
+            ValueError: If any id is unknown, or if there are no ids.
         """
         if self.ids is None:
             raise ValueError("The documents of this index have no ids. Build it with ids=[...].")
@@ -326,7 +328,7 @@ class Documents:
         return found
 
     def _near(self, one: object, parts: list[int] | None) -> str:
-        """Return a hint for an unknown id."""
+        """Return a hint to display for an unknown id."""
         kind = type(self.ids[0])
         if parts:
             return (
@@ -343,7 +345,7 @@ class Documents:
 
     @functools.cached_property
     def chunks_of(self) -> dict[Id, list[int]]:
-        """Return a dict that maps ids of chunked documents to the indices of their chunks."""
+        """Return a dict mapping the ids for chunked documents to chunk indices."""
         found: dict[Id, list[int]] = {}
         for i, (one, fields) in enumerate(zip(self.ids or (), self.metadata or (), strict=False)):
             owner = fields.get("document")
@@ -352,25 +354,26 @@ class Documents:
         return found
 
     def exchanged(self, indices: Sequence[int], others: Documents) -> Documents:
-        """Remove documents by index, and add others at the end."""
+        """Remove documents by index, and add other documents at the end."""
         kept = np.delete(np.arange(len(self)), indices)
         if not len(kept):
             return others if self.texts is not None else others.without_texts()
         return self.taken(kept).joined(others)
 
     def where(self, condition: Where) -> np.ndarray:
-        """Return the indices of the documents that meet a condition, as an int64 array.
+        """Find documents matching a condition and return the indices as an int64 array.
 
         Args:
             condition: Dict or function. A dict maps each field to a value, a list of values, a dict
-                of comparisons such as {"$gt": 300, "$lte": 500}, or a function of the value. All
-                of them must hold. `OPERATORS` contains the comparisons. A list in a document meets
-                a condition if one of its values does, and "$ne" and "$nin" if no value is equal. A
-                document without the field meets no condition. If the condition is a function, it
-                receives a copy of the document's fields.
+                with comparisons (e.g. {"$gt": 300, "$lte": 500}), or a function to apply to the
+                value. All conditions must be true. See `OPERATORS` for the supported comparisons.
+                For lists, it is enough if the condition is true for any value. For "$ne" and
+                "$nin", all values must be different. Documents without the field will not match. A
+                function is called with a copy of the document's fields.
 
         Raises:
-            ValueError: If a field is unknown, or if a value has another type than the field.
+            ValueError: If any field is unknown, or if the type for a value does not match the
+                field.
         """
         if self.metadata is None:
             raise ValueError(
@@ -390,7 +393,7 @@ class Documents:
         return np.flatnonzero(found)
 
     def _meets(self, field: str, wanted: object) -> np.ndarray:
-        """Return a mask (N,) of the documents whose field meets a condition."""
+        """Return a mask (N,) for the documents matching a condition on a field."""
         if field not in self._columns:
             cure = ""
             if str(field).startswith("$"):
@@ -422,14 +425,14 @@ class Documents:
         return met
 
     def _have(self, column: Column, met: Iterable[object]) -> np.ndarray:
-        """Return a mask (N,) of the documents with a value that meets a condition."""
+        """Return a mask (N,) for the documents with any matching value."""
         found = np.zeros(len(self), bool)
         found[column.rows[np.fromiter(met, bool, len(column.rows))]] = True
         return found
 
     @functools.cached_property
     def _columns(self) -> dict[str, Column]:
-        """Return the column of each field."""
+        """Return a dict mapping fields to columns."""
         columns: dict[str, tuple[list[int], list]] = {}
         for i, row in enumerate(self.metadata or ()):
             for field, value in row.items():
@@ -444,15 +447,16 @@ class Documents:
         }
 
     def groups(self, field: str, among: np.ndarray | None = None) -> list:
-        """Return the value of a field for each document, for `group_by`.
+        """Return the field value for each document, to be used in `group_by`.
 
         Args:
             field: String. Name of the field.
-            among: Integer array. Indices of the documents to search. Defaults to None, which means
-                all documents.
+            among: Integer array. Indices of the documents to search in. If None, all documents are
+                searched. Defaults to None.
 
         Raises:
-            ValueError: If the field is unknown, or if a document does not have exactly one value.
+            ValueError: If the field is unknown, or if there is not exactly one value for each
+                document.
         """
         values, without = self._groups(field)
         lacking = without if among is None else np.intersect1d(without, among)
@@ -461,15 +465,15 @@ class Documents:
         return values
 
     def first_of_groups(self, field: str) -> dict[Any, int]:
-        """Return a dict that maps each value of a field to the index of its first document."""
+        """Return a dict mapping field values to the index of the first document."""
         values = self.groups(field)
         return dict(zip(reversed(values), reversed(range(len(values))), strict=True))
 
     def indices_of_groups(self, field: str, values: object) -> list[int]:
-        """Find the index of the first document with each of the given values.
+        """Look up the index of the first document for each value.
 
         Raises:
-            ValueError: If no document has one of the values.
+            ValueError: If there is no document for any value.
         """
         firsts = self.first_of_groups(field)
         values = [_plain_scalar(value) for value in _several(values, field)]
@@ -481,7 +485,7 @@ class Documents:
         return [firsts[value] for value in values]
 
     def _groups(self, field: str) -> tuple[list, np.ndarray]:
-        """Return the values of a field, and the indices of documents without a single value."""
+        """Return the field values, and the indices of documents without a single value."""
         if field not in self._grouped:
             rows = self.metadata or [{}] * len(self)
             values = [row.get(field) for row in rows]
@@ -497,29 +501,29 @@ class Documents:
 
     @functools.cached_property
     def _grouped(self) -> dict[str, tuple[list, np.ndarray]]:
-        """Return the cached results of `_groups`, by field."""
+        """Return the cached results from `_groups` for each field."""
         return {}
 
     def chunked(
         self, tokenizer: Tokenizer, length: int, overlap: int = 0, late: bool = False
     ) -> Documents:
-        """Split the documents into chunks of at most `length` tokens, at the ends of words.
+        """Split the documents into chunks of at most `length` tokens, between words.
 
         Args:
             tokenizer: A tokenizer of this package.
             length: Integer. Maximum number of tokens per chunk.
-            overlap: Integer. Maximum number of tokens that neighbouring chunks share. The shared
-                part begins at a word. Defaults to 0.
-            late: Boolean. Whether to add `contexts`, for late chunking. Defaults to False.
+            overlap: Integer. Maximum overlap between neighbouring chunks, in tokens. The overlap
+                starts at the beginning of a word. Defaults to 0.
+            late: Boolean. Whether to add `contexts` for use with late chunking. Defaults to False.
 
         Returns:
-            `Documents` with one document per chunk. A chunk has the fields of its document and
-            three more: "document" is the id or index of the document, and "start" and "end" are
-            character offsets in its text. If the documents have ids, the chunks have ids such as
-            "a17#0".
+            `Documents` with one entry per chunk. In addition to the fields from the original
+            document, three fields are added to each chunk: "document" is the document's id or
+            index, and "start" and "end" are character offsets in the text. For documents with ids,
+            the chunk ids will be e.g. "a17#0".
 
         Raises:
-            ValueError: If the metadata has a field "document", "start" or "end".
+            ValueError: If the metadata already has a field "document", "start" or "end".
 
         Example:
             >>> from encoder_zoo import BertTokenizer
@@ -568,15 +572,15 @@ class Documents:
     def of_lines(
         cls, lines: Iterable[bytes] | None, texts: list[str] | None, path: object
     ) -> Documents:
-        """Read documents from the lines of a file and check them.
+        """Read and check documents from the lines in a file.
 
         Args:
-            lines: Lines that `lines` returned, or None.
+            lines: Lines as returned by `lines`, or None.
             texts: List of N strings, or None.
             path: Path to the file. This is only used in error messages.
 
         Raises:
-            ValueError: If the file is empty, or if a line is not a document.
+            ValueError: If the file is empty, or if any line is not a valid document.
         """
         if lines is None:
             return cls(texts)
@@ -606,18 +610,18 @@ class Documents:
 def _cuts(
     starts: list[int], ends: list[int], length: int, overlap: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the start and end offset of each chunk.
+    """Yield the start and end offset for each chunk.
 
     Args:
-        starts, ends: Lists of the character offsets of the tokens.
+        starts, ends: Lists with the character offsets for the tokens.
         length: Integer. Maximum number of tokens per chunk.
-        overlap: Integer. Maximum number of tokens that neighbouring chunks share.
+        overlap: Integer. Maximum overlap between neighbouring chunks, in tokens.
     """
     count = len(starts)
     gaps = [1, *(start - end for start, end in zip(starts[1:], ends, strict=False))]
 
     def end_of(begin: int) -> int:
-        """Return the index after the last token of the chunk that starts at token `begin`."""
+        """Return the exclusive end index for a chunk starting at token `begin`."""
         stop = min(begin + length, count)
         if stop == count:
             return count
@@ -640,7 +644,7 @@ def _cuts(
 
 
 def beir_text(document: str | Mapping[str, str]) -> str:
-    """Join the title and the text of a document in the format of BEIR.
+    """Join the title and the text for a document in the BEIR format.
 
     Example:
         >>> beir_text({"title": "Cats", "text": "They sleep."}), beir_text({"text": "Tax."})
@@ -652,7 +656,7 @@ def beir_text(document: str | Mapping[str, str]) -> str:
 
 
 def _is_of_beir(documents: object, text_column: str | None) -> bool:
-    """Return whether a dict maps ids to documents, and not names to columns."""
+    """Return whether a dict maps ids to documents instead of names to columns."""
     if not isinstance(documents, Mapping):
         return False
     if isinstance(documents.get(text_column or "text"), str):
@@ -667,7 +671,7 @@ def _row_of_beir(key: Id, row: str | Mapping, text_column: str | None) -> dict:
 
 
 def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | None) -> tuple:
-    """Return the texts, ids and metadata of a table."""
+    """Read the texts, ids and metadata from a table."""
     if not table:
         raise ValueError("documents is empty. Expected one or more texts.")
     name = "text" if text_column is None else text_column
@@ -709,7 +713,7 @@ def _rows(columns: Mapping) -> list[dict]:
 
 
 def _ordered(values: Any, name: str) -> Sequence:
-    """Return a column unchanged. Raise an error if its values have no order."""
+    """Return a column unchanged. An error is raised for unordered values."""
     if isinstance(values, str | bytes | set | frozenset) or not hasattr(values, "__len__"):
         raise invalid(name, values, "a list with one value per document")
     return values
@@ -724,7 +728,7 @@ def _table_of_rows(rows: Sequence) -> dict[str, list]:
 
 
 def _checked_ids(ids: Sequence) -> list[Id]:
-    """Convert ids to strings or integers. Check that they are unique and of one type."""
+    """Convert ids to strings or integers, and check that they are unique and have the same type."""
     found = []
     for i, one in enumerate(plain(ids)):
         one = _plain_scalar(one)
@@ -740,7 +744,7 @@ def _checked_ids(ids: Sequence) -> list[Id]:
 
 
 def _check_ids(ids: list[Id]) -> None:
-    """Raise an error if ids have different types, or if an id occurs twice."""
+    """Check that the ids are unique and have the same type."""
     first: dict[Id, int] = {}
     for i, one in enumerate(ids):
         if type(one) is not type(ids[0]):
@@ -756,7 +760,7 @@ def _check_ids(ids: list[Id]) -> None:
 
 
 def _checked_metadata(metadata: Sequence) -> list[dict[str, Any]]:
-    """Convert fields to plain values. Missing values (None, NaN) are dropped."""
+    """Convert fields to plain values. Missing values (None, NaN) will be dropped."""
     rows = []
     for i, row in enumerate(metadata):
         if not isinstance(row, Mapping):
@@ -777,7 +781,7 @@ def _checked_metadata(metadata: Sequence) -> list[dict[str, Any]]:
 
 
 def _check_types(rows: list[dict[str, Any]]) -> None:
-    """Raise an error if a field has values of different types."""
+    """Check that all values for a field have the same type."""
     kinds: dict[str, tuple[int, type]] = {}
     for i, row in enumerate(rows):
         for field, value in row.items():
@@ -792,7 +796,7 @@ def _check_types(rows: list[dict[str, Any]]) -> None:
 
 
 def _plain_value(value: object, name: str):
-    """Convert a value to a JSON type, or to None if it is missing."""
+    """Convert a value to a JSON type, or to None for missing values."""
     if isinstance(value, np.ndarray):
         value = value.tolist()  # an array without axes becomes a scalar
     if isinstance(value, tuple | set | frozenset):
@@ -819,7 +823,7 @@ def _plain_value(value: object, name: str):
 
 
 def _check_size(value: int, name: str) -> None:
-    """Raise an error for an integer that is too large for JSON files."""
+    """Check that an integer is not too large for JSON files."""
     if value.bit_length() > MOST_BITS:
         raise invalid(name, value, f"at most {MOST_BITS} bits. Use a string for larger numbers")
 
@@ -827,8 +831,8 @@ def _check_size(value: int, name: str) -> None:
 def _plain_scalar(value: Any):
     """Convert a scalar to a plain Python value.
 
-    NumPy scalars and instances of subclasses of str and int become plain values. Dates become
-    strings in ISO 8601 format, which sort by time.
+    This includes NumPy scalars, and subclasses of str and int. Dates are converted to strings in
+    the ISO 8601 format, to be able to sort by time.
     """
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[us]").item()  # nanoseconds would become an integer
@@ -842,7 +846,7 @@ def _plain_scalar(value: Any):
 
 
 def _date_text(value: datetime.date) -> str:
-    """Format a date or a datetime in ISO 8601. Midnight is omitted.
+    """Format a date or a datetime in the ISO 8601 format. Midnight is omitted.
 
     Example:
         >>> _date_text(datetime.datetime(2024, 5, 1, 12, 30)), _date_text(datetime.date(2024, 5, 1))
@@ -856,7 +860,7 @@ def _date_text(value: datetime.date) -> str:
 
 
 def _copy_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the fields of a document, including lists."""
+    """Copy the fields for a document, including lists."""
     return {
         name: list(value) if isinstance(value, list) else value for name, value in fields.items()
     }
@@ -871,7 +875,7 @@ def _several(values: object, name: str) -> Iterable:
 
 
 def _are_several(wanted: object) -> bool:
-    """Return whether a condition contains several values."""
+    """Return whether there are several values in a condition."""
     if isinstance(wanted, np.ndarray):
         return wanted.ndim > 0
     return isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes | Mapping)
@@ -885,5 +889,5 @@ def _listed(wanted: object) -> list:
 
 
 def _kind(value: object) -> type:
-    """Return the type of a value. It is float for all numbers, because 1 and 1.0 are equal."""
+    """Return the value type. This is float for all numbers, because 1 and 1.0 are equal."""
     return float if isinstance(value, int) and not isinstance(value, bool) else type(value)

@@ -1,10 +1,11 @@
-"""Search in vectors with faiss: exact search, or approximate search in a graph.
+"""Vector search with faiss, either exact or approximate with a graph.
 
-The graph is HNSW: each vector has links to near vectors, and a search follows these links, so that
-it compares only a few thousand of a million vectors. Faiss is used instead of usearch. In Python,
-usearch cannot filter during a search, has no Manhattan distance, and reads its binary file without
-checks. The graph of faiss consists of two arrays. They are stored next to the vectors in the file
-of the index, and are checked.
+Approximate search is based on HNSW graphs. Each vector is linked to nearby vectors, and the search
+follows these links, so only a few thousand out of a million vectors are compared to the query. This
+package uses faiss instead of usearch, because usearch does not support filtering during search in
+Python or the Manhattan distance, and loads binary files without any checks. In faiss, the graph
+consists of two arrays, which are stored in the index file together with the vectors and checked on
+loading.
 
 Comment letters: Q queries, N vectors, D dimensions, L links of all vectors, R vectors of a level, W
 links of a vector in a level.
@@ -56,15 +57,15 @@ GRAPH_TYPES = {"links": ("int32", 1), "levels": ("int32", 1)}
 
 
 def check_engine(engine: str | None, precision: str, function: str) -> None:
-    """Raise an error if an engine is not installed, or does not support the vectors.
+    """Check that an engine is installed and can be used for the vectors.
 
     Args:
-        engine: Name of the engine, or None.
-        precision: Precision of the vectors.
-        function: Similarity function.
+        engine: Name of the engine to use, or None.
+        precision: The vector precision.
+        function: The similarity function.
 
     Raises:
-        ValueError: If the engine does not support the precision or the similarity function.
+        ValueError: If the precision or the similarity function is not supported by the engine.
     """
     if engine is None:
         return
@@ -79,7 +80,7 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
 
 
 def with_engine(store: Float32Vectors, engine: str | None) -> Float32Vectors:
-    """Return a store that uses the engine. For None, return the same store."""
+    """Return a store based on the engine. If None, the same store is returned."""
     if engine is None or store.engine == engine:
         return store
     if engine == "faiss":
@@ -88,11 +89,11 @@ def with_engine(store: Float32Vectors, engine: str | None) -> Float32Vectors:
 
 
 class FaissVectors(Float32Vectors):
-    """Store vectors in a `faiss.IndexFlat`, without another copy.
+    """Store vectors in a `faiss.IndexFlat` without keeping a second copy.
 
     Args:
         vectors: Float32 array of shape (N, D).
-        function: Similarity function. Defaults to "dot".
+        function: The similarity function. Defaults to "dot".
 
     Raises:
         ImportError: If the package faiss-cpu is not installed.
@@ -107,7 +108,7 @@ class FaissVectors(Float32Vectors):
 
     @property
     def vectors(self) -> np.ndarray:
-        """Return the vectors (N, D), a view of the memory of faiss."""
+        """Return a view on the vectors (N, D) in the faiss memory."""
         return _view_of(self._index, self._index)
 
     def rows(self, indices) -> np.ndarray:
@@ -136,17 +137,17 @@ class FaissVectors(Float32Vectors):
 class GraphVectors(Float32Vectors):
     """Store vectors in float32 or int8 with an HNSW graph for approximate search.
 
-    A search compares the vectors exactly if this takes fewer comparisons than the graph: for a
-    small index, a narrow filter or a large number of results. It also does so if the graph does not
-    return enough results.
+    An exact search will be used instead when fewer comparisons are needed for it, e.g. for a small
+    index, for a narrow filter or for a large number of results. This is also the case when the
+    graph search does not return enough results.
 
     Args:
-        base: Store with the vectors. For float32, faiss contains the only copy. For int8, faiss
-            contains a second copy.
-        links: Int32 array of shape (L,). The `GraphVectors.links` of an existing graph of the first
-            vectors. Defaults to None, which builds a new graph.
-        levels: Int32 array of shape (N,). Number of levels in which each of these vectors has
-            links. Defaults to None.
+        base: Store with the vectors to index. In float32, the vectors are only kept in faiss. In
+            int8, faiss has a second copy.
+        links: Int32 array of shape (L,). `GraphVectors.links` from an existing graph on the first
+            vectors. If None, a new graph will be built. Defaults to None.
+        levels: Int32 array of shape (N,). The number of levels with links for each vector in the
+            existing graph. Defaults to None.
 
     Raises:
         ImportError: If the package faiss-cpu is not installed.
@@ -180,33 +181,33 @@ class GraphVectors(Float32Vectors):
     def opened_on(
         cls, path: str | os.PathLike, base: Float32Vectors, arrays: Mapping[str, np.ndarray]
     ) -> Self:
-        """Create a store from the vectors and the graph of a file, and check the graph.
+        """Create a store from the vectors and the graph in a file, and check the graph.
 
         Args:
             path: Path to the file. This is only used in error messages.
-            base: Store with the vectors.
+            base: Store with the vectors to search.
             arrays: Dict with "links" and "levels".
 
         Raises:
-            ValueError: If the arrays do not contain a graph of these vectors.
+            ValueError: If the arrays are not a valid graph for these vectors.
         """
         check_graph(path, arrays["links"], arrays["levels"], len(base))
         return cls(base, arrays["links"], arrays["levels"])
 
     @property
     def vectors(self) -> np.ndarray:
-        """Return the vectors in the precision of the base store."""
+        """Return the vectors in the same precision as the base store."""
         return self.base.vectors
 
     @property
     def links(self) -> np.ndarray:
-        """Return the links of each vector (L,) int32, level by level. -1 is an unused link."""
+        """Return the links for each vector (L,) int32, level by level, with -1 for unused links."""
         neighbors = self._graph.hnsw.neighbors
         return faiss.rev_swig_ptr(neighbors.data(), neighbors.size())
 
     @property
     def levels(self) -> np.ndarray:
-        """Return the number of levels in which each vector has links, (N,) int32."""
+        """Return the number of levels with links for each vector, (N,) int32."""
         return faiss.vector_to_array(self._graph.hnsw.levels)
 
     @property
@@ -250,17 +251,17 @@ class GraphVectors(Float32Vectors):
 
 
 def _view_of(index: Any, owner: Any) -> np.ndarray:
-    """Return a view of the vectors (N, D) in a flat faiss index.
+    """Return a view on the vectors (N, D) in a flat faiss index.
 
-    Adding a vector would move this memory, and other threads may be searching in it. So stores
-    never add vectors to an existing index.
+    Stores must not add vectors to an existing index. This would move the memory while other threads
+    might be searching in it.
     """
     view = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(-1, index.d)
     return np.asarray(_Kept(view, owner))
 
 
 class _Kept:
-    """Array in the memory of faiss, with a reference to the index that owns it."""
+    """Array in the faiss memory that keeps a reference to the index."""
 
     def __init__(self, view: np.ndarray, owner: Any):
         self.__array_interface__ = view.__array_interface__
@@ -268,7 +269,7 @@ class _Kept:
 
 
 def _graph_of(base: Float32Vectors, links: np.ndarray | None, levels: np.ndarray | None) -> Any:
-    """Create a faiss index with an existing graph for the first vectors."""
+    """Create a faiss index based on an existing graph for the first vectors."""
     metric = getattr(faiss, METRICS[base.function])
     if base.precision == "float32":
         index = faiss.IndexHNSWFlat(base.width, LINKS, metric)
@@ -309,18 +310,18 @@ def _starts(levels: np.ndarray) -> np.ndarray:
 
 
 def _slots(starts: np.ndarray, level: int) -> np.ndarray:
-    """Return the indices (R, W) of the links of vectors in a level, which contains all of them."""
+    """Return the link indices (R, W) in a level for vectors that are all included in this level."""
     first, width = (0, 2 * LINKS) if level == 0 else (LINKS * (level + 1), LINKS)
     return starts[:, None] + np.arange(first, first + width)
 
 
 def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int) -> None:
-    """Raise an error if a graph that was read from a file contains invalid links.
+    """Check a graph for invalid links after reading from a file.
 
     Args:
         path: Path to the file.
         links, levels: See `GraphVectors`.
-        count: Integer. Number of vectors.
+        count: Integer. The number of vectors.
     """
     check_shape(path, "levels", levels.shape, (count,))
     if levels.min() < 1 or levels.max() > MAX_LEVELS:
@@ -339,14 +340,14 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
 def taken_graph(
     links: np.ndarray, levels: np.ndarray, indices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Select vectors of a graph by their indices. Return the new links and levels.
+    """Select vectors in a graph by index, and return the new links and levels.
 
-    A link to a removed vector is replaced by a link of the removed vector, if it leads to a vector
-    that stays. So most vectors can still be reached.
+    Links to removed vectors are replaced with links from these vectors to remaining vectors, if
+    possible. This makes sure that most vectors can still be reached.
 
     Args:
         links, levels: See `GraphVectors`.
-        indices: Different indices of the vectors to keep.
+        indices: Unique indices of the vectors to keep.
 
     Example:
         >>> links = np.full(6 * LINKS, -1, "int32")
@@ -377,14 +378,14 @@ def taken_graph(
 
 
 def _one_of_each(links: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Choose one link in each row, depending on `draws`. Return -1 for rows without links."""
+    """Choose a link in each row based on `draws`. Returns -1 for rows without links."""
     counts = (links >= 0).sum(axis=1)
     links = np.take_along_axis(links, np.argsort(links < 0, axis=1, kind="stable"), axis=1)
     return links[np.arange(len(links)), draws % np.maximum(counts, 1)]
 
 
 def _once(links: np.ndarray) -> np.ndarray:
-    """Remove duplicate links in each row and move -1 to the end, where a search stops."""
+    """Remove duplicate links in each row and move -1 to the end, to stop the search there."""
     order = np.argsort(links, axis=1, kind="stable")
     ranked = np.take_along_axis(links, order, axis=1)
     again = np.zeros_like(links, dtype=bool)

@@ -1,4 +1,4 @@
-"""Evaluation of searches and similarities: relevance judgements and ranking metrics.
+"""Evaluation for search and similarity, with relevance judgements and ranking metrics.
 
 Comment letters: Q queries, N documents or pairs, R ranks.
 """
@@ -25,13 +25,13 @@ AT_ONCE = 2**20  # documents found of some queries
 
 
 class Judged(NamedTuple):
-    """Queries and documents, each document once.
+    """Queries with relevance judgements on unique documents.
 
     Attributes:
-        queries: List of Q texts.
-        documents: List of N different texts.
-        relevant: List of Q dicts {index of a document: grade}, each with at least one positive
-            grade.
+        queries: List of Q query texts.
+        documents: List of N unique document texts.
+        relevant: List of Q dicts mapping document indices to grades. At least one grade per query
+            is positive.
     """
 
     queries: list[str]
@@ -42,16 +42,16 @@ class Judged(NamedTuple):
 def by_position(
     queries: object, relevant: object, documents: object = None
 ) -> tuple[object, object, object]:
-    """Convert dicts in the format of BEIR to columns. Return other arguments unchanged.
+    """Convert dicts in the BEIR format to columns. Other arguments are returned unchanged.
 
     Args:
-        queries: Dict {id: text}. Queries without judgements are dropped.
+        queries: Dict {id: text}. Queries without judgements will be dropped.
         relevant: Dict {query id: {document id: grade}} or {query id: list of document ids}.
-        documents: Dict {id: text} or {id: {"title", "text"}}. Titles are prepended to the texts.
-            Defaults to None, which keeps the ids of documents in an index.
+        documents: Dict {id: text} or {id: {"title", "text"}}. Titles are prepended to the texts. If
+            None, ids are kept, to be used with documents in an index. Defaults to None.
 
     Raises:
-        ValueError: If only `queries` is a dict, or if `relevant` contains an unknown id.
+        ValueError: If only `queries` is a dict, or if any id in `relevant` is unknown.
 
     Example:
         >>> corpus = {"d1": {"title": "Cats", "text": "They sleep."}, "d2": {"text": "Tax."}}
@@ -92,16 +92,16 @@ def _check_known(ids: Iterable, known: Mapping, name: str) -> None:
 
 
 def judged(queries, documents, relevant: Sequence | None) -> Judged:
-    """Check queries, documents and judgements. Merge equal documents.
+    """Check queries, documents and judgements, and merge duplicate documents.
 
     Args:
-        queries: List, array or column of Q texts, or a dict, see `by_position`.
+        queries: List, array or column of Q texts, or a dict as in `by_position`.
         documents: List, array or column of texts, or a dict.
-        relevant: For each query, the index of its document, a list of indices, or {index: grade}.
-            None means that query `i` belongs to document `i`.
+        relevant: For each query, the index of the relevant document, a list of indices, or a dict
+            {index: grade}. If None, document `i` is used as the relevant document for query `i`.
 
     Raises:
-        ValueError: If `relevant` does not contain at least one document for each query.
+        ValueError: If there is not at least one document in `relevant` for each query.
 
     Example:
         >>> judged(["q", "r"], ["a", "b", "a"], [2, [0, 1]]).relevant
@@ -136,10 +136,10 @@ def judged(queries, documents, relevant: Sequence | None) -> Judged:
 
 
 def check_by_query(relevant: object) -> None:
-    """Check that the judgements are a list.
+    """Check that the judgements are passed as a list.
 
     Raises:
-        ValueError: If `relevant` is not a list with one entry per query.
+        ValueError: If `relevant` is not a list with an entry for each query.
     """
     if isinstance(relevant, Mapping | str) or not isinstance(relevant, Iterable):
         raise invalid(
@@ -150,7 +150,7 @@ def check_by_query(relevant: object) -> None:
 
 
 def _grades(entry, i: int, count: int) -> dict[int, float]:
-    """Check an entry of `relevant` and convert it to {index: grade}."""
+    """Check an entry in `relevant` and convert it to a dict {index: grade}."""
     if isinstance(entry, Mapping):
         pairs = list(entry.items())
     else:
@@ -176,7 +176,7 @@ def _grades(entry, i: int, count: int) -> dict[int, float]:
 
 
 def checked_cutoffs(cutoffs) -> list[int]:
-    """Convert cutoffs to a list of integers. Raise an error if one of them is not positive."""
+    """Convert cutoffs to a list of integers and check that all values are positive."""
     found = list(cutoffs) if isinstance(cutoffs, Iterable) else []
     known = (isinstance(k, Integral) and not isinstance(k, bool) and k > 0 for k in found)
     if not found or not all(known):
@@ -185,14 +185,14 @@ def checked_cutoffs(cutoffs) -> list[int]:
 
 
 def checked_scores(scores, first: int, second: int) -> np.ndarray:
-    """Check the scores of pairs and convert them to float64, shape (N,).
+    """Check the scores for pairs and convert them to float64 (N,).
 
     Args:
-        scores: Sequence of numbers, one per pair.
-        first, second: Integers. Numbers of first and second texts.
+        scores: Sequence of scores for the pairs.
+        first, second: Integers. The number of first texts and second texts.
 
     Raises:
-        ValueError: If `scores` does not contain one finite number per pair, or if all scores are
+        ValueError: If `scores` does not contain a finite value per pair, or if all scores are
             equal.
     """
     scores = np.asarray(check_given(scores))
@@ -218,24 +218,25 @@ def ranking_metrics(
 ) -> dict[str, float]:
     """Compute ranking metrics, averaged over the queries.
 
-    For documents with equal scores, each metric is averaged over all orders of these documents. So
-    the order in which they are listed does not matter.
+    In case of ties, each metric is averaged over all possible orders. This means that the result
+    does not depend on the order in the rankings.
 
     Args:
-        rankings: For each of the Q queries, the indices of documents, nearest document first. If a
-            document occurs twice, the first position is used.
-        relevant: For each query, a dict {index of a document: grade}. A positive grade means
-            relevant, and each query has at least one relevant document.
-        cutoffs: Sequence of integers. Numbers of top documents k to evaluate.
-        scores: For each query, the scores of the ranking in descending order. Defaults to None,
-            which means that all scores differ.
+        rankings: Document indices for each of the Q queries, from nearest to farthest. For
+            duplicates, only the first position is used.
+        relevant: Dict for each query, mapping document indices to grades. Documents with a positive
+            grade are relevant. There must be at least one relevant document per query.
+        cutoffs: Sequence of integers. Values for k, the number of top documents to evaluate on.
+        scores: Scores in descending order for each query. If None, all scores are assumed to be
+            different. Defaults to None.
 
     Returns:
-        Dict with these metrics for each cutoff k: "ndcg@k", the normalized discounted cumulative
-        gain, where the gain is the grade. "mrr@k", the reciprocal rank of the first relevant
-        document, or 0 if no document is relevant. "recall@k", the fraction of the relevant
-        documents that are found. "accuracy@k", 1 if at least one relevant document is found. The
-        dict also contains "map@100", the mean precision at the ranks of all relevant documents.
+        Dict with the following metrics for each cutoff k. "ndcg@k" is the normalized discounted
+        cumulative gain, based on grades as gains. "mrr@k" is the reciprocal rank for the first
+        relevant document, or 0 if no relevant document is found. "recall@k" is the fraction of
+        relevant documents in the top k. "accuracy@k" is 1 if at least one relevant document is in
+        the top k. In addition, "map@100" is the mean precision at the ranks of all relevant
+        documents.
 
     Source: Järvelin and Kekäläinen 2002, Cumulated Gain-based Evaluation of IR Techniques, as in
     trec_eval. McSherry and Najork 2008, Computing Information Retrieval Performance Measures
@@ -264,15 +265,16 @@ def search_metrics(
     documents: int,
     deepest: int | None = None,
 ) -> dict[str, float]:
-    """Compute `ranking_metrics` of a search. Search deeper while scores at the cutoff are equal.
+    """Compute `ranking_metrics` for a search. The depth is increased in case of ties at the cutoff.
 
     Args:
-        search: Function of the indices of some queries and a number k. For each query, it returns
-            the indices of the k nearest documents and their scores. It may find fewer documents.
+        search: Function to search for the k nearest documents, called with query indices and k. For
+            each query, this should return the document indices and the scores. It is possible to
+            return fewer documents.
         relevant, cutoffs: See `ranking_metrics`.
-        documents: Integer. Number of different documents.
-        deepest: Integer. Number of documents including duplicates. Defaults to None, which means no
-            duplicates.
+        documents: Integer. The number of unique documents.
+        deepest: Integer. The number of documents including duplicates. If None, there are no
+            duplicates. Defaults to None.
 
     Example:
         >>> def search(queries, k):
@@ -303,13 +305,13 @@ def search_metrics(
 def _ranks(
     ranking: Sequence[int], scores: Sequence[float], grades: Mapping[int, float], depth: int
 ) -> np.ndarray:
-    """Return data about the documents at each rank, (RANK_WIDTH, depth).
+    """Return statistics on the documents at each rank, (RANK_WIDTH, depth).
 
     Returns:
-        Five values about the documents that have the score of this rank: their mean gain, their
-        number, the number of relevant documents, and the number of these documents before the rank.
-        The last value is the number of relevant documents with higher scores. A rank without a
-        document is treated as a document that is not relevant.
+        Five values per rank. Four values are computed on all documents with the same score as this
+        rank: the mean gain, the number of documents, the number of relevant documents, and the
+        number of documents before the rank. The last value is the number of relevant documents with
+        higher scores. If there is no document at a rank, it is treated as not relevant.
     """
     places = {}
     for place, document in enumerate(np.asarray(ranking).tolist()):
@@ -333,7 +335,7 @@ def _ranks(
 def _metrics(
     ranks: np.ndarray, relevant: Sequence[Mapping[int, float]], cutoffs: Sequence[int]
 ) -> dict[str, float]:
-    """Compute the metrics of queries from the data about their ranks, (Q, RANK_WIDTH, R)."""
+    """Compute the metrics for queries from rank statistics, (Q, RANK_WIDTH, R)."""
     gain, count, hits, inside, before = ranks.swapaxes(0, 1)  # (Q, R) each
     grades = [np.sort([grade for grade in row.values() if grade > 0])[::-1] for row in relevant]
     totals = np.array([len(row) for row in grades])
@@ -358,12 +360,12 @@ def _metrics(
 
 
 def _discounted(gains: np.ndarray) -> np.ndarray:
-    """Compute the discounted cumulative gain of gains (..., R) in the order of the ranks."""
+    """Compute the discounted cumulative gain from gains (..., R), sorted by rank."""
     return (gains / np.log2(np.arange(2, gains.shape[-1] + 2))).sum(axis=-1)
 
 
 def pearson(a: np.ndarray, b: np.ndarray) -> float:
-    """Compute the correlation of two columns (N,), which must not be constant.
+    """Compute the correlation between two columns (N,), which must not be constant.
 
     Example:
         >>> round(pearson(np.array([1, 2, 3]), np.array([2, 4, 9])), 3)
@@ -374,7 +376,7 @@ def pearson(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """Compute the correlation of the ranks of two columns (N,).
+    """Compute the rank correlation between two columns (N,).
 
     Example:
         >>> spearman(np.array([1, 2, 3]), np.array([2, 4, 90]))
@@ -384,7 +386,7 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def average_ranks(values: np.ndarray) -> np.ndarray:
-    """Compute the rank of each value (N,), starting at 1. Equal values share their mean rank.
+    """Compute the rank for each value (N,), starting at 1. Ties are assigned the mean rank.
 
     Example:
         >>> average_ranks(np.array([7.0, 3.0, 7.0])).tolist()

@@ -1,4 +1,4 @@
-"""The index that combines several indexes, and the function that loads indexes of any kind."""
+"""Hybrid index to combine several indexes, and a function to load any kind of index."""
 
 from __future__ import annotations
 
@@ -52,36 +52,36 @@ Weights = Annotated[
 
 
 class HybridIndex(Index):
-    """Combine several indexes of the same documents by reciprocal rank fusion.
+    """Combine several indexes for the same documents with reciprocal rank fusion.
 
         index = ez.HybridIndex([embedder.index(documents), ez.BM25Index(documents)])
         index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
 
-    The score of a document is the sum of `1 / (rank_constant + rank)` over the indexes that find
-    it. Ranks start at 1. So the scores of the indexes need not be comparable. For equal scores, the
-    results of earlier indexes come first.
+    The score for a document is the sum of `1 / (rank_constant + rank)` over all indexes where the
+    document is found, with ranks starting at 1. This means that the scores from different indexes
+    do not have to be comparable. In case of ties, results from earlier indexes are returned first.
 
-    With `weights`, such as `HybridIndex([dense, sparse], weights=[1, 0.3])`, the score of a
-    document is the weighted sum of its scores. The best documents of each index are also scored by
-    the other indexes. If an index does not find a document, its score is 0.
+    If `weights` are given, for example `HybridIndex([dense, sparse], weights=[1, 0.3])`, the score
+    is the weighted sum of all scores for the document. The best documents from each index are also
+    scored by the other indexes. A score of 0 is used if a document is not found in an index.
 
     Args:
-        indexes: List of indexes of the same documents in the same order: `VectorIndex`,
-            `MultiVectorIndex`, `SparseIndex`, `BM25Index`, or other objects with `search` and
-            `len`.
-        rank_constant: Integer. A larger constant gives less weight to the first ranks. Defaults to
-            60.
-        depth: Integer. Number of documents per index to fuse, at least `top_k`. Defaults to 100.
-        weights: List of floats. Weight of the scores of each index. Only for indexes of this
-            package. Defaults to None, which uses the ranks.
+        indexes: List of indexes to combine, with the same documents in the same order:
+            `VectorIndex`, `MultiVectorIndex`, `SparseIndex`, `BM25Index`, or other objects with
+            `search` and `len`.
+        rank_constant: Integer. Larger values reduce the weight for the first ranks. Defaults to 60.
+        depth: Integer. The number of documents to use from each index, at least `top_k`. Defaults
+            to 100.
+        weights: List of floats. The score weight for each index. This is only supported for indexes
+            from this package. If None, ranks will be used instead of scores. Defaults to None.
 
     Attributes:
         indexes, rank_constant, depth, weights: See the arguments.
-        texts: List of the texts in the first index that contains texts, or None.
+        texts: List of texts from the first index with texts, or None.
 
     Raises:
         ValueError: If `indexes` is empty, if the indexes have different documents, or if the number
-            of weights differs from the number of indexes.
+            of weights does not match the number of indexes.
 
     Source: Cormack et al. 2009, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank
     Learning Methods. Weighted scores: Bruch et al. 2023, An Analysis of Fusion Functions for Hybrid
@@ -121,7 +121,7 @@ class HybridIndex(Index):
         self._check()
 
     def _check(self) -> None:
-        """Raise an error if the indexes do not have the same documents."""
+        """Check that all indexes have the same documents."""
         if not self.indexes:
             raise ValueError("indexes is empty. Expected one or more.")
         if self.weights is not None:
@@ -144,7 +144,7 @@ class HybridIndex(Index):
 
     @property
     def documents(self) -> Documents:
-        """Return the documents. Each column is from the first index that contains it."""
+        """Return the documents, with each column from the first index to include it."""
         columns = []
         for name in ("texts", "ids", "metadata"):
             found = (getattr(index, name, None) for index in self.indexes)
@@ -178,12 +178,12 @@ class HybridIndex(Index):
 
     @property
     def _asked_models(self) -> list:
-        """Return the embedders of all indexes."""
+        """Return the embedders from all indexes."""
         return [model for index in self.indexes for model in getattr(index, "_asked_models", ())]
 
     @property
     def nbytes(self) -> int:
-        """Return the size of all indexes in bytes."""
+        """Return the total index size in bytes."""
         return sum(getattr(index, "nbytes", 0) for index in self.indexes)
 
     def _check_options(self, reranker: Any, candidates: int | None, options: Mapping) -> None:
@@ -210,7 +210,7 @@ class HybridIndex(Index):
             yield [hit["index"] for hit in best], [hit["score"] for hit in best]
 
     def _find_by_scores(self, queries, top_k, depth, among, **options) -> Iterator[tuple]:
-        """Yield the documents with the largest weighted sums of scores. See `_find`."""
+        """Yield the documents with the largest weighted scores, as in `_find`."""
         stores = [index._store for index in self.indexes]
         asked = [index._embed_queries(queries, **options) for index in self.indexes]
         most = min(depth, len(self) if among is None else len(among))
@@ -225,7 +225,7 @@ class HybridIndex(Index):
             yield candidates[order], scores[order]
 
     def _check_counts(self) -> None:
-        """Raise an error if documents were added to or removed from only one index."""
+        """Check that no documents were added or removed in only one index."""
         counts = [len(index) for index in self.indexes]
         if len(set(counts)) > 1:
             raise ValueError(
@@ -234,7 +234,7 @@ class HybridIndex(Index):
             )
 
     def _check_own(self, what: str) -> None:
-        """Raise an error if an index is from outside this package and may lack a method."""
+        """Check that all indexes are from this package, as other indexes might lack a method."""
         for i, index in enumerate(self.indexes):
             is_own = isinstance(index, Index) and not (
                 what == "weights" and isinstance(index, HybridIndex)
@@ -252,7 +252,7 @@ class HybridIndex(Index):
         indices: list[int] | None = None,
         chunks: bool = False,
     ) -> Callable[[], None]:
-        """Embed documents and return the function that puts them into all indexes."""
+        """Embed documents and return a function to put them into all indexes."""
         if indices is not None:
             self._check_own("update")
         for i, index in enumerate(self.indexes):
@@ -273,7 +273,7 @@ class HybridIndex(Index):
         self._together([functools.partial(index._keep, indices) for index in self.indexes])()
 
     def _together(self, steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
-        """Return a function that changes all indexes before the next search starts."""
+        """Return a function to change all indexes before the next search can start."""
 
         def put() -> None:
             with self._lock:
@@ -283,14 +283,14 @@ class HybridIndex(Index):
         return put
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Save all indexes in a folder, which is replaced atomically. Use `load` to open it.
+        """Save all indexes to a folder. Use `load` to load them again.
 
         Args:
-            folder: Path to the folder.
+            folder: Path to the folder to save to. An existing index will be replaced atomically.
 
         Raises:
-            ValueError: If the folder contains other files, or if an index cannot be saved as part
-                of another index.
+            ValueError: If there are other files in the folder, or if any index cannot be saved as
+                part of a hybrid index.
         """
         for i, index in enumerate(self.indexes):
             if isinstance(index, HybridIndex) or not hasattr(index, "save"):
@@ -311,17 +311,18 @@ class HybridIndex(Index):
     def load(
         cls, folder: str | os.PathLike[str], models: Sequence[Any], verify: bool = True
     ) -> Self:
-        """Load an index that `save` wrote.
+        """Load an index from a folder, as written by `save`.
 
         Args:
             folder: Path to the folder to load from, as written by `save`.
-            models: List with the model of each index, or None for a `BM25Index`.
+            models: List with the model for each index, or None for a `BM25Index`.
             verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:
             FileNotFoundError: If the folder does not exist.
-            ValueError: If the folder does not contain a HybridIndex, if it is damaged or replaced
-                while it is loaded, or if the number of models differs from the number of indexes.
+            ValueError: If there is no HybridIndex in the folder, if the files are damaged or
+                replaced during loading, or if the number of models does not match the number of
+                indexes.
         """
         manifest = _read(folder, verify)
         names = manifest["indexes"]
@@ -343,7 +344,7 @@ class HybridIndex(Index):
 
 
 def _read(folder: str | os.PathLike, verify: bool) -> dict:
-    """Read and check the manifest of a folder. The indexes check their own files."""
+    """Read and check the manifest in a folder. Other files are checked by the indexes."""
     with OpenFolder(folder, [NAME]) as files:  # only files in the manifest belong to the index
         manifest = checked_manifest(files, HybridIndex.kind, verify, HybridIndex.rules)
         names = manifest.get("indexes")
@@ -355,11 +356,11 @@ def _read(folder: str | os.PathLike, verify: bool) -> dict:
 
 
 def fuse(*rankings: Sequence[Hit], k: int = 60) -> list[Hit]:
-    """Fuse several rankings and return the hits with their new scores, best first.
+    """Fuse several rankings and return the hits, sorted by decreasing fusion score.
 
     Args:
-        *rankings: Lists of hits for one query, from several indexes of the same documents.
-        k: Integer. The rank constant, see `HybridIndex`. Defaults to 60.
+        *rankings: Lists of hits for the same query, from several indexes on the same documents.
+        k: Integer. The rank constant, as in `HybridIndex`. Defaults to 60.
 
     Example:
         >>> first, second = ({"index": i, "score": 0.9, "text": None} for i in (7, 3))
@@ -388,20 +389,20 @@ def load_index(
     embedder: Any = None,
     **options: Unpack[OpenOptions],
 ) -> Index:
-    """Load an index of any kind that `save` wrote.
+    """Load any kind of index from a folder, as written by `save`.
 
     Args:
         folder: Path to the folder to load from, as written by `save`.
         embedder: The embedder used to build the index, or an equal embedder. Use None for a
-            `BM25Index`. A `HybridIndex` needs the `HybridEmbedder`, or a list with the embedder of
-            each index. Defaults to None.
-        **options: Options of `load` of the index: `verify`, whether to verify the checksums of the
-            files, and for a `VectorIndex` `engine`, such as "faiss".
+            `BM25Index`. For a `HybridIndex`, pass the `HybridEmbedder`, or a list with the embedder
+            for each index. Defaults to None.
+        **options: Additional options to pass to `load`: `verify`, whether to verify the file
+            checksums, and `engine` (e.g. "faiss"), which is only supported for a `VectorIndex`.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If the folder does not contain an index, if it is damaged, or if the index was
-            built with a different embedder.
+        ValueError: If there is no index in the folder, if the files are damaged, or if a different
+            embedder was used to build the index.
 
     Example:
         >>> import tempfile
