@@ -561,7 +561,7 @@ class Documents:
     # -- files ---------------------------------------------------------------------------------
 
     def lines(self) -> list[str] | None:
-        """Return one JSON object per document with its id and fields, or None without both."""
+        """Return JSON lines with the id and fields per document, or None without both."""
         columns = {"id": self.ids, "metadata": self.metadata}
         columns = {name: column for name, column in columns.items() if column is not None}
         rows = zip(*columns.values(), strict=True)

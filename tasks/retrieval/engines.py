@@ -305,7 +305,7 @@ def _set_graph(hnsw: Any, links: np.ndarray, levels: np.ndarray) -> None:
 
 
 def _starts(levels: np.ndarray) -> np.ndarray:
-    """Return the index of the first link of each vector, and the number of all links, (N + 1,)."""
+    """Return the first link index for each vector, and the total number of links, (N + 1,)."""
     return np.concatenate([[0], np.cumsum(LINKS * (levels.astype("int64") + 1))])
 
 

@@ -1,4 +1,4 @@
-"""The base class of the indexes: search, evaluation, changes and files.
+"""Base class for indexes, with search, evaluation, changes and files.
 
 Comment letters: N documents, Q queries, D width.
 """
@@ -60,11 +60,11 @@ SAME = 1e-4  # fraction of a vector's length; vectors of one embedder in one pro
 
 
 class Store(Protocol):
-    """The searchable data of an index in memory: vectors or words of N documents.
+    """The data in memory to search in: vectors or words for N documents.
 
     Attributes:
-        arrays: Dict of the arrays to save, by name.
-        nbytes: Integer. Size in memory.
+        arrays: Dict mapping names to the arrays to be saved.
+        nbytes: Integer. The size in memory, in bytes.
     """
 
     arrays: dict[str, np.ndarray]
@@ -75,26 +75,26 @@ class Store(Protocol):
         ...
 
     def joined(self, vectors: Any) -> Store:
-        """Return a store with more documents at the end."""
+        """Return a store with additional documents at the end."""
         ...
 
     def taken(self, indices: np.ndarray) -> Store:
-        """Return a store with the documents at the given indices, in this order."""
+        """Return a store with only the documents at the given indices, in this order."""
         ...
 
     def nearest(
         self, queries: Any, k: int, among: np.ndarray | None = None
     ) -> tuple[Sequence, Sequence]:
-        """Find the `k` nearest documents of each query.
+        """Find the `k` nearest documents for each query.
 
-        Returns the indices and the scores for each query, nearest document first. Documents with
-        equal scores keep their order. If `among` is given, only these indices are searched.
+        This returns the indices and the scores for each query, from nearest to farthest. In case of
+        ties, the original order is kept. If `among` is given, only these indices are searched.
         """
         ...
 
 
 class QueryOptions(TypedDict, total=False):
-    """Keyword arguments of `embed` for queries. Only `SparseEncoder` accepts `max_terms`."""
+    """Keyword arguments of `embed` for queries. `max_terms` is for `SparseEncoder` only."""
 
     prompt: str | None
     batch_size: int | None
@@ -113,12 +113,12 @@ class SearchOptions(QueryOptions, total=False):
 
 
 class GivenVectors(NamedTuple):
-    """Vectors that are passed to `search` in place of texts.
+    """Vectors passed to `search` instead of texts.
 
     Attributes:
-        vectors: Vectors in the format of the store.
-        count: Integer. Number of vectors.
-        single: Boolean. Whether a single vector was given.
+        vectors: Vectors in the same format as in the store.
+        count: Integer. The number of vectors.
+        single: Boolean. Whether a single vector was passed.
     """
 
     vectors: Any
@@ -141,29 +141,29 @@ def are_numbers(values: object) -> bool:
 
 
 class Index:
-    """Base class of the indexes for semantic search.
+    """Base class for semantic search indexes.
 
-    A subclass implements `build` and converts texts to the format of its store.
+    Subclasses should implement `build` and convert texts to the format used by the store.
 
     Args:
-        embedder: Embedder for the queries and for documents that are added later, or None if the
-            store contains texts.
-        store: The store of the documents.
-        documents: `Documents`, or a list of texts without ids and fields. None means that the index
-            has no texts.
-        fingerprint: Array. The embedder's vectors of `FINGERPRINT_TEXTS` when the index was built.
-            Defaults to None, which computes them.
-        **settings: Options for documents that are added later, such as `prompt`. They become
+        embedder: Embedder to use for queries and for documents added later. None if the store
+            contains texts.
+        store: The store to search for documents.
+        documents: `Documents`, or a list of texts without ids and fields. If None, there are no
+            texts in the index.
+        fingerprint: Array with the vectors for `FINGERPRINT_TEXTS` at the time when the index was
+            built. If None, these will be computed. Defaults to None.
+        **settings: Options to use for documents added later, for example `prompt`. These are set as
             attributes.
 
     Attributes:
         embedder, documents: See the arguments.
-        kind: String. Name of the kind of index in the manifest.
-        types: Dict that maps each precision to the types of the arrays in the store.
-        optional_types: Types of optional arrays. A file contains all or none of them.
-        rules: Dict of validation rules for the attributes that are saved in the manifest.
-        of_documents: Names of the attributes that are passed to `_embed` for documents that are
-            added later.
+        kind: String. Name for the kind of index in the manifest.
+        types: Dict mapping each precision to the array types in the store.
+        optional_types: Types for optional arrays. Either all or no optional arrays are stored in a
+            file.
+        rules: Dict with validation rules for the attributes saved in the manifest.
+        of_documents: Names of the attributes to pass to `_embed` for documents added later.
 
     Example:
         >>> class Longest(Index):
@@ -210,42 +210,42 @@ class Index:
         return len(self._store)
 
     def __getstate__(self) -> dict:
-        """Return the attributes to copy. A copy gets its own lock."""
+        """Return the attributes to copy. A new lock will be created for the copy."""
         return {name: value for name, value in vars(self).items() if name != "_changing"}
 
     @property
     def _lock(self) -> threading.RLock:
-        """Return the lock for changes and copies."""
+        """Return the lock to use for changes and copies."""
         return vars(self).setdefault("_changing", threading.RLock())
 
     def _snapshot(self) -> Self:
-        """Return a copy for a search. Changes by other threads do not affect it."""
+        """Return a copy to search in. It will not be affected by changes in other threads."""
         with self._lock:
             return copy.copy(self)
 
     @property
     def _asked_models(self) -> list:
-        """Return the models that embed the queries."""
+        """Return the models used to embed queries."""
         return [self.embedder]
 
     @property
     def texts(self) -> list[str] | None:
-        """Return the texts of the documents, or None."""
+        """Return the document texts, or None."""
         return self.documents.texts
 
     @property
     def ids(self) -> list[str | int] | None:
-        """Return the ids of the documents, or None."""
+        """Return the document ids, or None."""
         return self.documents.ids
 
     @property
     def metadata(self) -> list[dict[str, Any]] | None:
-        """Return the fields of the documents, or None."""
+        """Return the document fields, or None."""
         return self.documents.metadata
 
     @property
     def nbytes(self) -> int:
-        """Return the size of the vectors in bytes, in memory or in a memory-mapped file."""
+        """Return the vector size in bytes, either in memory or in a memory-mapped file."""
         return self._store.nbytes
 
     # -- search --------------------------------------------------------------------------------
@@ -272,47 +272,51 @@ class Index:
         offset: NonNegativeInt = 0,
         **options: Unpack[QueryOptions],
     ) -> list[Hit] | list[list[Hit]]:
-        """Search the documents that are nearest to each query.
+        """Search for the nearest documents to each query.
 
         Args:
-            queries: A text, or a list, array or column of texts. Also accepts vectors of this
-                embedder: `index.vectors[3]` finds documents that are similar to the fourth
-                document. The shape is (D,) or (N, D). A `MultiVectorIndex` expects an array
-                (tokens, D) or a list of such arrays, and a `SparseIndex` a sparse matrix (N, V).
-            top_k: Integer. Number of documents per query. Sparse and word-based searches return
-                fewer documents if fewer share a term with the query. None returns all documents.
-                Defaults to 10.
-            reranker: `Reranker`, or another object with `rank(query, texts, top_k)`. It scores and
-                sorts the nearest documents again. Defaults to None.
-            candidates: Integer. Number of documents that the reranker reads, at least `top_k`.
+            queries: The query or queries to search for, as a string or a list, array or column of
+                strings. Vectors from this embedder can also be used. For example, pass
+                `index.vectors[3]` to search for documents similar to the fourth document. The shape
+                should be (D,) or (N, D). For a `MultiVectorIndex`, use an array (tokens, D) or a
+                list of arrays. For a `SparseIndex`, use a sparse matrix (N, V).
+            top_k: Integer. The number of documents to return per query. For sparse and word-based
+                search, only documents that share a term with the query are returned. If None, all
+                documents are returned. Defaults to 10.
+            reranker: `Reranker`, or any object with `rank(query, texts, top_k)`, to be used for
+                rescoring and sorting the nearest documents. Defaults to None.
+            candidates: Integer. The number of documents to pass to the reranker, at least `top_k`.
                 Defaults to 50.
-            where: Dict or function. Only documents that match this filter are searched. An example
-                is {"year": {"$gte": 2023}, "lang": ["en", "de"]}. All conditions must hold, and a
-                list matches any of its values. The operators are "$gt", "$gte", "$lt", "$lte",
-                "$eq", "$ne", "$in" and "$nin". One dict can contain several of them. A condition
-                can also be a function of the value, and `where` itself can be a function of the
-                dict of fields. Documents without the field do not match. Dates are compared as
-                strings in ISO 8601 format. Defaults to None.
-            min_score: Float. Minimum score of a hit. If a reranker is passed, this is the
-                reranker's score. If None, this filter is disabled. Defaults to None.
-            group_by: String. Name of a field. Only the best document for each value of the field
-                is returned, for example the best chunk of each book. Defaults to None.
-            offset: Integer. Number of first hits to skip, for pagination. Defaults to 0.
-            **options: Options of `embed`: `prompt`, which defaults to "query", and `batch_size`. A
-                `SparseEncoder` also accepts `max_terms`. A `HybridIndex` only accepts
-                `batch_size`.
+            where: Dict or function, to only search in documents that match this filter. For
+                example, {"year": {"$gte": 2023}, "lang": ["en", "de"]}. All conditions must be
+                true. Use a list to match any value in the list. The supported operators are "$gt",
+                "$gte", "$lt", "$lte", "$eq", "$ne", "$in" and "$nin". Several operators can be used
+                in the same dict. It is also possible to use a function of the value as a condition,
+                or to set `where` to a function of the dict with all fields. Documents without the
+                field will not match. Dates are compared as strings in the ISO 8601 format. Defaults
+                to None.
+            min_score: Float. Minimum score for a document to be returned. If a reranker is used,
+                this applies to the reranker score. If None, this filter is disabled. Defaults to
+                None.
+            group_by: String. Name of the field to group by. Only the best document is returned for
+                each value, for example the best chunk per book. Defaults to None.
+            offset: Integer. The number of hits to skip at the beginning. This can be used for
+                pagination. Defaults to 0.
+            **options: Additional options to pass to `embed`: `prompt`, which defaults to "query",
+                and `batch_size`. For a `SparseEncoder`, this can also be `max_terms`. For a
+                `HybridIndex`, only `batch_size` is supported.
 
         Returns:
-            List of `{"index", "score", "text"}` for a single query, and a list of such lists for
-            several queries. Hits also contain "id" and "metadata" if the documents have them. The
-            score is computed with the embedder's `similarity_function`. A higher score means a
-            nearer document, so distances are negative. Documents with equal scores keep their
-            order.
+            List of hits for a single query, or a list with a list of hits per query. Each hit is a
+            dict `{"index", "score", "text"}`. "id" and "metadata" are also included if available.
+            The score is computed with the `similarity_function` from the embedder. Higher scores
+            are returned for nearer documents, so distances are negative. In case of ties, the
+            original order is kept.
 
         Raises:
-            ValueError: If a query is empty, if a field of `where` or `group_by` is unknown, if the
-                embedder has changed since the index was built, or if a reranker is passed and the
-                index has no texts.
+            ValueError: If any query is empty, if any field in `where` or `group_by` is unknown, if
+                the embedder has changed since the index was built, or if a reranker is used on an
+                index without texts.
 
 
         Example:
@@ -353,7 +357,7 @@ class Index:
         return found[0] if single else found
 
     def _given_vectors(self, queries: object) -> GivenVectors | None:
-        """Check and return queries that are vectors. Return None if the queries are texts."""
+        """Check queries passed as vectors and return them. For texts, None is returned."""
         if are_numbers(queries):
             raise invalid("queries", queries, f"texts: a {type(self).__name__} takes no vectors")
         return None
@@ -366,13 +370,13 @@ class Index:
         group_by: str | None,
         options: Mapping[str, Any],
     ) -> list[list[Hit]]:
-        """Find the best documents of each query, or the best document of each group.
+        """Find the best documents for each query, or the best document per group.
 
         Args:
-            texts: List of queries.
-            wanted: Integer. Number of documents or groups to return.
-            among, options: See `_find`.
-            group_by: Name of a field, or None.
+            texts: List of queries to search for.
+            wanted: Integer. The number of documents or groups to return.
+            among, options: See `_find` for details.
+            group_by: Name of the field to group by, or None.
         """
         count = len(self) if among is None else len(among)
         options = options if among is None else {**options, "among": among}
@@ -419,15 +423,16 @@ class Index:
         vectors: Any = None,
         **options: Any,
     ) -> Iterable[tuple[Sequence[int], Sequence[float]]]:
-        """Yield the indices and the scores of the nearest documents of each query.
+        """Yield the indices and the scores of the nearest documents for each query.
 
         Args:
-            queries: List of one or more texts.
-            top_k: Integer. Number of documents to find, at most N.
+            queries: List of texts to search for. At least one text is required.
+            top_k: Integer. The number of documents to find, at most N.
             among: Integer array. Indices of the documents to search in. If None, all documents are
                 searched. Defaults to None.
-            vectors: Vectors of the queries. Defaults to None, which embeds the queries.
-            **options: Options of `embed`.
+            vectors: Vectors for the queries. If None, the queries will be embedded. Defaults to
+                None.
+            **options: Additional options to pass to `embed`.
         """
         vectors = self._embed_queries(queries, **options) if vectors is None else vectors
         return zip(*self._store.nearest(vectors, top_k, among), strict=True)
@@ -445,28 +450,30 @@ class Index:
         cutoffs: Sequence[int] = (1, 5, 10),
         **options: Unpack[SearchOptions],
     ) -> dict[str, float]:
-        """Evaluate how high a search ranks the relevant documents of each query.
+        """Evaluate the search on queries with known relevant documents.
 
-        Documents with the same text count as one document. For documents with equal scores, each
-        metric is averaged over all orders of these documents.
+        Duplicate documents are merged. In case of ties, each metric is averaged over all possible
+        orders.
 
         Args:
-            queries: List, array or column of texts. In the format of BEIR, `queries` is {id: text}
-                and `relevant` is {query id: {document id: grade}}.
-            relevant: For each query, the index of its document, a list of indices, or {index:
-                grade}. If the documents have ids, pass ids instead of indices. With `group_by`,
-                pass values of this field, such as the ids of the documents that were chunked.
+            queries: List, array or column of texts to evaluate on. For the BEIR format, pass
+                `queries` as {id: text} and `relevant` as {query id: {document id: grade}}.
+            relevant: For each query, the index of the relevant document, a list of indices, or a
+                dict {index: grade}. For documents with ids, pass ids instead of indices. With
+                `group_by`, pass the values for this field, for example the original document ids
+                for chunks.
             cutoffs: Sequence of integers. Numbers of top documents to evaluate. Defaults to (1, 5,
                 10).
-            **options: Options of `search`, such as `reranker` or `group_by="document"`. A reranker
-                only ranks the documents that it reads. Other documents count as not found.
+            **options: Additional options to pass to `search`, for example `reranker` or
+                `group_by="document"`. If a reranker is used, documents not passed to the reranker
+                are treated as not found.
 
         Returns:
             Dict with "ndcg@k", "mrr@k", "recall@k" and "accuracy@k" for each cutoff k, and
             "map@100".
 
         Raises:
-            ValueError: For the same reasons as in `TextEmbedder.evaluate_retrieval`.
+            ValueError: See `TextEmbedder.evaluate_retrieval`.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -517,7 +524,7 @@ class Index:
         return ranking_metrics(rankings, texts.relevant, cutoffs, scores)
 
     def _indices_in(self, relevant: object, group_by: str | None) -> object:
-        """Convert the ids or the group values in an entry of `relevant` to indices."""
+        """Convert ids or group values in an entry in `relevant` to indices."""
         find = self.documents.indices_of
         if group_by is not None:
             find = functools.partial(self.documents.indices_of_groups, group_by)
@@ -529,40 +536,40 @@ class Index:
 
     @staticmethod
     def _embed(embedder: Any, texts: list[str] | Documents, name: str, **options: Any) -> Any:
-        """Embed texts and check the vectors. Return them in the format of the store.
+        """Embed texts and check the vectors. The result is in the store format.
 
         Args:
-            embedder: The embedder, or None if the store contains texts.
-            texts: List of queries or documents, or `Documents` if these are chunks with contexts.
+            embedder: The embedder to use, or None if the store contains texts.
+            texts: List of queries or documents, or `Documents` for chunks with contexts.
             name: String. Name to use for the vectors in error messages.
-            **options: Options of `embed`.
+            **options: Additional options to pass to `embed`.
         """
         raise NotImplementedError
 
     def _embed_queries(self, queries: list[str], **options: Any) -> Any:
-        """Embed queries and check the vectors. Return them in the format of `Store.nearest`."""
+        """Embed queries and check the vectors. The result can be passed to `Store.nearest`."""
         options = {"prompt": "query", **options}
         return self._embed(self.embedder, queries, "The vectors of queries", **options)
 
     @classmethod
     def _embed_documents(cls, embedder: Any, documents: Documents, **options: Any) -> Any:
-        """Embed documents and check the vectors. Return them in the format of the store."""
+        """Embed documents and check the vectors. The result is in the store format."""
         late = embedder is not None and documents.contexts is not None
         texts = documents if late else documents.texts
         return cls._embed(embedder, texts, "vectors", **options)
 
     @classmethod
     def _fingerprint_of(cls, embedder: Any, width: int) -> np.ndarray:
-        """Compute the vectors of `FINGERPRINT_TEXTS`, which identify the embedder."""
+        """Compute the vectors for `FINGERPRINT_TEXTS` to identify the embedder."""
         raise NotImplementedError
 
     def _check_unchanged(self) -> None:
-        """Check the embedder if its weights may have changed since the last check."""
+        """Check the embedder if the weights might have changed since the last check."""
         if self.embedder is not None and weights_version(self.embedder) != self._known[0]:
             self._check_embedder()
 
     def _check_embedder(self) -> None:
-        """Raise an error if the embedder no longer computes the vectors of the index."""
+        """Check that the embedder still computes the same vectors as in the index."""
         if self.embedder is None:
             return
         version = weights_version(self.embedder)
@@ -586,19 +593,20 @@ class Index:
         batch_size: PositiveInt | None = None,
         **columns: Unpack[DocumentColumns],
     ) -> None:
-        """Add documents at the end of the index.
+        """Add documents to the end of the index.
 
-        Each call copies all vectors, so add many documents at once.
+        All vectors are copied on each call. For better performance, add many documents at once.
 
         Args:
-            documents: List, array or column of texts, a table, or a list of dicts.
+            documents: The documents to index, as a list, array or column of texts, a table, or a
+                list of dicts.
             batch_size: Integer. The batch size used for the computation. Defaults to 32.
-            **columns: `ids`, a string or an integer per document, of the same type as the ids in
-                the index. `metadata`, a dict of fields per document, or a table. `text_column`, the
-                name of the column that contains the texts of a table. It defaults to "text".
+            **columns: `ids`, a string or an integer per document, with the same type as the
+                existing ids in the index. `metadata`, a dict with fields per document, or a table.
+                `text_column`, the name of the text column in a table, which defaults to "text".
 
         Raises:
-            ValueError: If `documents` is empty or contains an empty text, if an id is already in
+            ValueError: If `documents` is empty or contains an empty text, if any id is already in
                 the index, or if the embedder has changed since the index was built.
 
         Example:
@@ -623,15 +631,16 @@ class Index:
         batch_size: PositiveInt | None = None,
         **columns: Unpack[DocumentColumns],
     ) -> None:
-        """Replace the documents that have the given ids, in place.
+        """Replace documents by id, in place.
 
         Args:
-            documents, batch_size, **columns: See `add`. Documents keep their fields if no metadata
-                is given. Chunks that `embedder.chunks` returned replace all chunks of their
-                documents and are placed at the end of the index.
+            documents, batch_size, **columns: See `add` for details. If no metadata is given, the
+                existing fields are kept. For chunks from `embedder.chunks`, all existing chunks for
+                the same documents are removed, and the new chunks are added to the end of the
+                index.
 
         Raises:
-            ValueError: If an id is unknown, or for the same reasons as in `add`.
+            ValueError: If any id is unknown. See also `add`.
         """
         new = Documents.of(documents, **columns)
         if new.ids is None:
@@ -647,14 +656,14 @@ class Index:
         indices: list[int] | None = None,
         chunks: bool = False,
     ) -> Callable[[], None]:
-        """Embed documents and return the function that puts them into the index.
+        """Embed documents and return a function to put them into the index.
 
         Args:
-            new: The documents.
-            batch_size: Integer. Number of texts per batch.
-            indices: List of the indices of the documents to replace. None adds the new documents
-                at the end.
-            chunks: Boolean. Whether the new documents replace all chunks of their documents.
+            new: The documents to embed.
+            batch_size: Integer. The batch size used for the computation.
+            indices: List with the indices of the documents to replace. If None, the new documents
+                are added to the end.
+            chunks: Boolean. Whether to replace all existing chunks for the same documents.
         """
         self._check_embedder()
         own = {name: getattr(self, name) for name in self.of_documents}
@@ -685,16 +694,16 @@ class Index:
 
     @validate_arguments
     def remove(self, ids: object = None, where: Any = None) -> None:
-        """Remove documents by id or by field. Later documents move up.
+        """Remove documents by id or by field. This will change the indices of later documents.
 
         Args:
-            ids: One id or several ids. The id of a chunked document removes all of its chunks.
+            ids: The id or ids to remove. For a chunked document, all chunks will be removed.
                 Defaults to None.
-            where: Filter as in `search`, instead of ids. Defaults to None.
+            where: Filter to use instead of ids, as in `search`. Defaults to None.
 
         Raises:
-            ValueError: If an id is unknown, if no document would remain, or if both or neither of
-                `ids` and `where` are passed.
+            ValueError: If any id is unknown, if no documents would be left, or if `ids` and `where`
+                are both passed or both missing.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -724,7 +733,7 @@ class Index:
                     self._keep(np.delete(np.arange(len(self)), indices))
 
     def _keep(self, indices: np.ndarray) -> None:
-        """Remove all documents except the ones at the given indices."""
+        """Remove all documents except for the given indices."""
         if not len(indices):
             raise ValueError("remove would leave no documents. Build a new index instead.")
         with self._lock:
@@ -733,16 +742,17 @@ class Index:
 
     @reads_weights
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Save the index in a folder. Use `load_index` to open it.
+        """Save the index to a folder. Use `load_index` to load it again.
 
         Args:
-            folder: Path. The files of an existing index are replaced atomically, and programs that
-                have opened it can continue to read it. Other files are not changed.
+            folder: Path to the folder to save to. If there is already an index, it will be replaced
+                atomically, and programs can continue to read the old index while it is open. Other
+                files are not changed.
 
         Raises:
-            ValueError: If the folder contains other files, or if the embedder has changed since the
-                index was built.
-            OSError: If a file cannot be written, for example because the disk is full.
+            ValueError: If there are other files in the folder, or if the embedder has changed since
+                the index was built.
+            OSError: If writing to a file fails, for example because the disk is full.
         """
         self._check_embedder()
         now = self._snapshot()
@@ -757,7 +767,7 @@ class Index:
     @validate_arguments
     @reads_weights
     def load(cls, folder: str | os.PathLike[str], embedder: Any, verify: bool = True) -> Self:
-        """Load an index that `save` wrote. Its vectors are memory-mapped.
+        """Load an index from a folder, as written by `save`. The vectors are memory-mapped.
 
         Args:
             folder: Path to the folder to load from, as written by `save`.
@@ -803,35 +813,34 @@ class Index:
         precision: str | None,
         function: str,
     ) -> Any:
-        """Create the store from the arrays of a file and check their values.
+        """Create the store from the arrays in a file and check the values.
 
         Args:
             path: Path to the file. This is only used in error messages.
-            arrays: Dict of the arrays of the store, with the right types, and "fingerprint".
-            precision: Precision of the store.
-            function: Name of the similarity function.
+            arrays: Dict with the arrays for the store, with the correct types, and "fingerprint".
+            precision: The precision to use in the store.
+            function: Name of the similarity function to use.
         """
         raise NotImplementedError
 
     @validate_arguments
     @reads_weights
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
-        """Export the embedder and the documents as one SavedModel for search.
+        """Export the embedder and the documents to a single SavedModel for search.
 
-        The signature "serving_default" takes "query" (Q,) and returns "index" and "score" (Q, K).
-        If the index has texts and ids, it also returns "text" and "id" (Q, K). The results are the
-        same as in `search` with the prompt "query", up to float32 rounding. Ids are int64 or
-        strings.
+        The signature "serving_default" maps "query" (Q,) to "index" and "score" (Q, K). For an
+        index with texts and ids, "text" and "id" (Q, K) are also returned. The results are the same
+        as from `search` with the prompt "query", up to float32 rounding. Ids are int64 or strings.
 
         Args:
-            path: Path to the version folder, such as "served/1". It is written atomically, and
-                other files are not changed.
-            top_k: Integer. Number of documents per query, at most the number of documents in the
-                index. Defaults to 10.
+            path: Path to the version folder (e.g. "served/1"). This folder is written atomically,
+                and other files are not changed.
+            top_k: Integer. The number of documents to return per query. This must not be larger
+                than the index. Defaults to 10.
 
         Raises:
-            ValueError: If the backend is not TensorFlow, if the embedder has no preprocessor, or if
-                the index is too large for a SavedModel.
+            ValueError: If the backend is not TensorFlow, if there is no preprocessor for the
+                embedder, or if the index is too large for a SavedModel.
 
         Example:
             >>> import tempfile
@@ -858,17 +867,17 @@ def _of_another_embedder(folder: str | os.PathLike[str], reason: str) -> ValueEr
 
 
 def weights_version(embedder: object) -> int:
-    """Return a number that increases when the weights may change, or 0 for other embedders."""
+    """Return a number that is increased when weights may change, and 0 for other embedders."""
     return getattr(getattr(embedder, "backbone", None), "weights_version", 0)
 
 
 def are_close(vectors: np.ndarray, expected: np.ndarray, most: float = MAX_APART) -> bool:
-    """Return whether vectors differ from the expected vectors only by rounding.
+    """Return whether vectors are equal to the expected vectors up to rounding.
 
     Args:
-        vectors: Array of shape (N, D).
+        vectors: Array of shape (N, D) to compare.
         expected: Array of shape (N, D).
-        most: Float. Maximum distance, as a fraction of a vector's length. Defaults to 0.05.
+        most: Float. Maximum distance, relative to the vector length. Defaults to 0.05.
 
     Example:
         >>> are_close(np.array([[1.02, 0.0]]), np.array([[1.0, 0.0]]))

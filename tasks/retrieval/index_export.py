@@ -1,7 +1,7 @@
-"""Export of an index: from a query to texts in one SavedModel, with TensorFlow alone.
+"""Export an index to a SavedModel for search with only TensorFlow.
 
-Vectors are in it as float32, whatever the precision of the index, and a query is compared with all
-of them. Documents without a term of the query come last, with the score 0.
+Vectors are exported in float32, regardless of the index precision, and each query is compared with
+all vectors. Documents that do not share a term with the query are returned last, with a score of 0.
 
 Comment letters: Q queries, K results of each or terms of a query, L tokens of a query, N documents,
 T tokens of all documents, D width, V vocabulary, P weights above 0.
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
     from encoder_zoo.tasks.retrieval.index import Index
 
-MAX_BYTES = 2**31 - 1  # of the vectors
+MAX_BYTES = 2**31 - 1  # for the vectors
 SPARE = 16  # vectors beyond `k` whose distances are computed without rounding squares
 
 
 def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None:
-    """Write the embedder and the documents of an index as a SavedModel; see `Index.export`.
+    """Write the embedder and the documents to a SavedModel. See also `Index.export`.
 
     Args:
-        index: whose embedder has a preprocessor.
-        path: the version folder.
-        top_k: K, how many documents of each query.
+        index: Index to export. The embedder must have a preprocessor.
+        path: Path to the version folder.
+        top_k: Integer. The number of documents to return per query (K). Defaults to 10.
     """
     from encoder_zoo.tasks.serving.export import write_saved_model  # it needs Keras
 
@@ -69,7 +69,7 @@ def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None
 
 
 def _id_array(ids: list[str | int]) -> np.ndarray:
-    """Return ids as int64, or as texts where some are no such numbers."""
+    """Convert ids to int64, or to strings if this is not possible."""
     fits = isinstance(ids[0], int) and all(abs(one) < 2**63 for one in ids)
     return np.array(ids, "int64") if fits else np.array([str(one).encode() for one in ids], object)
 
@@ -79,7 +79,7 @@ def _variable(values: Any, name: str) -> tf.Variable:
 
 
 def _check_exportable(model: Task) -> None:
-    """Raise an error if the model of an index cannot be exported."""
+    """Check that the embedder can be exported."""
     backend = keras.config.backend()
     if backend != "tensorflow":
         raise ValueError(
@@ -94,7 +94,7 @@ def _check_exportable(model: Task) -> None:
 
 
 def _check_size(size: int, what: str, advice: str) -> None:
-    """Raise an error if the arrays of an index are too many bytes."""
+    """Check that the arrays are not too large to be exported."""
     if size > MAX_BYTES:
         raise ValueError(
             f"The {what} take {size / 1e9:.1f} GB. An export holds at most {MAX_BYTES / 1e9:.1f} "
@@ -103,11 +103,13 @@ def _check_size(size: int, what: str, advice: str) -> None:
 
 
 def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], Callable]:
-    """Return the variables of vectors (N, D), and the function from the embedder's answer and k to
-    scores (Q, K) and indices (Q, K), in a graph."""
+    """Return the variables for vectors (N, D) and a function to search in them.
+
+    The function computes scores (Q, K) and indices (Q, K) from the embedder output and k.
+    """
     _check_size(4 * len(store) * store.width, "vectors in float32", "smaller dim")
     rows = store.rows(slice(None))
-    # Without what all vectors share, distances are not lost in the rounding of squares.
+    # Subtract the mean to avoid losing small distances when rounding squares.
     center = np.zeros(store.width, "float32")
     if function == "euclidean":
         center = rows.mean(axis=0, dtype="float64").astype("float32")
@@ -115,7 +117,7 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
     count, spare = len(store), SPARE if function == "euclidean" else 0
 
     def ordering(vectors):
-        """Return scores (Q, N) that order the documents as the similarity does."""
+        """Compute scores (Q, N) to sort documents in the same order as by similarity."""
         if function == "manhattan":
             one = tf.TensorSpec([count], tf.float32)
             distances = tf.map_fn(
@@ -135,7 +137,7 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
             vectors = tf.math.l2_normalize(vectors, axis=1)
         if function == "euclidean":
             vectors -= center
-        # Of equal ones the earlier.
+        # In case of ties, use the first index.
         scores, found = tf.math.top_k(ordering(vectors), min(k + spare, count))
         if function == "euclidean":
             scores = -tf.norm(vectors[:, None] - tf.gather(corpus, found), axis=2)
@@ -147,19 +149,19 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
 
 
 def _tokens(store: TokenVectors, function: str) -> tuple[list[tf.Variable], Callable]:
-    """Return the same of vectors of tokens (T, D)."""
+    """Same as `_vectors`, but for token vectors (T, D)."""
     _check_size(4 * len(store.store) * store.width, "vectors in float32", "larger pool_factor")
     corpus = _variable(store.store.rows(slice(None)), "vectors")
     counts = np.diff(store.ends, prepend=0)
     owners = _variable(np.repeat(np.arange(len(store), dtype="int32"), counts), "documents")  # (T,)
 
     def max_sim(query):
-        """Return the MaxSim (N,) of a query (L, D)."""
+        """Compute the MaxSim scores (N,) for a query (L, D)."""
         products = tf.matmul(corpus, query, transpose_b=True)  # (T, L)
         return tf.reduce_sum(tf.math.segment_max(products, owners), axis=1)
 
     def nearest(answer, k: int):
-        # (Q, L, D), zeros behind the last token.
+        # (Q, L, D), padded with zeros after the last token.
         one = tf.TensorSpec([len(store)], tf.float32)
         scores = tf.map_fn(max_sim, answer["embedding"], fn_output_signature=one)
         if function == "meanmaxsim":
@@ -170,7 +172,7 @@ def _tokens(store: TokenVectors, function: str) -> tuple[list[tf.Variable], Call
 
 
 def _terms(store: Postings, function: str) -> tuple[list[tf.Variable], Callable]:
-    """Return the same of the documents of each term."""
+    """Same as `_vectors`, but for postings with the documents per term."""
     postings, count = store.weights, len(store)
     _check_size(8 * postings.nnz, f"{postings.nnz:,} terms of all documents", "smaller max_terms")
     weights = _variable(postings.data, "weights")  # (P,)
@@ -178,11 +180,11 @@ def _terms(store: Postings, function: str) -> tuple[list[tf.Variable], Callable]
     starts = _variable(postings.indptr.astype("int64"), "starts")  # (V + 1,)
 
     def scores_of(terms, values):
-        """Return the scores (Q, N), adding up those documents alone that have a query's term.
+        """Compute the scores (Q, N), based only on documents that share a term with the query.
 
         Args:
-            terms: (Q, K) int32.
-            values: (Q, K), weights, 0 beyond the terms of a query.
+            terms: Integer tensor of shape (Q, K).
+            values: Float tensor of shape (Q, K). The term weights, with 0 for padding.
         """
         queries = tf.shape(terms, tf.int64)[0]
         used = tf.where(values > 0)  # (pairs of a query and a term, 2)

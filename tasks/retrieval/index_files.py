@@ -1,4 +1,4 @@
-"""The files of an index: vectors.safetensors, texts.jsonl and encoder_zoo.json with checksums.
+"""Index files: vectors.safetensors, texts.jsonl and encoder_zoo.json with checksums.
 
 Comment letters: N vectors, D width.
 """
@@ -39,13 +39,13 @@ TEXT_OR_NONE = Rule(lambda v: isinstance(v, str | None), "a text, or None")
 
 
 class IndexFiles(NamedTuple):
-    """The contents of the files of an index.
+    """The contents from all index files.
 
     Attributes:
-        path: Path to the file of the vectors.
-        arrays: Dict of memory-mapped arrays.
-        documents: The texts, ids and fields.
-        manifest: Dict of the settings.
+        path: Path to the file with the vectors.
+        arrays: Dict with memory-mapped arrays.
+        documents: The texts, ids and fields for the documents.
+        manifest: Dict with the settings.
     """
 
     path: pathlib.Path
@@ -61,17 +61,17 @@ def write_index(
     documents: Documents,
     settings: Mapping,
 ) -> None:
-    """Write the files of an index and replace an existing index. See also `replacing`.
+    """Write all index files to a folder and replace any existing index. See also `replacing`.
 
     Args:
         folder: Path to the folder.
-        kind: String. Kind of the index, which is saved as "task" in the manifest.
-        arrays: Dict of the arrays with the vectors.
-        documents: The texts, ids and fields.
-        settings: Dict of plain values for the manifest.
+        kind: String. The kind of index, to be saved as "task" in the manifest.
+        arrays: Dict with the arrays to save.
+        documents: The texts, ids and fields for the documents.
+        settings: Dict with plain values to add to the manifest.
 
     Raises:
-        ValueError: If the folder contains files that do not belong to an index.
+        ValueError: If there are files in the folder that are not from an index.
     """
     with replacing(folder, KIND) as new:
         if arrays:
@@ -87,11 +87,11 @@ def write_index(
 
 
 def kind_of(folder: str | os.PathLike) -> str:
-    """Read the kind of the index in a folder from its manifest.
+    """Read the kind of index from the manifest in a folder.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If the folder does not contain an index.
+        ValueError: If there is no index in the folder.
     """
     with OpenFolder(folder, [NAME]) as files:
         kind = read_manifest(files, verify=False).get("task", "")
@@ -107,7 +107,7 @@ def _holds_none(files: OpenFolder) -> ValueError:
 
 
 def write_lines(path: pathlib.Path, lines: Iterable[str]) -> None:
-    """Write lines of JSON to a file."""
+    """Write JSON lines to a file."""
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(line + "\n" for line in lines)
 
@@ -120,21 +120,21 @@ def read_index(
     rules: Mapping[str, Rule],
     verify: bool,
 ) -> IndexFiles:
-    """Read the files of an index. The vectors are memory-mapped.
+    """Read all index files from a folder. The vectors are memory-mapped.
 
     Args:
         folder: Path to the folder to read from, as written by `write_index`.
-        kind: String. Expected kind of the index.
-        types: Dict that maps each precision to the types of the arrays, without the fingerprint.
+        kind: String. The expected kind of index.
+        types: Dict mapping each precision to the array types, without the fingerprint.
         optional_types: Types of optional arrays. A file contains all or none of them.
-        rules: Dict of validation rules for the settings. A rule for the prompt is added, and one
-            that requires the precision None if `rules` has no rule for it.
-        verify: Boolean. Whether to verify the checksums of the files.
+        rules: Dict with validation rules for the settings. A rule for the prompt will be added. If
+            there is no rule for the precision, it must be None.
+        verify: Boolean. Whether to verify the file checksums.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If the folder does not contain an index of this kind, or if it is damaged. See
-            also `SafetensorsFile`.
+        ValueError: If there is no index in the folder, or if the index is damaged or has a
+            different kind. See also `SafetensorsFile`.
     """
     with OpenFolder(folder, [NAME, VECTORS, TEXTS, DOCUMENTS]) as files:
         rules = {"precision": one_of(None), "prompt": TEXT_OR_NONE, **rules}
@@ -148,17 +148,17 @@ def read_index(
 def checked_manifest(
     files: OpenFolder, kind: str, verify: bool, rules: Mapping[str, Rule] | None = None
 ) -> dict:
-    """Read and check the manifest of an index.
+    """Read and check the index manifest.
 
     Args:
-        files: The open folder.
-        kind: String. Expected kind of the index.
-        verify: Boolean. Whether to verify the checksums of the files.
-        rules: Dict of validation rules for the settings. Defaults to None.
+        files: The open folder to read from.
+        kind: String. The expected kind of index.
+        verify: Boolean. Whether to verify the file checksums.
+        rules: Dict with validation rules for the settings. Defaults to None.
 
     Raises:
-        ValueError: If the folder does not contain an index of this kind, or if a setting is
-            invalid.
+        ValueError: If there is no index in the folder, if it has a different kind, or if any
+            setting is invalid.
     """
     manifest = read_manifest(files, verify)
     if manifest.get("task") != kind:
@@ -183,10 +183,11 @@ def _read_arrays(
 
 
 def read_documents(files: OpenFolder) -> Documents:
-    """Read the texts, ids and fields of an index.
+    """Read the texts, ids and fields from an index folder.
 
     Raises:
-        ValueError: If a line is not a document, or if the files have different numbers of lines.
+        ValueError: If any line is not a valid document, or if the files have different numbers of
+            lines.
     """
     texts, lines = read_texts(files), files.file(DOCUMENTS) if DOCUMENTS in files else None
     documents = Documents.of_lines(lines, texts, DOCUMENTS if lines is None else lines.name)
@@ -200,7 +201,7 @@ def read_documents(files: OpenFolder) -> Documents:
 
 
 def read_texts(files: OpenFolder) -> list[str] | None:
-    """Read a file with one JSON string per line. Return None if the file does not exist."""
+    """Read a file with a JSON string per line. If the file does not exist, None is returned."""
     if TEXTS not in files:
         return None
     texts, file = [], files.file(TEXTS)

@@ -1,4 +1,4 @@
-"""The kinds of indexes: dense vectors, token vectors, sparse vectors and words.
+"""Index classes for dense vectors, token vectors, sparse vectors and words.
 
 Comment letters: N documents, D width, V vocabulary.
 """
@@ -84,10 +84,10 @@ RULES = {
 
 
 class EmbeddedIndex(Index):
-    """Base class of the indexes that contain vectors of an embedder.
+    """Base class for indexes with vectors from an embedder.
 
     Attributes:
-        defaults: Dict. The options of `build` for this kind of index, and their defaults.
+        defaults: Dict mapping the `build` options for this kind of index to their defaults.
     """
 
     defaults: ClassVar[Mapping[str, object]]
@@ -111,34 +111,36 @@ class EmbeddedIndex(Index):
         """Embed documents and build an index.
 
         Args:
-            embedder: The embedder for the documents and the queries.
-            documents: List, array or column of texts, a table, or a list of dicts.
-            precision: String. "float32", "int8" or "binary". Precision of the vectors in a
-                `VectorIndex` or a `MultiVectorIndex`, see there. The centroids of a
-                `MultiVectorIndex` are computed from these documents and also used for documents
-                that are added later. Defaults to "float32".
+            embedder: The embedder to use for documents and queries.
+            documents: The documents to index, as a list, array or column of texts, a table, or a
+                list of dicts.
+            precision: String. "float32", "int8" or "binary". The vector precision in a
+                `VectorIndex` or a `MultiVectorIndex`. See these classes for details. For a
+                `MultiVectorIndex`, the centroids are computed from these documents, and will also
+                be used for documents added later. Defaults to "float32".
             batch_size: Integer. The batch size used for the computation. Defaults to 32.
-            keep_texts: Boolean. Whether to store the texts. If False, "text" is None in the
-                results. Defaults to True.
-            ids: List of different strings or integers, one per document. For a table, the name of
-                a column. Defaults to the column "id", if it exists.
-            metadata: List of dicts with the fields of each document, or a table. If `documents` is
-                a table, a list of the columns to use as fields. Defaults to all other columns.
-            text_column: String. Name of the column of a table that contains the texts. Defaults to
-                "text".
-            **options: `prompt` of `embed`, which defaults to "document". A `VectorIndex` also
-                accepts `dim` of `embed`, and `engine`. The engine None compares the query with all
-                vectors in NumPy, and "faiss" does the same with faiss-cpu in float32. The engine
-                "hnsw" uses a graph of faiss-cpu, for a million or more documents, and finds most of
-                the nearest documents. A `MultiVectorIndex` also accepts `pool_factor`, the number
-                of tokens to merge into one vector, which defaults to 1. A `SparseIndex` also
-                accepts `max_terms` of `embed`.
+            keep_texts: Boolean. Whether to store the texts in the index. If False, "text" will be
+                None in the results. Defaults to True.
+            ids: List of unique strings or integers for the documents. For a table, this can also be
+                a column name. By default, the column "id" is used if it exists.
+            metadata: List of dicts with the fields for each document, or a table. If `documents` is
+                a table, this can also be a list of columns to use as fields. By default, all other
+                columns are used.
+            text_column: String. Name of the text column, for tables. Defaults to "text".
+            **options: Additional options. `prompt` is passed to `embed` and defaults to "document".
+                For a `VectorIndex`, `dim` can be passed to `embed`, and `engine` can be used to
+                select the search engine. If None, the query is compared with all vectors in NumPy.
+                With "faiss", the same is done in float32 with faiss-cpu. With "hnsw", an
+                approximate search on a graph is used, which is intended for a million or more
+                documents and will find most of the nearest documents. For a `MultiVectorIndex`,
+                `pool_factor` is the number of tokens to merge into a single vector, which defaults
+                to 1. For a `SparseIndex`, `max_terms` can be passed to `embed`.
 
         Raises:
-            ValueError: If `documents` is empty or contains an empty text, or if the engine does not
-                support the precision or the embedder's similarity function.
-            ImportError: If faiss-cpu is not installed and the engine needs it, or if scipy is not
-                installed and `pool_factor` is greater than 1.
+            ValueError: If `documents` is empty or contains an empty text, or if the precision or
+                the similarity function is not supported by the engine.
+            ImportError: If faiss-cpu is required for the engine but not installed, or if scipy is
+                not installed and `pool_factor` is greater than 1.
         """
         options = cls._checked(embedder, precision, options)
         given = Documents.of(documents, ids, metadata, text_column)
@@ -162,19 +164,19 @@ class EmbeddedIndex(Index):
         """Build an index from precomputed vectors.
 
         Args:
-            embedder: The embedder that computed the vectors.
-            vectors: Floats, which are copied. Array of shape (N, D), or for a `MultiVectorIndex` a
-                list of N arrays (tokens, D), or for a `SparseIndex` a scipy sparse matrix (N, V).
-            texts: List of N texts to return with the results. Defaults to None.
-            precision: String. See `build`.
-            ids, metadata: Lists of N ids and N dicts of fields to return with the results. Default
-                to None.
-            **options: Options of `build`, except `dim`.
+            embedder: The embedder used to compute the vectors.
+            vectors: Float vectors to index. This should be an array of shape (N, D), a list of N
+                arrays (tokens, D) for a `MultiVectorIndex`, or a scipy sparse matrix (N, V) for a
+                `SparseIndex`. The vectors will be copied.
+            texts: List of N texts to include in the results. Defaults to None.
+            precision: String. The vector precision, as in `build`.
+            ids, metadata: Lists with N ids and N dicts with fields to include in the results.
+                Default to None.
+            **options: Additional options, as in `build`, except for `dim`.
 
         Raises:
-            ValueError: If the vectors contain values that are not finite, if they do not have the
-                dimensions of the embedder, or if the lengths of vectors, texts, ids and metadata
-                differ.
+            ValueError: If any value in the vectors is not finite, if the dimension does not match
+                the embedder, or if the lengths for vectors, texts, ids and metadata are different.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -193,7 +195,7 @@ class EmbeddedIndex(Index):
 
     @classmethod
     def _checked(cls, embedder: Any, precision: str | None, options: Mapping) -> dict[str, Any]:
-        """Check the options and add the defaults of this kind of index."""
+        """Check the options and add the defaults for this kind of index."""
         if precision is not None:
             options = {**options, "precision": precision}
         for name, value in options.items():
@@ -207,49 +209,50 @@ class EmbeddedIndex(Index):
 
     @classmethod
     def _of(cls, embedder: Any, vectors: Any, documents: Documents, options: Mapping) -> Self:
-        """Create an index from documents and their vectors, which `_embed` returned."""
+        """Create an index from documents and vectors, as returned by `_embed`."""
         store = cls._stored(vectors, embedder.similarity_function, options)
         names = {"prompt", *cls.rules} - {"precision"}
         return cls(embedder, store, documents, **{name: options[name] for name in names})
 
     @staticmethod
     def _given(embedder: Any, vectors: Any, options: Mapping) -> Any:
-        """Check and copy given vectors. Return them in the format of `_embed`."""
+        """Check and copy vectors. The result has the same format as from `_embed`."""
         raise NotImplementedError
 
     @staticmethod
     def _stored(vectors: Any, function: str, options: Mapping) -> Store:
-        """Create the store from vectors in the format of `_embed`."""
+        """Create the store from vectors, as returned by `_embed`."""
         raise NotImplementedError
 
 
 class VectorIndex(EmbeddedIndex):
-    """Semantic search with one vector per document. Created by `TextEmbedder.index`.
+    """Semantic search with a single vector per document. Created by `TextEmbedder.index`.
 
         index = embedder.index(documents)
         index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
         index.save("index")
         index = embedder.load_index("index")
 
-    A search compares the query with all documents, in blocks. It needs no training, and its memory
-    does not grow with the index. The vectors of documents are stored with a `precision`. Queries
-    are always float32:
+    By default, the query is compared with all documents. This is done in blocks, so memory usage
+    does not depend on the index size, and no training is required. Document vectors are stored
+    based on `precision`. Queries are always float32:
 
-    - "float32": exact. 4 bytes per dimension, or 150 MB for 100,000 vectors with 384 dimensions.
-    - "int8": a quarter of this size. Each dimension has 256 steps over its range in the corpus.
-    - "binary": int8 and, in addition, one sign bit per dimension. A search compares only the signs
-      with all documents, which is many times faster for a single query. Then it sorts the 20
-      nearest documents per result, at least 200, by their int8 vectors.
+    - "float32": exact search with 4 bytes per dimension, or 150 MB for 100,000 vectors with 384
+      dimensions.
+    - "int8": a quarter of this size, with 256 steps per dimension based on the range in the corpus.
+    - "binary": a sign bit per dimension, in addition to int8. Only the signs are compared with all
+      documents, which is many times faster for a single query. For each result, the 20 nearest
+      documents (and at least 200 in total) are then sorted based on the int8 vectors.
 
-    For a million or more documents, `engine="hnsw"` builds a graph of the vectors in float32 or
-    int8. This takes minutes, but a search then compares only a few thousand vectors. It misses a
-    few of the nearest documents.
+    For a million or more documents, use `engine="hnsw"` to build a graph on the vectors in float32
+    or int8. This will take minutes, but only a few thousand vectors have to be compared in a
+    search. A few of the nearest documents will not be found.
 
     Args:
-        embedder: Embedder for the queries: a `TextEmbedder`, or an object with `embed`,
+        embedder: Embedder to use for the queries: a `TextEmbedder`, or any object with `embed`,
             `embedding_dim`, `dim` and `similarity_function`.
-        store: The vectors, see `tasks.retrieval.vectors`.
-        documents: The N documents.
+        store: The vectors to search in. See `tasks.retrieval.vectors` for details.
+        documents: The N documents to search in.
         prompt: Prompt to use for documents added later.
         fingerprint: Vectors for `index.FINGERPRINT_TEXTS`, as computed by the embedder.
 
@@ -308,10 +311,10 @@ class VectorIndex(EmbeddedIndex):
 
     @property
     def vectors(self) -> np.ndarray:
-        """Return the vectors that the search uses, (N, D) float32.
+        """Return the vectors used in the search, (N, D) float32.
 
-        They have unit length if the similarity is "cosine", and are rounded if the precision is
-        lower than float32.
+        The vectors are normalized to unit length if the similarity is "cosine", and rounded if the
+        precision is lower than float32.
         """
         return self._store.rows(slice(None))
 
@@ -362,13 +365,13 @@ class VectorIndex(EmbeddedIndex):
         engine: Engine | None = None,
         verify: bool = True,
     ) -> Self:
-        """Load an index that `save` wrote. Its vectors are memory-mapped.
+        """Load an index from a folder, as written by `save`. The vectors are memory-mapped.
 
         Args:
             folder: Path to the folder to load from, as written by `save`.
             embedder: The embedder used to build the index, or an equal embedder.
-            engine: Engine of the search, see `build`. Defaults to None, which reads a saved graph
-                into memory if one exists.
+            engine: The search engine to use, as in `build`. If None, a saved graph will be loaded
+                to memory if available. Defaults to None.
             verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:
@@ -383,44 +386,45 @@ class VectorIndex(EmbeddedIndex):
 
 
 class MultiVectorIndex(EmbeddedIndex):
-    """Search with one vector per token. Created by `LateInteraction.index`.
+    """Search with a vector per token. Created by `LateInteraction.index`.
 
         index = colbert.index(documents, pool_factor=2)
         index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
         index.save("index")
         index = colbert.load_index("index")
 
-    The score of a document is MaxSim. For each token of the query, MaxSim takes the largest dot
-    product with a token of the document, and adds these products. The vectors of documents are
-    stored with a `precision`. Queries are always float32. The sizes are for a document with 180
-    tokens and 128 dimensions:
+    Documents are scored with MaxSim. The maximum dot product with the document tokens is computed
+    for each query token, and these values are summed up. Document vectors are stored based on
+    `precision`. Queries are always float32. The following sizes are for a document with 180 tokens
+    and 128 dimensions:
 
-    - "float32": 92 kB. A search compares the query with all tokens of all documents. It is exact
-      and needs no training.
-    - "int8": 24 kB. A vector is stored as the index of its nearest centroid and the difference
-      from it, in 255 steps. A search first compares the centroids of all documents. Then it scores
-      the best 16 documents per result, at least 512, with their vectors.
-    - "binary": 4 kB. Like "int8", with one bit per dimension of the difference. The scores are
-      coarse. `search(..., reranker=model)` embeds the best 50 texts again and sorts them by exact
-      scores.
+    - "float32": 92 kB. This is an exact search on all tokens in all documents. No training is
+      required.
+    - "int8": 24 kB. Each vector is stored as the index of the nearest centroid and the difference
+      to the centroid, in 255 steps. In a search, the query is first compared with the centroids for
+      all documents. For each result, the best 16 documents (and at least 512 in total) are then
+      scored based on the vectors.
+    - "binary": 4 kB. Same as "int8", but with a single bit per dimension for the difference. This
+      results in coarse scores. Use `search(..., reranker=model)` to embed the best 50 texts again
+      and sort them by exact scores.
 
-    `pool_factor=2` merges tokens with similar meanings into one vector. It halves these sizes and
-    the time of a search.
+    With `pool_factor=2`, tokens with similar meanings are merged into a single vector. This halves
+    the index size and the search time.
 
     Args:
-        embedder: Embedder for the queries: a `LateInteraction`, or an object with `embed`,
+        embedder: Embedder to use for the queries: a `LateInteraction`, or any object with `embed`,
             `embedding_dim` and `similarity_function`.
-        store: The vectors, see `tasks.retrieval.token_vectors`.
-        documents: The N documents.
+        store: The vectors to search in. See `tasks.retrieval.token_vectors` for details.
+        documents: The N documents to search in.
         prompt: Prompt to use for documents added later.
-        pool_factor: Pool factor for documents that are added later.
+        pool_factor: Pool factor to use for documents added later.
         fingerprint: Vectors for `index.FINGERPRINT_TEXTS`, as computed by the embedder.
 
     Attributes:
         embedder, documents, prompt, pool_factor: See the arguments.
 
     Source: Khattab and Zaharia 2020, ColBERT, section 3; Santhanam et al. 2022, PLAID, section 4,
-    for the search by centroids.
+    for the search with centroids.
 
     Example:
         >>> class Letters:  # a simple embedder: one vector per letter
@@ -470,9 +474,10 @@ class MultiVectorIndex(EmbeddedIndex):
 
     @property
     def vectors(self) -> list[np.ndarray]:
-        """Return the vectors that the search uses, one float32 array (tokens, D) per document.
+        """Return the vectors used in the search, as a list of float32 arrays (tokens, D).
 
-        They are pooled, and rounded if the precision is lower than float32.
+        Pooling has already been applied. The vectors are rounded if the precision is lower than
+        float32.
         """
         return [self._store.document(i) for i in range(len(self))]
 
@@ -517,17 +522,17 @@ class SparseIndex(EmbeddedIndex):
         index.save("index")
         index = encoder.load_index("index")
 
-    The index is an inverted index. For each term in the vocabulary, it stores the documents that
-    contain the term, and their weights. A search only reads the lists of the terms in the query.
-    The scores are exact.
+    This is an inverted index: the documents are stored for each term in the vocabulary, together
+    with the weights. Only the lists for the query terms have to be read in a search. The scores are
+    exact.
 
     Args:
-        embedder: Embedder for the queries, a `SparseEncoder`.
-        store: The documents of each term.
-        documents: The N documents.
+        embedder: Embedder to use for the queries, usually a `SparseEncoder`.
+        store: The postings with the documents for each term.
+        documents: The N documents to search in.
         prompt: Prompt to use for documents added later.
-        max_terms: Maximum number of terms for documents that are added later.
-        fingerprint: The encoder's vectors of `index.FINGERPRINT_TEXTS`.
+        max_terms: Maximum number of terms to use for documents added later.
+        fingerprint: Vectors for `index.FINGERPRINT_TEXTS`, as computed by the encoder.
 
     Attributes:
         embedder, documents, prompt, max_terms: See the arguments.
@@ -570,12 +575,12 @@ class SparseIndex(EmbeddedIndex):
 
     @property
     def mean_terms(self) -> float:
-        """Return the mean number of terms per document."""
+        """Return the average number of terms per document."""
         return self._store.weights.nnz / len(self)
 
     @property
     def vectors(self) -> csr_array:
-        """Return the vectors (N, V). They have unit length if the similarity is "cosine"."""
+        """Return the vectors (N, V). For "cosine", these are normalized to unit length."""
         return self._store.vectors
 
     @staticmethod
@@ -605,19 +610,20 @@ class SparseIndex(EmbeddedIndex):
 
 
 class BM25Index(Index):
-    """Search by keywords with BM25, without a model.
+    """Keyword search with BM25. This does not require a model.
 
         words = ez.BM25Index(documents)
         words.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
 
-    Words are sequences of letters with their accents and vowel signs, digits and `_`. They are
-    converted to lower case and to Unicode normalization form C. Each Han or Hiragana character is
-    a word. Documents that share no word with the query are not found. This class requires the
-    package bm25s.
+    Texts are split into words based on letters with accents and vowel signs, digits and `_`. Words
+    are converted to lower case and to Unicode normalization form C. Each Han or Hiragana character
+    is treated as a word. Only documents that share a word with the query will be found. This class
+    requires the package bm25s to be installed.
 
     Args:
-        documents: List, array or column of texts, a table, or a list of dicts.
-        ids, metadata, text_column: See `VectorIndex.build`.
+        documents: The documents to index, as a list, array or column of texts, a table, or a list
+            of dicts.
+        ids, metadata, text_column: See `VectorIndex.build` for details.
 
     Raises:
         ValueError: If `documents` is empty or contains an empty text.
@@ -654,7 +660,7 @@ class BM25Index(Index):
     @classmethod
     @validate_arguments
     def load(cls, folder: str | os.PathLike[str], verify: bool = True) -> Self:
-        """Load an index that `save` wrote. The words are counted again.
+        """Load an index from a folder, as written by `save`. Words will be counted again.
 
         Args:
             folder: Path to the folder to load from, as written by `save`.
@@ -662,7 +668,7 @@ class BM25Index(Index):
 
         Raises:
             FileNotFoundError: If the folder does not exist.
-            ValueError: If the folder does not contain a BM25 index, or if it is damaged.
+            ValueError: If there is no BM25 index in the folder, or if the files are damaged.
         """
         with OpenFolder(folder, [NAME, TEXTS, DOCUMENTS]) as files:
             checked_manifest(files, cls.kind, verify)

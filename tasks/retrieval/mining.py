@@ -1,4 +1,4 @@
-"""Hard negatives: documents near to a query that are not its own.
+"""Hard negative mining to find similar documents that are not relevant to a query.
 
 Comment letters: P pairs of a query and its document, K candidates of each.
 """
@@ -26,17 +26,18 @@ def hard_negatives(
     top_k: int,
     limits: tuple[float | None, float | None, float | None],
 ) -> tuple[list[str], list[str], list[list[str]]]:
-    """Find hard negatives for pairs of queries and documents. See also `Embedder.mine_negatives`.
+    """Mine hard negatives for query-document pairs. See also `Embedder.mine_negatives`.
 
     Args:
-        texts: Queries, documents and judgements.
-        search: Function of a number k. It returns the indices and scores of the k nearest documents
-            of each query.
-        score: Function of the indices of queries and documents. It returns the scores of the pairs.
-        reranks: Boolean. Whether negatives are scored with `score`, too.
+        texts: Queries and documents with relevance judgements.
+        search: Function to search for the k nearest documents for each query, called with k. This
+            should return indices and scores.
+        score: Function to compute the scores for pairs, called with query indices and document
+            indices.
+        reranks: Boolean. Whether to also use `score` for the negatives.
         num_negatives, skip_top, top_k: See `Embedder.mine_negatives`.
-        limits: Tuple of the maximum score, the absolute margin and the relative margin. Each of
-            them can be None.
+        limits: Tuple with the maximum score, the absolute margin and the relative margin. Any value
+            can be None.
     """
     asked, own = _pairs(texts)
     # Search more documents, because some results are relevant to the query itself.
@@ -59,13 +60,13 @@ def hard_negatives(
 
 
 def _pairs(texts: Judged) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the queries (P,) and of their relevant documents (P,)."""
+    """Return the indices for pairs of queries (P,) and relevant documents (P,)."""
     rows = [(i, n) for i, grades in enumerate(texts.relevant) for n, g in grades.items() if g > 0]
     return tuple(np.array(rows).T)
 
 
 def _excluded(texts: Judged) -> list[set[int]]:
-    """Return the documents that must not be negatives of each query."""
+    """Return the documents to exclude from the negatives for each query."""
     number_of = {text: number for number, text in enumerate(texts.documents)}
     right: dict[str, set[int]] = {}
     for query, grades in zip(texts.queries, texts.relevant, strict=True):
@@ -75,7 +76,7 @@ def _excluded(texts: Judged) -> list[set[int]]:
 
 
 def _looked_at(found: np.ndarray, excluded: set[int], top_k: int) -> np.ndarray:
-    """Return a mask (K,) of the first `top_k` documents that may be negatives."""
+    """Return a mask (K,) to select the first `top_k` documents to consider as negatives."""
     allowed = np.array([number not in excluded for number in found.tolist()], bool)
     return allowed & (allowed.cumsum() <= top_k)
 
@@ -83,7 +84,7 @@ def _looked_at(found: np.ndarray, excluded: set[int], top_k: int) -> np.ndarray:
 def _scored(
     score: Score, asked: np.ndarray, found: list[np.ndarray], allowed: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Score the documents that may be negatives, (K,) per pair. Other documents have score 0."""
+    """Score the documents to consider as negatives, (K,) per pair, with 0 for other documents."""
     counts = [int(may.sum()) for may in allowed]
     documents = np.concatenate([row[may] for row, may in zip(found, allowed, strict=True)])
     given = np.split(score(np.repeat(asked, counts), documents), np.cumsum(counts)[:-1])
@@ -94,7 +95,7 @@ def _scored(
 
 
 def _limits(own: np.ndarray, max_score, absolute_margin, relative_margin) -> np.ndarray:
-    """Compute the maximum score of negatives from the scores of relevant documents, (P,)."""
+    """Compute the maximum score for negatives (P,) based on relevant document scores."""
     limits = np.full(own.shape, np.inf if max_score is None else max_score)
     if absolute_margin is not None:
         limits = np.minimum(limits, own - absolute_margin)
@@ -106,7 +107,7 @@ def _limits(own: np.ndarray, max_score, absolute_margin, relative_margin) -> np.
 def _chosen(
     scores: np.ndarray, allowed: np.ndarray, limit: float, skip_top: int, count: int
 ) -> np.ndarray:
-    """Return the columns of at most `count` negatives of a pair, highest score first."""
+    """Return the columns for up to `count` negatives, sorted by decreasing score."""
     columns = np.flatnonzero(allowed)
     columns = columns[np.argsort(-scores[columns], kind="stable")][skip_top:]
     return columns[scores[columns] <= limit][:count]

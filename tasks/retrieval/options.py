@@ -1,4 +1,4 @@
-"""Options of the indexes, as types for editors and checks. They are read without the indexes."""
+"""Index options as types for editors and checks, to be imported without the indexes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Engine = Literal["faiss", "hnsw"]
 
 
 class DocumentColumns(TypedDict, total=False):
-    """Keyword arguments with the columns of documents, or with names of columns."""
+    """Keyword arguments for document columns, or for column names."""
 
     ids: object
     metadata: object
@@ -19,7 +19,7 @@ class DocumentColumns(TypedDict, total=False):
 
 
 class VectorOptions(TypedDict, total=False):
-    """Keyword arguments of `from_vectors`. Each kind of index accepts some of them."""
+    """Keyword arguments of `from_vectors`. Not all options are supported by every index."""
 
     prompt: str | None
     engine: Engine | None
@@ -28,13 +28,13 @@ class VectorOptions(TypedDict, total=False):
 
 
 class BuildOptions(VectorOptions, total=False):
-    """Keyword arguments of `build`. Each kind of index accepts some of them."""
+    """Keyword arguments of `build`. Not all options are supported by every index."""
 
     dim: PositiveInt | None
 
 
 class IndexOptions(BuildOptions, DocumentColumns, total=False):
-    """Keyword arguments of `build` of the indexes. Each kind of index accepts some of them."""
+    """Keyword arguments of `build` with columns. Not all options are supported by every index."""
 
     precision: Precision
     batch_size: int | None
@@ -42,7 +42,7 @@ class IndexOptions(BuildOptions, DocumentColumns, total=False):
 
 
 class OpenOptions(TypedDict, total=False):
-    """Keyword arguments of `load` of the indexes. Only `VectorIndex` accepts `engine`."""
+    """Keyword arguments of `load`. The option `engine` is for `VectorIndex` only."""
 
     engine: Engine | None
     verify: bool

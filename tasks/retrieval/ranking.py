@@ -1,4 +1,4 @@
-"""Ranking of texts by their relevance to a query.
+"""Rank texts by relevance to a query.
 
 Comment letters: N texts.
 """
@@ -22,7 +22,7 @@ INDEX_AND_SCORE = ("index", "score")
 
 
 class Hit(TypedDict):
-    """A document of an index: its index, its score, and its text, id and fields."""
+    """Search result with the document index, the score, the text, and optionally id and fields."""
 
     index: int
     score: float
@@ -32,7 +32,7 @@ class Hit(TypedDict):
 
 
 class RankedText(TypedDict):
-    """A text that was ranked: its index in the given texts, its score, and the text."""
+    """Ranking result with the index in the input texts, the score and the text."""
 
     index: int
     score: float
@@ -47,14 +47,14 @@ def ranked_texts(
     batch_size: int | None,
     shown: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[RankedText]:
-    """Rank texts by their relevance to a query, from the highest score to the lowest.
+    """Rank texts by relevance to a query, sorted by decreasing score.
 
     Args:
-        task: Object with a method `_scores_of_texts(query, texts, batch_size)`. It returns the
-            scores (N,) that determine the order.
-        query, texts, top_k, batch_size: See `Reranker.rank`.
-        shown: Function that converts these scores to the scores in the result. Defaults to None,
-            which returns them unchanged.
+        task: Object with a method `_scores_of_texts(query, texts, batch_size)` to compute the
+            scores (N,) used for sorting.
+        query, texts, top_k, batch_size: See `Reranker.rank` for details.
+        shown: Function to convert these scores to the scores in the result. If None, scores are
+            returned unchanged. Defaults to None.
 
     Raises:
         ValueError: If `query` is not a single text, or if `texts` is empty or contains an empty
@@ -72,14 +72,14 @@ def ranked_texts(
 def order_and_scores(
     reranker: Any, query: str, texts: list[str]
 ) -> tuple[Sequence[int], Sequence[float]]:
-    """Return the order of texts by a reranker, and their scores in descending order.
+    """Return the text order from a reranker, and the scores in descending order.
 
     Args:
-        reranker: A task of this package, whose logits differ even if the probabilities are 1, or
-            another object with `rank`. For other objects, only the order is used, because the
-            scores may have been rounded.
-        query: String.
-        texts: List of N texts.
+        reranker: A task from this package, or any other object with `rank`. For tasks, logits are
+            used to be able to sort even if probabilities are saturated. For other objects, only the
+            order is used, because scores might have been rounded.
+        query: String. The query to compare the texts to.
+        texts: List of N texts to rank.
     """
     if not texts:
         return [], []
@@ -92,22 +92,22 @@ def order_and_scores(
 
 
 def reranked(reranker: Any, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
-    """Return the best hits in the order of a reranker, with its scores."""
+    """Return the best hits based on a reranker, with the reranker scores."""
     ranked = reranker.rank(query, [hit["text"] for hit in hits], top_k=top_k)
     best = checked_ranking(ranked, len(hits))[:top_k]
     return [{**hits[index], "score": score} for index, score in best]
 
 
 def checked_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
-    """Check the result of a reranker and return its indices and scores.
+    """Check the result from a reranker and return indices and scores.
 
     Args:
-        ranked: The result of the reranker.
-        count: Integer. Number of texts that the reranker received.
+        ranked: The result from the reranker.
+        count: Integer. The number of texts passed to the reranker.
 
     Raises:
-        ValueError: If an entry has no finite "score", if its "index" is invalid, or if an index
-            occurs twice.
+        ValueError: If any "score" is missing or not finite, or if any "index" is invalid or not
+            unique.
 
     Example:
         >>> checked_ranking([{"index": 1, "score": 0.5}], 2)
@@ -129,10 +129,11 @@ def checked_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
 
 
 def checked_texts(values, name: str, least: int = 1) -> list[str]:
-    """Check a column of texts and convert it to a list.
+    """Check a column with texts and convert it to a list.
 
     Raises:
-        ValueError: If there are fewer than `least` texts, or if one is empty or not valid Unicode.
+        ValueError: If there are fewer than `least` texts, or if any text is empty or not valid
+            Unicode.
     """
     with in_numpy():
         values = plain(values)

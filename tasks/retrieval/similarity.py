@@ -1,4 +1,4 @@
-"""Similarity of vectors in NumPy.
+"""Vector similarity in NumPy.
 
 Comment letters: N and M vectors or texts, P pairs of them, B vectors of a block, Q queries, D
 dimensions.
@@ -20,15 +20,16 @@ LARGEST = 1e17  # float32 can represent the sum of the squares of several thousa
 
 
 def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.ndarray:
-    """Compute the similarity between all rows of `a` and all rows of `b`.
+    """Compute the similarity between all rows in `a` and all rows in `b`.
 
     Args:
         a: Array of shape (N, D).
         b: Array of shape (M, D).
-        function: "cosine", "dot", "euclidean" or "manhattan". The last two are negative distances.
+        function: "cosine", "dot", "euclidean" or "manhattan". For "euclidean" and "manhattan",
+            negative distances are used.
 
     Returns:
-        Float32 array of shape (N, M). Higher scores mean more similar vectors.
+        Float32 array of shape (N, M). More similar vectors will have higher scores.
 
     Example:
         >>> a, b = np.array([[3.0, 4.0]]), np.array([[3.0, 4.0], [0.0, 2.0]])
@@ -50,12 +51,13 @@ def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.
 
 
 def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
-    """Compute the similarity between each row of `a` and the same row of `b`, (P,) float64.
+    """Compute the row-wise similarity between `a` and `b`, (P,) float64.
 
     Args:
         a: Array of shape (P, D).
         b: Array of shape (P, D).
-        function: Name of a `Similarity`. For "cosine", the vectors must have unit length.
+        function: Name of the `Similarity` to use. For "cosine", the vectors must be normalized to
+            unit length.
 
     Example:
         >>> a, b = np.array([[3.0, 4.0]]), np.array([[0.0, 0.0]])
@@ -72,7 +74,7 @@ def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
 
 
 def ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> np.ndarray:
-    """Compute scores (Q, B) that sort vectors (B, D) in the same order as the similarity.
+    """Compute scores (Q, B) to sort vectors (B, D) in the same order as by similarity.
 
     Example:
         >>> vectors = np.array([[3.0, 4.0], [1.0, 0.0]], "float32")
@@ -88,13 +90,14 @@ def ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> 
 
 
 def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:
-    """Compute the MaxSim score of each query and each document.
+    """Compute the MaxSim scores between all queries and all documents.
 
-    For each token of the query, the largest product with a token of the document is added.
+    The maximum dot product with the document tokens is computed for each query token, and these
+    values are summed up.
 
     Args:
-        queries: Q arrays of shape (tokens, D).
-        documents: N arrays of shape (tokens, D), with at least one token each.
+        queries: Sequence of Q arrays of shape (tokens, D).
+        documents: Sequence of N arrays of shape (tokens, D), with at least one token each.
 
     Returns:
         Float32 array of shape (Q, N).
@@ -126,12 +129,12 @@ def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> n
 
 
 def queries_for(queries: Sequence[np.ndarray], function: str) -> Sequence[np.ndarray]:
-    """Scale the token vectors of queries so that MaxSim computes the similarity function.
+    """Scale query token vectors to be able to use MaxSim for the similarity function.
 
     Args:
-        queries: Q arrays of shape (tokens, D).
-        function: Name of a `TokenSimilarity`. For "meanmaxsim", the vectors are divided by the
-            number of tokens.
+        queries: Sequence of Q arrays of shape (tokens, D).
+        function: Name of the `TokenSimilarity` to use. For "meanmaxsim", the vectors are divided by
+            the number of tokens.
 
     Example:
         >>> [query] = queries_for([np.ones((2, 1), "float32")], "meanmaxsim")
@@ -144,7 +147,7 @@ def queries_for(queries: Sequence[np.ndarray], function: str) -> Sequence[np.nda
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:
-    """Scale rows (N, D) to unit length. Zero rows are unchanged.
+    """Normalize rows (N, D) to unit length. Zero rows are not changed.
 
     Example:
         >>> unit_rows(np.array([[3.0, 4.0], [3e-30, 4e-30], [0.0, 0.0]], "float32")).round(6)
@@ -156,9 +159,9 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
 
 
 def _lengths(vectors: np.ndarray) -> np.ndarray:
-    """Compute the Euclidean norm of each row, (N, 1). For zero rows, return 1.
+    """Compute the Euclidean norm for each row, (N, 1). For zero rows, this is set to 1.
 
-    Squares are added in float64, because squares of small values are 0 in float32.
+    Squares are summed up in float64, because small values would be rounded to 0 in float32.
     """
     lengths = np.empty((len(vectors), 1), vectors.dtype)
     step = max(1, BLOCK // max(vectors.shape[1], 1))
@@ -169,14 +172,14 @@ def _lengths(vectors: np.ndarray) -> np.ndarray:
 
 
 def grouped_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute one vector per group, with the direction of its mean and the mean norm.
+    """Compute a vector per group, based on the mean direction and the mean norm.
 
     Args:
         vectors: Array of shape (N, D).
-        groups: Integer array of shape (N,). The group of each vector.
+        groups: Integer array of shape (N,). The group for each vector.
 
     Returns:
-        The sorted groups (G,) and their vectors (G, D).
+        Tuple with the sorted groups (G,) and the vectors per group (G, D).
 
     Example:
         >>> vectors = np.array([[2.0, 0.0], [0.0, 3.0], [0.0, 5.0]])
@@ -194,10 +197,10 @@ def grouped_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, 
 
 
 def check_finite(vectors: np.ndarray, name: str) -> None:
-    """Raise an error if a value in vectors (N, D) is NaN, infinite or too large.
+    """Check vectors (N, D) for values that are NaN, infinite or too large.
 
     Raises:
-        ValueError: If a vector has a value that is NaN, infinite or too large for float32 products.
+        ValueError: If any value is NaN, infinite or too large for float32 products.
     """
     if found := first_not_held(vectors):
         row, why = found
@@ -205,7 +208,7 @@ def check_finite(vectors: np.ndarray, name: str) -> None:
 
 
 def first_not_held(vectors: np.ndarray) -> tuple[int, str] | None:
-    """Return the first row of vectors (N, D) with an invalid value, and the reason, or None.
+    """Find the first row in vectors (N, D) with an invalid value, and return the reason.
 
     Example:
         >>> first_not_held(np.float32([[1, 2], [np.nan, 0]]))
@@ -231,8 +234,7 @@ def checked_vectors(vectors, most: int) -> np.ndarray:
     """Check vectors (N, D) and copy them to float32.
 
     Raises:
-        ValueError: If `vectors` is not an array of finite floats (N, D), or if D is greater than
-            `most`.
+        ValueError: If `vectors` is not a finite float array (N, D), or if D is larger than `most`.
     """
     found = np.asarray(vectors)
     if found.ndim != 2 or found.dtype.kind != "f" or not found.size:
@@ -249,15 +251,17 @@ def checked_vectors(vectors, most: int) -> np.ndarray:
 
 
 def made_of(texts: Sized, vectors: Any, width: int | None = None) -> Any:
-    """Check the shape of the vectors that an embedder computed for texts.
+    """Check the shape of vectors returned by an embedder.
 
     Args:
-        texts: N texts.
+        texts: The N texts passed to the embedder.
         vectors: Array or sparse matrix of shape (N, D), or a list of N arrays.
-        width: Integer. Expected number of dimensions. Defaults to None, which accepts any number.
+        width: Integer. The expected embedding dimension. If None, any dimension is valid. Defaults
+            to None.
 
     Raises:
-        ValueError: If there is not one vector per text, or if the number of dimensions is wrong.
+        ValueError: If there is not exactly one vector per text, or if the dimension is not as
+            expected.
     """
     if isinstance(vectors, list):
         shape, right = f"({len(vectors)}, ...)", len(vectors) == len(texts)
@@ -274,7 +278,7 @@ def made_of(texts: Sized, vectors: Any, width: int | None = None) -> Any:
 
 
 def checked_and_normalized(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
-    """Check vectors (N, D) and, for "cosine", scale them to unit length in place.
+    """Check vectors (N, D) and normalize them in place for "cosine".
 
     Raises:
         ValueError: If a vector has a value that is NaN, infinite or too large.

@@ -1,7 +1,7 @@
-"""Search for documents that share terms with a query.
+"""Search for documents based on terms shared with a query.
 
-`Postings` stores sparse vectors, which contain a weight for each term of a vocabulary. `WordCounts`
-stores texts, and BM25 computes the weights of their words.
+`Postings` is used to store sparse vectors with a weight for each term in a vocabulary. `WordCounts`
+is used to store texts, with word weights based on BM25.
 
 Comment letters: N documents or texts, Q queries, P positive weights, V vocabulary.
 """
@@ -33,7 +33,7 @@ Found = tuple[list[np.ndarray], list[np.ndarray]]  # indices and scores for each
 
 
 def as_rows(weights: np.ndarray, most: int | None = None) -> csr_array:
-    """Convert dense weights (N, V) to a sparse matrix with at most `most` weights per row.
+    """Convert dense weights (N, V) to a sparse matrix with up to `most` weights per row.
 
     Example:
         >>> as_rows(np.array([[0.0, 2.0, 1.0, 3.0]]), 2).toarray().tolist()
@@ -48,7 +48,7 @@ def as_rows(weights: np.ndarray, most: int | None = None) -> csr_array:
 
 
 def sparse_unit_rows(rows: csr_array) -> csr_array:
-    """Scale rows (N, V) to unit length. Zero rows are unchanged.
+    """Normalize rows (N, V) to unit length. Zero rows are not changed.
 
     Example:
         >>> sparse_unit_rows(as_rows(np.array([[0.0, 4.0], [0.0, 0.0]]))).toarray().tolist()
@@ -62,10 +62,10 @@ def sparse_unit_rows(rows: csr_array) -> csr_array:
 
 
 def normalized_for(rows, function: str) -> csr_array:
-    """Convert weights (N, V) to float32 and, for "cosine", scale the rows to unit length.
+    """Convert weights (N, V) to float32 and normalize the rows for "cosine".
 
     Raises:
-        ValueError: If a weight is NaN, infinite or too large for float32 products.
+        ValueError: If any weight is NaN, infinite or too large for float32 products.
     """
     rows = sparse.csr_array(rows).astype("float32")
     if found := first_not_held(rows.data[:, None]):
@@ -76,12 +76,12 @@ def normalized_for(rows, function: str) -> csr_array:
 
 
 def best_first(weights: np.ndarray, indices: np.ndarray, most: int) -> np.ndarray:
-    """Return the positions of the largest weights. For equal weights, lower indices come first.
+    """Return the positions of the largest weights. Ties are sorted by index.
 
     Args:
         weights: Array of shape (P,).
-        indices: Array of P different integers.
-        most: Integer. Number of positions to return, at most P.
+        indices: Array with P unique integers.
+        most: Integer. The number of positions to return, at most P.
 
     Example:
         >>> best_first(np.array([1.0, 5.0, 1.0]), np.array([7, 3, 2]), 2).tolist()
@@ -95,7 +95,7 @@ def best_first(weights: np.ndarray, indices: np.ndarray, most: int) -> np.ndarra
 
 
 class Postings:
-    """An inverted index: the documents that contain each term, and the weights of the term.
+    """Inverted index to store the documents and the weights for each term.
 
     Args:
         weights: Sparse matrix of shape (V, N).
@@ -115,24 +115,24 @@ class Postings:
 
     @classmethod
     def of(cls, vectors: csr_array) -> Postings:
-        """Create an inverted index from vectors (N, V)."""
+        """Create an inverted index from document vectors (N, V)."""
         return cls(vectors.T.tocsr())
 
     @classmethod
     def opened(
         cls, path: str | os.PathLike, arrays: Mapping[str, np.ndarray], width: int
     ) -> Postings:
-        """Create an inverted index from the arrays of a file.
+        """Create an inverted index from the arrays in a file.
 
-        All values are checked, because scipy would use wrong values as memory offsets.
+        All values have to be checked, because scipy would use invalid values as memory offsets.
 
         Args:
             path: Path to the file. This is only used in error messages.
-            arrays: Dict of the arrays in `types`. They contain one document after the other.
-            width: Integer. Size of the vocabulary.
+            arrays: Dict with the arrays in `types`, sorted by document.
+            width: Integer. The vocabulary size.
 
         Raises:
-            ValueError: If the arrays do not contain a sparse matrix with `width` sorted columns.
+            ValueError: If the arrays are not a valid sparse matrix with `width` sorted columns.
         """
         weights, terms, starts = (arrays[name] for name in cls.types)
         check_finite(weights[:, None], f"{path}: weights")
@@ -161,7 +161,7 @@ class Postings:
 
     @property
     def width(self) -> int:
-        """Return the size of the vocabulary."""
+        """Return the vocabulary size."""
         return self.weights.shape[0]
 
     @property
@@ -184,21 +184,21 @@ class Postings:
         return sum(part.nbytes for part in parts)
 
     def joined(self, vectors: csr_array) -> Postings:
-        """Return an inverted index with more documents, given as vectors (N, V), at the end."""
+        """Return an inverted index with additional document vectors (N, V) at the end."""
         both = [self.weights, vectors.T.tocsr()]
         return Postings(sparse.hstack(both, format="csr"))
 
     def taken(self, indices: np.ndarray) -> Postings:
-        """Return an inverted index of the documents at the given indices, in this order."""
+        """Return an inverted index with only the documents at the given indices, in this order."""
         return Postings.of(self.vectors[indices])
 
     def nearest(self, vectors: csr_array, k: int, among: np.ndarray | None = None) -> Found:
-        """Find the nearest documents of each query. Return their indices and scores.
+        """Find the nearest documents for each query, and return indices and scores.
 
         Args:
-            vectors: Sparse matrix of shape (Q, V). The vectors of the queries.
-            k: Integer. Maximum number of results per query. Only documents that share a term with
-                the query are returned.
+            vectors: Sparse matrix of shape (Q, V). The query vectors to search for.
+            k: Integer. The maximum number of results per query. Only documents that share a term
+                with the query will be returned.
             among: Integer array. Indices of the documents to search in. If None, all documents are
                 searched. Defaults to None.
         """
@@ -218,10 +218,10 @@ class Postings:
 
 
 class WordCounts:
-    """Search texts by their words, with BM25.
+    """Word-based search on texts with BM25.
 
     Args:
-        texts: List of N texts.
+        texts: List of N texts to search in.
 
     Raises:
         ImportError: If the package bm25s is not installed.
@@ -245,32 +245,32 @@ class WordCounts:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return no arrays, because the words are counted again when a file is opened."""
+        """Return an empty dict, because words are counted again when loading from a file."""
         return {}
 
     @property
     def nbytes(self) -> int:
-        """Return the size of the weights in bytes."""
+        """Return the weight size in bytes."""
         parts = self._bm25.scores.values() if self._bm25 else ()
         return sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
 
     def joined(self, texts: list[str]) -> WordCounts:
-        """Count the words of these texts and more texts again."""
+        """Return a store with additional texts. All words are counted again."""
         return WordCounts([*self._texts, *texts])
 
     def taken(self, indices: np.ndarray) -> WordCounts:
-        """Count the words of the texts at the given indices again, in this order."""
+        """Return a store with only the texts at the given indices. Words are counted again."""
         return WordCounts([self._texts[i] for i in indices])
 
     def nearest(self, queries: list[str], k: int, among: np.ndarray | None = None) -> Found:
-        """Find the best texts for each query. Return their indices and scores.
+        """Find the best texts for each query, and return indices and scores.
 
         Args:
-            queries: List of Q texts.
-            k: Integer. Maximum number of results per query. Only texts that share a word with the
-                query are returned.
-            among: Integer array. Indices of the texts to search. Defaults to None, which searches
-                all texts.
+            queries: List of Q texts to search for.
+            k: Integer. The maximum number of results per query. Only texts that share a word with
+                the query will be returned.
+            among: Integer array. Indices of the texts to search in. If None, all texts are
+                searched. Defaults to None.
         """
         allowed = _mask(among, len(self))
         found = [self._best(query, k, allowed) for query in queries]
@@ -292,7 +292,7 @@ class WordCounts:
 
 
 def _mask(among: np.ndarray | None, count: int) -> np.ndarray | None:
-    """Return a mask (N,) of the documents to search, or None for all documents."""
+    """Return a mask (N,) for the documents to search in, or None for all documents."""
     if among is None:
         return None
     allowed = np.zeros(count, bool)
@@ -314,7 +314,7 @@ def words_of(text: str) -> list[str]:
 
 @functools.cache
 def word_pattern() -> re.Pattern[str]:
-    """Return the pattern of a word. `\\w` does not match marks, such as vowel signs."""
+    """Return the word pattern. `\\w` does not match marks, such as vowel signs."""
     characters = map(chr, range(sys.maxunicode + 1))
     marks = "".join(c for c in characters if unicodedata.category(c) in ("Mn", "Mc"))
     return re.compile(rf"[{UNSPACED}]|(?:[^\W{UNSPACED}]|[{marks}])+")

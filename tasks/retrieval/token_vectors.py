@@ -1,12 +1,13 @@
-"""The token vectors of documents, and the search for the documents with the best MaxSim scores.
+"""Document token vectors in memory, with search based on MaxSim scores.
 
-The score of a document is a sum over the tokens of the query. For each of them, the largest dot
-product with a token of the document is added. In float32, a search compares all documents. In int8
-or binary, a vector is stored as its nearest centroid and a residual: the difference from the
-centroid, in int8 or one bit per dimension, with its own scale. A search then compares the centroids
-of all documents, and scores the best candidates with their complete vectors. For T vectors with D
-dimensions, where D is a multiple of 8, "int8" takes 4 T + T D bytes, and "binary" 4 T + T D / 8
-bytes. The size of the centroids is small in comparison.
+To score a document, the maximum dot product with the document tokens is computed for each query
+token, and these values are summed up. In float32, the query is compared with all documents. In int8
+or binary, each vector is stored as the nearest centroid and a residual, i.e. the difference to the
+centroid, in int8 or as a single bit per dimension, with a separate scale. In this case, the query
+is first compared with the centroids for all documents, and only the best candidates are scored
+based on the complete vectors. For T vectors with D dimensions, if D is a multiple of 8, the
+required size is 4 T + T D bytes for "int8", and 4 T + T D / 8 bytes for "binary". The centroids are
+small in comparison.
 
 Comment letters: Q queries, N documents, T tokens of all documents, L tokens of all queries, D
 dimensions, B tokens of a block or bytes of signs, M documents of a block, K centroids.
@@ -53,9 +54,9 @@ class Int8Residuals(Float32Vectors):
     """Store vectors as centroids and int8 residuals with 255 steps.
 
     Args:
-        vectors: Int8 array of shape (T, D). The residuals.
-        codes: Uint16 array of shape (T,). Index of the centroid of each vector.
-        scales: Float16 array of shape (T, 1). Factor of each residual.
+        vectors: Int8 array of shape (T, D) with the residuals.
+        codes: Uint16 array of shape (T,). The centroid index for each vector.
+        scales: Float16 array of shape (T, 1). The factor to multiply each residual with.
         centroids: Float32 array of shape (K, D).
 
     Source: Santhanam et al. 2022, ColBERTv2, section 3.3. The scales were added in this package.
@@ -123,13 +124,13 @@ class Int8Residuals(Float32Vectors):
         return found
 
     def coarse(self, queries: np.ndarray) -> Callable[[slice], np.ndarray]:
-        """Return a function that computes products between centroids of vectors and queries.
+        """Return a function to compute dot products between centroids and queries.
 
         Args:
             queries: Float32 array of shape (L, D).
 
         Returns:
-            Function from a slice of the vectors to the products (B, L).
+            Function to compute the products (B, L) for a slice of the vectors.
         """
         products = self.centroids @ queries.T  # (K, L)
         return lambda part: np.take(products, self.codes[part], axis=0)
@@ -139,25 +140,25 @@ class Int8Residuals(Float32Vectors):
         return width
 
     def _pack(self, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pack residuals (T, D) and return them with their scales (T, 1) float16."""
+        """Pack residuals (T, D) and compute the scales (T, 1) float16."""
         most = np.abs(residuals).max(axis=1, keepdims=True)
         scales = np.maximum(most / 127, LEAST_SCALE).astype("float16")
         steps = np.rint(residuals / scales)
         return np.clip(steps, -127, 127).astype("int8"), scales
 
     def _unpacked(self, packed: np.ndarray) -> np.ndarray:
-        """Unpack residuals to float32, without their scales."""
+        """Unpack residuals to float32 without applying the scales."""
         return packed.astype("float32")
 
 
 class BinaryResiduals(Int8Residuals):
     """Store vectors as centroids and packed signs of the residuals.
 
-    All values of an unpacked residual have the same size. It is the mean absolute value of the
-    original residual, which minimizes the squared error, and is stored as the scale.
+    After unpacking, all values in a residual have the same absolute value. To minimize the squared
+    error, this is set to the mean absolute value of the original residual, and stored as the scale.
 
     Args:
-        vectors: Uint8 array of shape (T, B). One bit per dimension.
+        vectors: Uint8 array of shape (T, B). The signs, with a bit per dimension.
         codes, scales, centroids: See `Int8Residuals`.
 
     Example:
@@ -185,17 +186,17 @@ class BinaryResiduals(Int8Residuals):
 def _residuals(
     vectors: np.ndarray, codes: np.ndarray, centroids: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """Yield the differences between vectors (T, D) and their centroids, in blocks."""
+    """Yield the differences between vectors (T, D) and centroids, block by block."""
     step = max(1, BLOCK // vectors.shape[1])
     for i in range(0, len(vectors), step):
         yield vectors[i : i + step] - centroids[codes[i : i + step]]
 
 
 def centroids_of(vectors: np.ndarray) -> np.ndarray:
-    """Compute centroids (K, D) of vectors (T, D) by k-means on a sample.
+    """Compute centroids (K, D) for vectors (T, D) with k-means on a sample.
 
-    K is the largest power of two up to `8 sqrt(T)`. The clusters are based on the directions of the
-    vectors. The norm of a centroid is the mean norm of its vectors.
+    K is set to the largest power of two up to `8 sqrt(T)`. Vectors are clustered by direction, and
+    the norm for a centroid is set to the mean norm of all vectors in the cluster.
 
     Source: Santhanam et al. 2022, ColBERTv2, section 3.3, for centroids of tokens.
 
@@ -219,7 +220,7 @@ def centroids_of(vectors: np.ndarray) -> np.ndarray:
 
 
 def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Find the nearest centroid (K, D) of each vector (T, D). Return the indices, (T,) uint16.
+    """Find the nearest centroid (K, D) for each vector (T, D). Returns indices (T,) uint16.
 
     Example:
         >>> nearest_centroids(np.array([[0.0, 1.0], [1.0, 0.1]]), np.eye(2)).tolist()
@@ -240,11 +241,11 @@ TOKEN_STORES = {
 
 
 class TokenVectors:
-    """The token vectors of all documents, in one array.
+    """The token vectors for all documents in a single array.
 
     Args:
-        store: Store with T vectors. Its class is in `TOKEN_STORES`.
-        ends: Int64 array of shape (N,). End of the tokens of each document.
+        store: Store with T vectors, from one of the classes in `TOKEN_STORES`.
+        ends: Int64 array of shape (N,). The end offset in the tokens for each document.
 
     Example:
         >>> documents = [np.eye(2, dtype="float32"), np.array([[0.6, 0.8]], "float32")]
@@ -263,7 +264,7 @@ class TokenVectors:
 
     @classmethod
     def of(cls, documents: Sequence[np.ndarray], precision: Precision) -> TokenVectors:
-        """Create a store from the token vectors of each document, (tokens, D) float32."""
+        """Create a store from token vectors (tokens, D) float32 for each document."""
         return cls(TOKEN_STORES[precision].of(np.concatenate(documents)), _ends(documents))
 
     def __len__(self) -> int:
@@ -293,15 +294,15 @@ class TokenVectors:
     def opened(
         cls, path: str | os.PathLike, arrays: Mapping[str, np.ndarray], precision: Precision
     ) -> Self:
-        """Create a store from the arrays of a file and check their values.
+        """Create a store from the arrays in a file and check the values.
 
         Args:
             path: Path to the file. This is only used in error messages.
-            arrays: Dict of the arrays of the store, with the right types, and "ends".
-            precision: Precision of the store.
+            arrays: Dict with the arrays for the store, with the correct types, and "ends".
+            precision: The precision to use in the store.
 
         Raises:
-            ValueError: If `ends` does not split the vectors into documents.
+            ValueError: If `ends` cannot be used to split the vectors into documents.
         """
         tokens = cls(TOKEN_STORES[precision].opened(path, arrays), arrays["ends"])
         ends, begins, count = tokens.ends, tokens._begins, len(tokens.store)
@@ -312,38 +313,39 @@ class TokenVectors:
         return tokens
 
     def joined(self, documents: Sequence[np.ndarray]) -> TokenVectors:
-        """Return a store with more documents at the end."""
+        """Return a store with additional documents at the end."""
         ends = np.concatenate([self.ends, self.ends[-1] + _ends(documents)])
         return TokenVectors(self.store.joined(np.concatenate(documents)), ends)
 
     def taken(self, indices: np.ndarray) -> TokenVectors:
-        """Return a store with the documents at the given indices, in this order."""
+        """Return a store with only the documents at the given indices, in this order."""
         lengths = self.ends[indices] - self._begins[indices]
         return TokenVectors(self.store.taken(self._tokens_of(indices)), np.cumsum(lengths))
 
     def _tokens_of(self, documents: np.ndarray) -> np.ndarray:
-        """Return the indices of the tokens of the given documents."""
+        """Return the token indices for the given documents."""
         lengths = self.ends[documents] - self._begins[documents]
         starts = np.cumsum(lengths) - lengths
         return np.repeat(self._begins[documents] - starts, lengths) + np.arange(lengths.sum())
 
     def document(self, index: int) -> np.ndarray:
-        """Return the token vectors of a document, (tokens, D) float32."""
+        """Return the token vectors for a document, (tokens, D) float32."""
         return self.store.rows(slice(self._begins[index], self.ends[index]))
 
     def nearest(
         self, queries: Sequence[np.ndarray], k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find the `k` best documents of each query. Documents with equal scores keep their order.
+        """Find the `k` best documents for each query. Ties are kept in the original order.
 
         Args:
-            queries: Q float32 arrays of shape (tokens, D).
-            k: Integer. Number of results per query, at most the number of documents to search.
-            among: Integer array. Indices of the documents to search, in ascending order. Defaults
-                to None, which searches all documents.
+            queries: Sequence of Q float32 arrays of shape (tokens, D).
+            k: Integer. The number of results to return per query. This must not be larger than the
+                number of documents to search in.
+            among: Integer array. Indices of the documents to search in, in ascending order. If
+                None, all documents are searched. Defaults to None.
 
         Returns:
-            Indices (Q, k) int64, and scores (Q, k) float32.
+            Tuple with indices (Q, k) int64 and scores (Q, k) float32.
         """
         found = []
         for i in range(0, len(queries), AT_ONCE):
@@ -355,7 +357,7 @@ class TokenVectors:
     def _candidates(
         self, queries: Sequence[np.ndarray], k: int, among: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find pairs of queries and documents that can be among the `k` best of each query."""
+        """Find query-document pairs to consider for the `k` best documents per query."""
         of_queries = np.concatenate(queries)  # (L, D)
         if isinstance(self.store, Int8Residuals):
             products = self.store.coarse(of_queries)
@@ -380,10 +382,10 @@ class TokenVectors:
         return rows, columns if among is None else among[columns]
 
     def _blocks(self, made: int) -> np.ndarray:
-        """Return the first and last documents of blocks whose products fit into the cache.
+        """Return the document ranges for blocks with products that fit into the cache.
 
         Args:
-            made: Integer. Number of products per token.
+            made: Integer. The number of products per token.
         """
         cuts = [0]
         while cuts[-1] < len(self):
@@ -392,13 +394,13 @@ class TokenVectors:
         return np.stack([cuts[:-1], cuts[1:]], axis=1)
 
     def _best_of_tokens(self, products: Callable, first: int, last: int) -> np.ndarray:
-        """Compute the largest product of each document with each query token, (M, L)."""
+        """Compute the maximum product per document and query token, (M, L)."""
         begins = self._begins[first:last]
         part = slice(int(begins[0]), int(self.ends[last - 1]))
         return np.maximum.reduceat(products(part), begins - part.start, axis=0)
 
     def _best(self, query: np.ndarray, documents: np.ndarray, k: int):
-        """Return the indices (k,) and scores (k,) of the best documents, computed in float64."""
+        """Find the best documents in float64, and return indices (k,) and scores (k,)."""
         if len(documents) > 2 * k:
             best = BestPairs(1, k)
             best.add(self._scores(query, documents, "float32")[None], start=0)
@@ -408,7 +410,7 @@ class TokenVectors:
         return documents[order], scores[order]
 
     def _scores(self, query: np.ndarray, documents: np.ndarray, dtype: str) -> np.ndarray:
-        """Compute the scores (M,) of documents with their complete vectors."""
+        """Compute the document scores (M,) based on the complete vectors."""
         lengths = self.ends[documents] - self._begins[documents]
         starts = np.cumsum(lengths) - lengths
         vectors = self.store.rows(self._tokens_of(documents)).astype(dtype, copy=False)
@@ -417,7 +419,7 @@ class TokenVectors:
 
 
 def _products(store: Float32Vectors, queries: np.ndarray, part: slice) -> np.ndarray:
-    """Compute the products between a slice of the vectors and query tokens (L, D), (B, L)."""
+    """Compute the products (B, L) between a slice of the vectors and query tokens (L, D)."""
     tokens, width = store.rows(part), store.width
     rows = max(1, ONE_THREAD // queries.size)
     whole = len(tokens) // rows * rows
@@ -429,23 +431,23 @@ def _products(store: Float32Vectors, queries: np.ndarray, part: slice) -> np.nda
 
 
 def _ends(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the end offsets of the arrays in their concatenation."""
+    """Return the end offset for each array after concatenation."""
     return np.cumsum([len(array) for array in arrays], dtype="int64")
 
 
 def pooled(tokens: np.ndarray, factor: int) -> np.ndarray:
-    """Merge similar tokens of a document, about `factor` tokens into one vector.
+    """Merge similar tokens in a document, with about `factor` tokens per vector.
 
-    Hierarchical clustering with Ward's method groups the tokens. It merges the groups for which the
-    sum of squared distances to the mean grows least. The vector of a group has the direction of its
-    mean and the mean norm of its tokens.
+    Tokens are grouped by hierarchical clustering with Ward's method. In each step, the groups with
+    the smallest increase in the sum of squared distances to the mean are merged. The vector for a
+    group is based on the mean direction and the mean norm of all tokens in the group.
 
     Args:
         tokens: Float32 array of shape (T, D).
-        factor: Integer. 1 returns the tokens unchanged.
+        factor: Integer. If 1, the tokens are returned unchanged.
 
     Returns:
-        At most `ceil(T / factor)` vectors, in the order of the first token of each group.
+        Up to `ceil(T / factor)` vectors, sorted by the first token in each group.
 
     Raises:
         ImportError: If the package scipy is not installed.
@@ -468,10 +470,10 @@ def pooled(tokens: np.ndarray, factor: int) -> np.ndarray:
 
 
 def prepared_tokens(vectors, width: int, pool_factor: int = 1) -> list[np.ndarray]:
-    """Copy, check and pool the token vectors of each document.
+    """Copy, check and pool the token vectors for each document.
 
     Raises:
-        ValueError: If `vectors` is empty, or if an entry is not a float array of shape (tokens,
+        ValueError: If `vectors` is empty, or if any entry is not a float array of shape (tokens,
             `width`).
     """
     if not len(vectors):

@@ -1,10 +1,10 @@
-"""The vectors of an index in memory, and the search for the nearest vectors, block by block.
+"""Vectors in memory, with a search for the nearest vectors that runs block by block.
 
-Vectors are stored as float32, as int8, or as int8 with packed signs. For N vectors with D
-dimensions, where D is a multiple of 64, "float32" takes 4 N D bytes, "int8" N D bytes, and "binary"
-N D bytes plus N D / 8 bytes for the signs. A binary search reads all signs and then the int8
-vectors of a few candidates. Scores are computed in blocks, so that memory does not grow with the
-corpus.
+Vectors can be stored in float32, in int8, or in int8 with packed signs. For N vectors with D
+dimensions, if D is a multiple of 64, the required size is 4 N D bytes for "float32", N D bytes for
+"int8", and N D bytes plus N D / 8 bytes for "binary" with signs. In a binary search, the query is
+compared with all signs, and then with the int8 vectors for a few candidates. Scores are computed in
+blocks to limit memory usage for large corpora.
 
 Comment letters: Q queries, N vectors, B vectors of a block, D dimensions, P pairs of a query and a
 vector, W words of signs.
@@ -44,18 +44,18 @@ AT_ONCE = 32  # queries whose signs are compared at a time, so that blocks conta
 
 
 class BestPairs:
-    """Keep the pairs of a query and a vector that can be among the `k` best of the query.
+    """Keep all query-vector pairs to consider for the `k` best vectors per query.
 
     Args:
-        queries: Integer. Number of queries.
-        k: Integer. Number of results per query.
-        rounding: Array of shape (Q,). Rounding error of the scores of each query. Pairs whose
-            scores differ by less are both kept. Defaults to None, which uses a fraction of the
-            score.
+        queries: Integer. The number of queries.
+        k: Integer. The number of results to return per query.
+        rounding: Array of shape (Q,). The rounding error in the scores for each query. If two
+            scores differ by less, both pairs are kept. If None, an error relative to the score is
+            used. Defaults to None.
 
     Attributes:
-        crowded: Boolean array of shape (Q,). Whether more than `TIES` vectors were as near as the
-            last result, so that some of them were dropped.
+        crowded: Boolean array of shape (Q,). Whether some vectors had to be dropped, because more
+            than `TIES` vectors were as near as the last result.
 
     Example:
         >>> best = BestPairs(queries=2, k=1)
@@ -75,7 +75,7 @@ class BestPairs:
         self._limit = 0
 
     def add(self, scores: np.ndarray, start: int) -> None:
-        """Add the scores (Q, B) of a block of vectors that starts at index `start`."""
+        """Add scores (Q, B) for a block of vectors starting at index `start`."""
         sample = scores[:, : max(SAMPLE, 64 * self.k)]
         if start == 0 and sample.shape[1] > self.k:
             self._raise_least(np.partition(sample, -self.k, axis=1)[:, -self.k])
@@ -88,7 +88,7 @@ class BestPairs:
             self._drop()
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the queries (P,) and the vectors (P,) of the pairs, sorted by query."""
+        """Return the query indices (P,) and vector indices (P,) for all pairs, sorted by query."""
         self._drop()
         return self._rows, self._columns
 
@@ -97,7 +97,7 @@ class BestPairs:
         self._least = (kth - rounding)[:, None]
 
     def _drop(self) -> None:
-        """Drop the pairs that are not among the best so far."""
+        """Drop all pairs that are not among the best so far."""
         order = np.lexsort((-self._scores, self._rows))  # equal scores keep their order
         rows, scores = self._rows[order], self._scores[order]
         ranks = ranks_in_groups(rows)
@@ -114,7 +114,7 @@ class BestPairs:
 
 
 def ranks_in_groups(groups: np.ndarray) -> np.ndarray:
-    """Return the position of each item in its group. The group numbers (P,) are sorted.
+    """Return the position in the group for each item. Group numbers (P,) must be sorted.
 
     Example:
         >>> ranks_in_groups(np.array([0, 0, 0, 2, 2])).tolist()
@@ -126,13 +126,13 @@ def ranks_in_groups(groups: np.ndarray) -> np.ndarray:
 def with_other_pairs(
     rows: np.ndarray, columns: np.ndarray, queries: np.ndarray, others: tuple
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Replace the pairs of some queries.
+    """Replace the pairs for some queries.
 
     Args:
-        rows, columns: Integer arrays of shape (P,). Indices of the queries and vectors, sorted by
+        rows, columns: Integer arrays of shape (P,). Indices for queries and vectors, sorted by
             query.
         queries: Indices of the queries to replace.
-        others: Rows and columns of the new pairs. The rows are positions in `queries`.
+        others: Rows and columns for the new pairs, with rows as positions in `queries`.
 
     Example:
         >>> pairs = with_other_pairs(np.array([0, 1]), np.array([7, 8]), np.array([0]), ([0], [9]))
@@ -154,16 +154,16 @@ def scan(
     k: int,
     rounding: np.ndarray | None = None,
 ) -> BestPairs:
-    """Find pairs of queries and vectors that include the `k` best vectors of each query.
+    """Find query-vector pairs to include the `k` best vectors for each query.
 
     Args:
-        scores: Function that computes the scores (Q, B) for a range of vectors. Its arguments are
-            the start and the end of the range.
-        queries: Integer. Number of queries.
-        count: Integer. Number of vectors.
-        made: Integer. Number of values that `scores` computes per vector.
-        k: Integer. Number of results per query, at most N.
-        rounding: Rounding error of the scores, see `BestPairs`. Defaults to None.
+        scores: Function to compute the scores (Q, B) for a range of vectors, called with the start
+            and the end of the range.
+        queries: Integer. The number of queries.
+        count: Integer. The number of vectors.
+        made: Integer. The number of values computed per vector in `scores`.
+        k: Integer. The number of results to return per query, at most N.
+        rounding: The rounding error in the scores, as in `BestPairs`. Defaults to None.
 
     Example:
         >>> vectors = np.array([[1.0], [3.0], [2.0]], "float32")
@@ -182,7 +182,7 @@ def scan(
 
 
 def _one_ahead(function: Callable[[int], np.ndarray], items: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield the result for each item. A thread computes the next result in advance."""
+    """Yield the result for each item. The next result is computed in advance on a thread."""
     if len(items) == 1:
         yield function(items[0])
         return
@@ -199,8 +199,9 @@ class Float32Vectors:
     """Store vectors in float32.
 
     Args:
-        vectors: Float32 array of shape (N, D). Unit vectors if the function is "cosine".
-        function: Similarity function of `nearest`. Defaults to "dot".
+        vectors: Float32 array of shape (N, D). For "cosine", the vectors must be normalized to unit
+            length.
+        function: The similarity function to use in `nearest`. Defaults to "dot".
 
     Example:
         >>> store = Float32Vectors.of(np.eye(3, 2, dtype="float32"))
@@ -228,15 +229,15 @@ class Float32Vectors:
     def opened(
         cls, path: str | os.PathLike, arrays: Mapping[str, np.ndarray], **settings: Similarity
     ) -> Self:
-        """Create a store from the arrays of a file and check their values.
+        """Create a store from the arrays in a file and check the values.
 
         Args:
             path: Path to the file. This is only used in error messages.
-            arrays: Dict of arrays. It contains all arrays in `types`, with the right types.
-            **settings: Other arguments of the constructor.
+            arrays: Dict with all arrays in `types`, with the correct types.
+            **settings: Additional arguments to pass to the constructor.
 
         Raises:
-            ValueError: If an array is empty or has the wrong shape.
+            ValueError: If any array is empty or does not have the expected shape.
         """
         own = {name: arrays[name] for name in cls.types}
         for name, array in own.items():
@@ -250,11 +251,11 @@ class Float32Vectors:
 
     @classmethod
     def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Return the expected shapes of the arrays, derived from some of the shapes in a file."""
+        """Return the expected array shapes based on some of the shapes in a file."""
         return {"vectors": found["vectors"]}
 
     def check(self, path: str | os.PathLike) -> None:
-        """Raise an error if values that were read from a file are invalid."""
+        """Check for invalid values after reading from a file."""
         for name, array in self.arrays.items():
             if array.dtype.kind == "f":
                 check_finite(array, f"{path}: {name}")
@@ -272,7 +273,7 @@ class Float32Vectors:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays to save, which are the arguments of the constructor."""
+        """Return the arrays to be saved, which can be passed to the constructor."""
         return {name: getattr(self, name) for name in self.types}
 
     @property
@@ -285,35 +286,37 @@ class Float32Vectors:
         return self._with(vectors=np.concatenate([self.vectors, vectors]))
 
     def taken(self, indices: np.ndarray) -> Self:
-        """Return a store with the vectors at the given indices, in this order."""
+        """Return a store with only the vectors at the given indices, in this order."""
         return self._with(**{name: getattr(self, name)[indices] for name in self.of_rows})
 
     def _with(self, **arrays: np.ndarray) -> Self:
-        """Return a copy in which some arrays are replaced."""
+        """Return a copy with some arrays replaced."""
         return type(self)(*{**self.arrays, **arrays}.values(), function=self.function)
 
     def rows(self, indices) -> np.ndarray:
-        """Return the vectors at `indices`, an array or a slice, in float32."""
+        """Return the vectors at `indices` (an array or a slice) in float32."""
         return np.asarray(self.vectors[indices])
 
     def nearest(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find the `k` nearest vectors of each query, nearest vector first.
+        """Find the `k` nearest vectors for each query, sorted from nearest to farthest.
 
-        Vectors with equal scores keep their order. The scores of the candidates are computed again
-        from the float32 query and the stored vectors. So the scores do not depend on the other
-        queries, equal vectors have equal scores, and candidates from a coarse search are sorted
-        correctly.
+        In case of ties, the original order is kept. The candidate scores are computed again based
+        on the float32 query and the stored vectors. This makes sure that scores do not depend on
+        other queries, equal vectors have equal scores, and candidates from a coarse search are
+        sorted correctly.
 
         Args:
-            queries: Float32 array of shape (Q, D). Unit vectors if the function is "cosine".
-            k: Integer. Number of results per query, at most the number of vectors to search.
-            among: Integer array. Indices of the vectors to search, in ascending order. Defaults to
-                None, which searches all vectors.
+            queries: Float32 array of shape (Q, D). For "cosine", the vectors must be normalized to
+                unit length.
+            k: Integer. The number of results to return per query. This must not be larger than the
+                number of vectors to search in.
+            among: Integer array. Indices of the vectors to search in, in ascending order. If None,
+                all vectors are searched. Defaults to None.
 
         Returns:
-            Indices (Q, k) int64, and scores (Q, k) float32.
+            Tuple with indices (Q, k) int64 and scores (Q, k) float32.
 
         Example:
             >>> vectors = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 2.0]], "float32")
@@ -344,10 +347,10 @@ class Float32Vectors:
     def candidates(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find pairs of queries and vectors that include the `k` nearest vectors of each query.
+        """Find query-vector pairs to include the `k` nearest vectors for each query.
 
         Returns:
-            Indices of queries (P,) and of vectors (P,), sorted by query.
+            Tuple with query indices (P,) and vector indices (P,), sorted by query.
         """
 
         def scores(some: np.ndarray, dtype: str) -> Callable[[int, int], np.ndarray]:
@@ -379,16 +382,17 @@ class Float32Vectors:
         among: np.ndarray | None,
         rounding: np.ndarray | None = None,
     ) -> BestPairs:
-        """Scan the vectors to search."""
+        """Scan all vectors to search in."""
         if among is None:
             return scan(scores, queries, len(self), made, k, rounding)
         # Selected vectors are copied for each block.
         return scan(scores, queries, len(among), max(made, self.width), k, rounding)
 
     def _rounding_of(self, queries: np.ndarray) -> np.ndarray | None:
-        """Return the rounding errors of float32 scores, (Q,), or None for a relative error.
+        """Return the rounding errors for float32 scores (Q,), or None for a relative error.
 
-        The sum in a Manhattan distance has no terms with different signs, so its error is relative.
+        For the Manhattan distance, the error is relative, because all terms in the sum have the
+        same sign.
         """
         if self.function == "manhattan":
             return None
@@ -403,14 +407,14 @@ class Float32Vectors:
 
     @functools.cached_property
     def _longest(self) -> float:
-        """Return the norm of the longest vector."""
+        """Return the maximum vector norm."""
         step = max(1, BLOCK // self.width)
         parts = (self.rows(slice(i, i + step)) for i in range(0, len(self), step))
         squares = (np.einsum("nd,nd->n", p, p, dtype="float64").max() for p in parts)
         return float(np.sqrt(max(squares)))
 
     def _numbers_made(self) -> int:
-        """Return the number of values that `_scores` computes per vector of a block."""
+        """Return the number of values computed per vector in `_scores`."""
         return self.width if self.function == "manhattan" else 1
 
     def _scores(self, queries: np.ndarray, part: slice | np.ndarray, dtype: str) -> np.ndarray:
@@ -419,13 +423,13 @@ class Float32Vectors:
 
 
 class Int8Vectors(Float32Vectors):
-    """Store vectors in int8. Each dimension has 256 steps over its range in the corpus.
+    """Store vectors in int8, with 256 steps per dimension based on the range in the corpus.
 
-    If vectors are added later, the ranges grow and the existing vectors are rounded again.
+    When adding vectors later, the ranges will be extended and existing vectors are rounded again.
 
     Args:
         vectors: Int8 array of shape (N, D).
-        ranges: Float32 array of shape (2, D). Minimum and maximum of each dimension.
+        ranges: Float32 array of shape (2, D). The minimum and maximum for each dimension.
 
     Example:
         >>> store = Int8Vectors.of(np.array([[0.0, -1.0], [1.0, 1.0], [0.2, 0.5]], "float32"))
@@ -465,7 +469,7 @@ class Int8Vectors(Float32Vectors):
         return self._with(vectors=joined, ranges=ranges)
 
     def _in_ranges(self, ranges: np.ndarray) -> np.ndarray:
-        """Convert the vectors to the steps of other ranges, (N, D) int8."""
+        """Convert the vectors to steps in different ranges, (N, D) int8."""
         if np.array_equal(ranges, self.ranges):
             return self.vectors
         rows = max(1, BLOCK // self.width)
@@ -492,12 +496,12 @@ class Int8Vectors(Float32Vectors):
 
 
 class BinaryVectors(Int8Vectors):
-    """Store vectors as signs for the search, and as int8 to sort the results.
+    """Store vectors as signs for searching and as int8 for sorting the results.
 
     Args:
         vectors: Int8 array of shape (N, D).
-        ranges: Float32 array of shape (2, D), see `Int8Vectors`.
-        signs: Uint64 array of shape (W, N), see `packed_signs`.
+        ranges: Float32 array of shape (2, D), as in `Int8Vectors`.
+        signs: Uint64 array of shape (W, N), as returned by `packed_signs`.
 
     Example:
         >>> store = BinaryVectors.of(np.array([[0.5, -1.0], [1.0, 1.0]], "float32"))
@@ -552,13 +556,13 @@ class BinaryVectors(Int8Vectors):
 
 
 def check_shape(path: str | os.PathLike, name: str, found: tuple, expected: tuple) -> None:
-    """Raise an error if an array in a file does not have the expected shape."""
+    """Check that an array in a file has the expected shape."""
     if found != expected:
         raise invalid(f"{path}: {name}.shape", found, str(expected))
 
 
 def steps_of(ranges: np.ndarray) -> np.ndarray:
-    """Return the step size (D,) of each dimension.
+    """Return the step size (D,) for each dimension.
 
     Example:
         >>> steps_of(np.array([[0.0], [255.0]], "float32")).tolist()
@@ -568,7 +572,7 @@ def steps_of(ranges: np.ndarray) -> np.ndarray:
 
 
 def middles_of(ranges: np.ndarray) -> np.ndarray:
-    """Return the values (D,) that int8 represents as 0.
+    """Return the values (D,) represented as 0 in int8.
 
     Example:
         >>> middles_of(np.array([[0.0], [255.0]], "float32")).tolist()
@@ -578,7 +582,7 @@ def middles_of(ranges: np.ndarray) -> np.ndarray:
 
 
 def quantized(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
-    """Quantize vectors (N, D) to int8 in 256 steps of their ranges (2, D).
+    """Quantize vectors (N, D) to int8 with 256 steps based on ranges (2, D).
 
     Example:
         >>> quantized(np.array([[0.0], [300.0]], "float32"), np.array([[0.0], [255.0]], "float32"))
@@ -596,7 +600,7 @@ def quantized(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
 
 
 def packed_signs(vectors: np.ndarray) -> np.ndarray:
-    """Pack the signs of vectors (N, D), one bit per value: 1 if it is positive. (W, N) uint64.
+    """Pack the signs for vectors (N, D) to (W, N) uint64, with bit 1 for positive values.
 
     Example:
         >>> packed_signs(np.array([[1.0, -1.0, 2.0]], "float32")).tolist()
@@ -609,7 +613,7 @@ def packed_signs(vectors: np.ndarray) -> np.ndarray:
 
 
 def hamming(signs: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Count the signs of vectors (W, N) that differ from a query (W,). Return (N,) float32.
+    """Count the sign differences between vectors (W, N) and a query (W,). Returns (N,) float32.
 
     Example:
         >>> hamming(np.array([[0b1011, 0b0000]], "uint64"), np.array([0b0010], "uint64")).tolist()
@@ -622,7 +626,7 @@ def hamming(signs: np.ndarray, query: np.ndarray) -> np.ndarray:
 
 
 def bit_count(words: np.ndarray) -> np.ndarray:
-    """Count the bits that are set in each uint64 value. Return (N,) uint8.
+    """Count the bits set to 1 in each uint64 value. Returns (N,) uint8.
 
     Example:
         >>> bit_count(np.array([0b1011, 2**64 - 1], "uint64")).tolist()
@@ -635,7 +639,7 @@ def bit_count(words: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _bits_of_bytes() -> np.ndarray:
-    """Return the number of set bits in each of the 256 bytes."""
+    """Return the number of bits set to 1 for each of the 256 bytes."""
     return np.unpackbits(np.arange(256, dtype="uint8")[:, None], axis=1).sum(axis=1, dtype="uint8")
 
 
