@@ -42,12 +42,13 @@ from encoder_zoo.tasks.training.text_model import TextModel
 
 
 class Distillation(TextModel):
-    """Train a small student to reproduce a large teacher.
+    """Train a small student model to reproduce a large teacher model.
 
-    `fit` accepts the inputs of the student. It also accepts texts without labels, which the teacher
-    labels. Only the student is trained. The teacher predicts without dropout, and is neither
-    changed nor saved. The history contains the mean of each objective under its name. Use
-    `student.evaluate` to evaluate the student. After the training, the student is a normal task:
+    Call `fit` with the same inputs as for the student. Texts without labels can also be used, to be
+    labelled by the teacher. Only the student is trained. The teacher is used without dropout and
+    will not be changed or saved. The mean for each objective is added to the history by name. To
+    evaluate the student, use `student.evaluate`. After training, the student can be used as a
+    normal task:
 
         teacher = ez.Classifier.from_preset("bert_base_en_uncased")
         teacher.fit(texts, y)
@@ -57,47 +58,50 @@ class Distillation(TextModel):
         distillation.fit(more_texts, epochs=3)
         student.save_to_preset("my_student")
 
-    Two backbones can be distilled on any text, before a task is created from the student:
+    It is also possible to distill two backbones on any text, before creating a task from the
+    student:
 
         general = ez.Distillation(teacher.backbone, backbone, preprocessor)
         general.fit(corpus)
         student = ez.Classifier(backbone, preprocessor, labels=labels)
 
-    `compile` has the same arguments and defaults as for the student. Its loss and metrics compare
-    the student with the labels. Without labels, the metrics compare it with the teacher.
+    The arguments and defaults for `compile` are the same as for the student. The loss and metrics
+    are used to compare the student to the labels. Without labels, the student is compared to the
+    teacher in the metrics.
 
-    A masked language model also learns its masked tokens, and its teacher need not be a masked
-    language model. If the teacher has another tokenizer, it reads the text without masks. A token
-    of the student then learns from the teacher's token that contains the same last character:
+    A masked language model is also trained on masked tokens, and any model can be used as the
+    teacher. If the teacher has a different tokenizer, the text will be passed to the teacher
+    without masks. Each token in the student is then trained on the teacher's token with the same
+    last character:
 
         general = ez.Distillation(teacher, ez.MaskedLM(...), objectives=["hidden_states"])
 
     Args:
-        teacher: A trained task or a backbone, of any family.
+        teacher: The trained task or backbone to distill, from any family.
         student: The task or backbone to train. A task must be of the same kind as the teacher. If
-            it has no classes, it gets the classes of the teacher.
-        preprocessor: Preprocessor for raw text, if the student is a backbone. If None, the
-            preprocessor of the teacher will be used. Defaults to None.
-        objectives: List of objectives, whose losses are added. "soft_labels" trains the student to
-            reproduce the answers of the teacher. "hidden_states" compares the embeddings, and each
-            block of the student with one of the evenly spaced blocks of the teacher. If the models
-            have different widths, a linear map is learned. "relations" compares the relations
-            between queries and keys, and between values, in the last block. It works for students
-            of any width and depth. If None, "soft_labels" will be used for two tasks, and
-            "relations" otherwise. Defaults to None.
-        temperature: Float. Temperature of the soft labels. Defaults to 2.0.
-        label_weight: Float. Weight of the loss for true labels and for masked tokens. Defaults to
+            the student has no classes, the teacher's classes will be used.
+        preprocessor: Preprocessor for raw text, to use when the student is a backbone. If None, the
+            teacher's preprocessor will be used. Defaults to None.
+        objectives: List of objectives to add to the loss. Use "soft_labels" to train the student on
+            the teacher's answers. Use "hidden_states" to compare the embeddings, and to compare
+            each block in the student to evenly spaced blocks in the teacher. If the widths are
+            different, a linear map will be learned. Use "relations" to compare query-key and
+            value-value relations in the last block. This can be used for any student width and
+            depth. If None, "soft_labels" will be used for two tasks, and "relations" otherwise.
+            Defaults to None.
+        temperature: Float. Temperature for soft labels. Defaults to 2.0.
+        label_weight: Float. Weight for the loss on true labels and on masked tokens. Defaults to
             0.5.
-        relation_heads: Integer. Number of parts into which queries, keys and values are split for
+        relation_heads: Integer. Number of parts to split queries, keys and values into for
             "relations". If None, the number of attention heads will be used, which must be the same
             for both models. Defaults to None.
 
     Call arguments:
-        inputs: Dict of tensors that the preprocessor returns.
+        inputs: Dict. The inputs to the model, as returned from the preprocessor.
 
     Returns:
-        Dict with the value of each objective for every text (B,) or token (B, L). With soft labels,
-        it also contains the "logits" of the student and of the "teacher".
+        Dict with a value for each objective per text (B,) or token (B, L). With soft labels,
+        student "logits" and "teacher" logits are also returned.
 
     Raises:
         ValueError: If the teacher and the student share weights, if their tokenizers or lengths
@@ -177,14 +181,14 @@ class Distillation(TextModel):
 
     @property
     def backbone(self) -> Backbone:
-        """Return the backbone of the student."""
+        """Return the student's backbone."""
         return backbone_of(self.student)
 
     @property
     def _learns_answers(self) -> bool:
-        """Return whether an objective trains the student's answers.
+        """Return whether the student's answers are trained by an objective.
 
-        They are trained with the teacher's answers or with masked tokens.
+        Answers can be trained on the teacher's answers or on masked tokens.
         """
         if isinstance(self.student, Backbone):
             return False
@@ -195,7 +199,7 @@ class Distillation(TextModel):
     def objective(self) -> Objective:
         """Return the student's objective, or an objective with an unused loss.
 
-        The unused loss is needed if no objective trains the student's answers.
+        The unused loss is needed when the student's answers are not trained.
         """
         if self._learns_answers:
             return dataclasses.replace(
@@ -257,7 +261,7 @@ class Distillation(TextModel):
     def _make_outputs(
         self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
     ) -> tuple:
-        """Compute the outputs of a model's backbone and, if needed, its answers."""
+        """Compute the backbone outputs and, if needed, the answers for a model."""
         encoded = backbone_of(model)(
             backbone_inputs(inputs),
             training=training,
@@ -277,10 +281,10 @@ class Distillation(TextModel):
         return outputs
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return the valid range of the values in each prepared input.
+        """Return the valid range for each prepared input.
 
         Args:
-            length: Integer. Length of the examples.
+            length: Integer. The example length.
         """
         theirs = backbone_of(self.teacher)
         longest = theirs.max_sequence_length
@@ -305,7 +309,7 @@ class Distillation(TextModel):
         return learns and self.student._before_training(x, y, data)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the sum of the mean objectives and the weighted loss of the labels."""
+        """Compute the sum over all mean objectives and the weighted label loss."""
         loss = self.penalties(y_pred)
         for name, mean in zip(self.objectives, self.means, strict=True):
             values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
@@ -323,7 +327,7 @@ class Distillation(TextModel):
         return loss + self.label_weight * hard
 
     def _weights(self, name: str, x, y, y_pred, sample_weight):
-        """Return the weight of each text or token in an objective, float32."""
+        """Return float32 weights per text or token for an objective."""
         given = x.get("soft_weights") if y is None else sample_weight
         if name == "soft_labels":
             values = y_pred[name]
@@ -336,7 +340,8 @@ class Distillation(TextModel):
         return counted
 
     def _inputs_of_metrics(self, x, y, y_pred, sample_weight) -> tuple:
-        """Return labels, answers and weights. Teacher's answers replace missing labels."""
+        """Return labels, answers and weights. If labels are missing, the teacher's answers will be
+        used."""
         objective = self.student.objective
         if y is None:
             y = learned.as_labels(y_pred["teacher"], objective.activation)

@@ -1,4 +1,4 @@
-"""Rank the best spans of windows to the best answers of questions.
+"""Rank the best spans from all windows to find the best answers for each question.
 
 Comment letters: N questions, W windows, K spans of all windows, n answers of a question.
 """
@@ -14,7 +14,7 @@ from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts
 
 
 class Answer(TypedDict):
-    """An answer, characters `start` to `end` of its context; "" from 0 to 0 if there is none."""
+    """An answer with start and end offsets into the context, or "" with 0 and 0 for no answer."""
 
     text: str
     start: int
@@ -23,20 +23,21 @@ class Answer(TypedDict):
 
 
 class AnswerExplanation(Answer, Attributions):
-    """An answer, and what each word of question and context adds to the sum of its two logits.
+    """An answer, with the contribution of each word to the sum of the two answer logits.
 
-    With a beam the sum is of two log-probabilities, and of no answer its own logit.
+    With a beam, this is the sum of two log-probabilities. For no answer, the "no answer" logit is
+    used.
     """
 
 
 class PassageAnswer(Answer):
-    """An answer in one of several passages; `passage` is its index, None for no answer."""
+    """An answer from several passages. `passage` is the passage index, or None for no answer."""
 
     passage: int | None
 
 
 class AnswerOptions(TypedDict, total=False):
-    """Options of `SpanQA.answer`."""
+    """Options for `SpanQA.answer`."""
 
     max_answer_length: int
     null_threshold: float | None
@@ -44,17 +45,17 @@ class AnswerOptions(TypedDict, total=False):
 
 
 class RankedSpans(NamedTuple):
-    """The best answers of every question, the best first.
+    """The best answers for each question, sorted by score.
 
     Attributes:
-        start: (N, n) int32, the first character in the context.
-        end: (N, n) int32, the character after the last.
-        score: (N, n) float32, sum of the two logits, of a beam of the two log-probabilities;
-            `IMPOSSIBLE` or less where there are fewer.
-        total: (N,) float32, log of the sum of all spans' exponentiated scores, in all windows.
-        null: (N,) float32, score of "no answer": the lowest of the windows'; with a beam see
-            `null_beside_best`.
-        context: (N, n) int32, the number of the answer's context; -1 of "no answer".
+        start: Int32 tensor of shape (N, n). Start offset into the context.
+        end: Int32 tensor of shape (N, n). End offset into the context.
+        score: Float32 tensor of shape (N, n). Sum of both logits, or of both log-probabilities for
+            a beam. If fewer answers were found, the remaining scores will be `IMPOSSIBLE` or less.
+        total: Float32 tensor of shape (N,). Log-sum-exp over all span scores in all windows.
+        null: Float32 tensor of shape (N,). Score for "no answer", as the minimum over all windows.
+            For a beam, see `null_beside_best`.
+        context: Int32 tensor of shape (N, n). Context index for each answer, or -1 for "no answer".
     """
 
     start: array_ops.Tensor
@@ -68,13 +69,13 @@ class RankedSpans(NamedTuple):
 def best_answers(
     found: Candidates, contexts: Contexts, columns: array_ops.Tensor, n_best: int
 ) -> RankedSpans:
-    """Return the best answers of every question; a span in two windows counts once.
+    """Return the best answers per question. Spans found in two windows are only counted once.
 
     Args:
-        found: the windows' best spans.
-        contexts: of the windows.
-        columns: (W,) int32, the position in a window's example at which the context begins.
-        n_best: Integer. Number of spans n to return per window.
+        found: `Candidates`. The best spans per window.
+        contexts: `Contexts`. The contexts for all windows.
+        columns: Int32 tensor of shape (W,). Position of the first context token.
+        n_best: Integer. Number of spans n to return.
     """
     example, count = contexts.windows.example, contexts.ids.nrows()
     spans, scores = _distinct(*_spans(found, contexts, columns))
@@ -103,8 +104,7 @@ def best_answers(
 def _spans(
     found: Candidates, contexts: Contexts, columns: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Return (K, 3) int64 question, first character and the one after the last; (K,) their
-    scores."""
+    """Return int64 spans (K, 3) with question, start and end offset, and span scores (K,)."""
     windows = contexts.windows
     index = array_ops.where(found.score > IMPOSSIBLE / 2)  # (K, 2)
     row_starts = array_ops.gather(
@@ -128,20 +128,20 @@ def _spans(
 def _distinct(
     spans: array_ops.Tensor, scores: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Return the spans without repeats, in order, each with its best score."""
+    """Remove duplicate spans and return the best score for each span, in the same order."""
     with array_ops.device("CPU"):  # GPUs compare single numbers only
         spans, number = array_ops.raw_ops.UniqueV2(x=spans, axis=[0])
     return spans, array_ops.math.unsorted_segment_max(scores, number, array_ops.shape(spans)[0])
 
 
 def over_passages(found: RankedSpans) -> RankedSpans:
-    """Return the best answers of one question in N passages.
+    """Return the best answers to a single question over N passages.
 
     Args:
-        found: of the question in every passage.
+        found: `RankedSpans`. The answers found in each passage.
 
     Returns:
-        As many answers, as of one question.
+        `RankedSpans` for a single question, with the same number of answers.
 
     Example:
         >>> import tensorflow as tf
@@ -164,10 +164,10 @@ def over_passages(found: RankedSpans) -> RankedSpans:
 
 
 def null_beside_best(found: RankedSpans) -> RankedSpans:
-    """Return answers with the score of "no answer", of which a beam tells how much it has more.
+    """Add the score of the best span to the relative "no answer" score from a beam.
 
     Args:
-        found: of questions, with a `null` that is more than the best span's score by so much.
+        found: `RankedSpans`, with `null` relative to the score of the best span.
 
     Example:
         >>> import tensorflow as tf
@@ -180,15 +180,17 @@ def null_beside_best(found: RankedSpans) -> RankedSpans:
 
 
 def insert_null_answers(found: RankedSpans, null_threshold: float | None) -> RankedSpans:
-    """Return the answers with "no answer", 0 to 0, among them if it is allowed.
+    """Insert "no answer" (with offsets 0 and 0) into the answers, if allowed.
 
     Args:
-        found: of questions.
-        null_threshold: None leaves "no answer" out; else it comes before the spans whose score
-            does not reach the null score less this.
+        found: `RankedSpans`. The answers for each question.
+        null_threshold: Optional float. If given, "no answer" will be placed before all spans
+            scoring lower than the null score minus this threshold. If None, "no answer" will not be
+            added.
 
     Returns:
-        As many answers, or one more, with `total` that of all that is allowed.
+        `RankedSpans` with the same number of answers, or with an additional answer. `total` will be
+        updated for all allowed answers.
 
     Example:
         >>> import tensorflow as tf
@@ -201,7 +203,7 @@ def insert_null_answers(found: RankedSpans, null_threshold: float | None) -> Ran
     if null_threshold is None:
         return found
     null = found.null[:, None]
-    # The differences that `evaluate_answers` compares: others would be rounded otherwise.
+    # Use the same differences as in `evaluate_answers`, to get the same rounding.
     ahead = array_ops.fill(array_ops.shape(null), array_ops.constant(-null_threshold, null.dtype))
     rank = array_ops.concat([found.score - null, ahead], axis=1)
     order = array_ops.argsort(rank, axis=1, direction="DESCENDING", stable=True)
@@ -214,7 +216,7 @@ def insert_null_answers(found: RankedSpans, null_threshold: float | None) -> Ran
 
 
 def answer_scores(found: RankedSpans) -> array_ops.Tensor:
-    """Return (N, n) float32: every answer's share among all allowed ones; 0 if there is none."""
+    """Compute answer probabilities over all allowed answers, float32 (N, n), with 0 for no span."""
     share = array_ops.exp(found.score - found.total[:, None])
     return array_ops.where(found.score > IMPOSSIBLE / 2, share, 0.0)
 
@@ -222,17 +224,17 @@ def answer_scores(found: RankedSpans) -> array_ops.Tensor:
 def answer_dicts(
     found: RankedSpans, texts: list[str], count: int, passages: bool = False
 ) -> list[list[Answer]] | list[list[PassageAnswer]]:
-    """Return for every question its answers as `{"text", "start", "end", "score"}`.
+    """Convert answers to lists of `{"text", "start", "end", "score"}` per question.
 
     Args:
-        found: N questions' answers.
-        texts: the contexts.
-        count: the most answers of a question.
-        passages: whether the answers tell also which "passage" they are from.
+        found: `RankedSpans`. The answers for N questions.
+        texts: The contexts.
+        count: Integer. Maximum number of answers per question.
+        passages: Boolean. Whether to add the "passage" index to each answer.
 
     Returns:
-        N lists of at most `count` answers, the best first. Where a beam found no span in the
-        context, the answer is "", with a score of 0.
+        N lists with up to `count` answers, sorted by score. If no span was found in the context by
+        a beam, "" will be returned, with score 0.
 
     Example:
         >>> import tensorflow as tf

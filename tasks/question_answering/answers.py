@@ -93,7 +93,7 @@ def find_spans(
         logits: Float tensor of shape (W, 2, L). Logits for the first and last tokens.
         is_context: Boolean tensor of shape (W, L). Mask for the context tokens.
         max_answer_length: Integer. Maximum answer length K, in tokens.
-        n_best: Integer. Number of spans n to return per window.
+        n_best: Integer. Number of spans n to return.
         null_column: Int32 tensor of shape (W,). Position of the "no answer" token. If None, the
             first token will be used.
 
@@ -123,7 +123,7 @@ def find_spans(
     best, index = array_ops.math.top_k(flat, n_best)
     first = index // max_answer_length
     total = array_ops.reduce_logsumexp(flat, axis=1)
-    # Of no windows there is no first column either.
+    # Without windows, there is no first column.
     null = logits[:, :, :1]
     if null_column is not None:
         null = array_ops.where(

@@ -1,4 +1,4 @@
-"""Answers to questions about contexts, from the outputs for windows.
+"""Answers to questions about contexts, based on the outputs for each window.
 
 Comment letters: N questions, W windows, P tokens of a window's context, L sequence.
 """
@@ -33,18 +33,18 @@ from encoder_zoo.tasks.question_answering.answers import (
 )
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts, SpanQAPreprocessor
 
-# The most spans of tokens that are one span of characters. A character has 4 tokens at most: its
-# bytes (RoBERTa) or its decomposition (BERT). Any token of the first may begin the span, any of the
-# last may end it.
+# Maximum number of token spans for the same character span. A character has up to 4 tokens, for
+# its bytes (RoBERTa) or its decomposition (BERT). A span can start with any token from the first
+# character and end with any token from the last character.
 SAME_CHARACTERS = 4 * 4
 
 
 class ContextColumns(NamedTuple):
-    """Positions of the context in the examples of W windows.
+    """Context positions for W windows.
 
     Attributes:
-        first: Integer tensor of shape (W,). Position of the first token of the context.
-        tokens: Bool tensor of shape (W, P). Which tokens of the context have characters.
+        first: Integer tensor of shape (W,). Position of the first context token.
+        tokens: Boolean tensor of shape (W, P). Mask for context tokens with characters.
         null: Integer tensor of shape (W,). Position of "no answer".
     """
 
@@ -55,11 +55,11 @@ class ContextColumns(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class QuestionAnswers(Answers):
-    """Answers of a `SpanQA`; its settings are described there.
+    """Answers for a `SpanQA` model. See there for a description of all settings.
 
     Attributes:
         beam: Optional pair of integers.
-        null_threshold: Optional float. None always answers.
+        null_threshold: Optional float. If None, the best span will always be returned.
     """
 
     preprocessor_class = SpanQAPreprocessor
@@ -92,7 +92,7 @@ class QuestionAnswers(Answers):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> Any:
-        """Find the answers that contexts give; see `SpanQA.answer`."""
+        """Find answers in the given contexts. See `SpanQA.answer`."""
         question, context = plain(text_of(question)), plain(text_of(context))
         single, several = isinstance(question, str), not isinstance(context, str)
         if single and several and not len(context):
@@ -115,11 +115,11 @@ class QuestionAnswers(Answers):
     def trace_answers(
         self, run: Callable, max_answer_length: int, null_threshold: float | None
     ) -> Callable:
-        """Make the function of questions and contexts for an export; see `SpanQA.signatures`.
+        """Create the function to export. See `SpanQA.signatures`.
 
         Args:
-            run: Function of examples that returns their outputs, (W, 2, L) or of a beam
-                (W, 1 + n m, 4).
+            run: Function to compute outputs for examples, with shape (W, 2, L), or (W, 1 + n m, 4)
+                for a beam.
             max_answer_length, null_threshold: See `answer`.
         """
 
@@ -146,13 +146,13 @@ class QuestionAnswers(Answers):
         max_answer_length: int,
         batch_size: int | None,
     ) -> RankedSpans:
-        """Find the best spans of every question, `top_k` of each.
+        """Find the `top_k` best spans for each question.
 
         Args:
             questions: String tensor of shape (N,).
-            texts: String tensor of shape (N,), the contexts.
-            top_k: Number of spans.
-            max_answer_length: Largest number of tokens of a span.
+            texts: String tensor of shape (N,). The contexts.
+            top_k: Positive integer. Number of spans to return per question.
+            max_answer_length: Positive integer. Maximum number of tokens per span.
             batch_size: Positive integer. Defaults to 32.
         """
         contexts = self.preprocessor.contexts(questions, texts)
@@ -171,7 +171,8 @@ class QuestionAnswers(Answers):
         return answer_ranking.best_answers(Candidates(*found), contexts, columns.first, top_k)
 
     def _with_null_answers(self, found: RankedSpans, given: float | None) -> RankedSpans:
-        """Insert "no answer" where the given null threshold, or that of the settings, allows it."""
+        """Insert "no answer" based on the given null threshold, or on the threshold in the
+        settings."""
         found = answer_ranking.null_beside_best(found) if self.beam else found
         threshold = self.null_threshold if given is None else given
         threshold = None if threshold == float("inf") else threshold

@@ -68,27 +68,28 @@ class Contexts(NamedTuple):
 class SpanQAPreprocessor(Preprocessor):
     """Convert questions and contexts to `[CLS] question [SEP] context [SEP]`.
 
-    RoBERTa uses its own separators. For XLNet, whose start token comes last, the order is `context
-    <sep> question <sep> <cls>`, as in its code and in transformers.
+    For RoBERTa, the model's separators are used. For XLNet, the start token comes last, so the
+    order is `context <sep> question <sep> <cls>`, as in the original code and in transformers.
 
-    A context that is longer than the model's maximum length is split into overlapping windows, each
-    of which is one example. The labels of an example are the columns of the answer's first and last
-    token. If the answer is not completely inside the window, both labels are the column of the
-    start token, which represents "no answer".
+    Contexts longer than the maximum length are split into overlapping windows, with an example per
+    window. The labels are the positions of the first and last answer token. If the answer is not
+    fully inside the window, the position of the start token (used for "no answer") will be used for
+    both labels.
 
     Args:
         tokenizer: The `Tokenizer` to use, from this package.
         sequence_length: Optional positive integer. See `Preprocessor`. Defaults to None.
-        window_length: Positive integer. Maximum number of tokens of an example, including
-            the question and special tokens. Defaults to 384.
-        doc_stride: Integer of at most half a window. Number of tokens that neighbouring windows
-            share, as in transformers. If a long question leaves little space, windows share at most
-            half of this space. Defaults to 128, or half of a smaller window.
+        window_length: Positive integer. Maximum number of tokens per example, including question
+            and special tokens. Defaults to 384.
+        doc_stride: Integer. Overlap between neighbouring windows in tokens, as in transformers.
+            This can be at most half the window length. For long questions, the overlap will be
+            reduced to at most half the remaining space. Defaults to 128, or to half the length for
+            smaller windows.
 
     Returns:
-        When called with answers, `(x, y)`. y contains integers (B, 2). For a model with a beam, x
-        also has "answer_mask" (B, L), which marks the tokens of contexts and the start token, and
-        with answers "answer_start" (B, 1), their first tokens.
+        When called with answers, `(x, y)`, with y an integer tensor of shape (B, 2). For models
+        with a beam, "answer_mask" (B, L) is added to x to mark context tokens and the start token.
+        With answers, "answer_start" (B, 1) is also added, with the first answer tokens.
 
     Raises:
         ValueError: If `doc_stride` is more than half a window, or if a window is too small for a

@@ -113,7 +113,7 @@ def squad_v2_scores(
     """
     _check_count(predictions, answers)
     answerable = [bool(texts) for texts in answers]
-    # Answers that are empty when normalized do not count; if none counts, "" is right.
+    # Ignore answers that are empty after normalization. If no answer is left, "" is correct.
     answers = [[t for t in texts if normalize_answer(t)] or [""] for texts in answers]
     raw = {
         "exact_match": _best(exact_match, predictions, answers),
@@ -162,7 +162,7 @@ def best_threshold(
     current = best = float(len(answerable) - sum(answerable))
     threshold = 0.0
     for i in sorted(range(len(null_scores)), key=null_scores.__getitem__):
-        # Answering this question too gains its score, or loses the point for silence.
+        # If this question is also answered, add its score, or remove the point for no answer.
         current += scores[i] if answerable[i] else -float(bool(predictions[i]))
         if current > best:
             best, threshold = current, null_scores[i]

@@ -1,4 +1,4 @@
-"""Extraction of entities from the logits of spans of words.
+"""Extraction of entities from span logits.
 
 Comment letters: B batch, W words, K widths of spans, C labels, N texts, M windows.
 """
@@ -38,7 +38,7 @@ Labels = Sequence[str] | Mapping[str, str] | Sequence[Sequence[str] | Mapping[st
 
 @dataclasses.dataclass(frozen=True)
 class EntityAnswers(Answers):
-    """Answers of an `EntityExtractor`, which describes the settings.
+    """Answers for an `EntityExtractor`. See there for a description of all settings.
 
     Attributes:
         labels: Optional list of strings. Default labels.
@@ -95,10 +95,10 @@ class EntityAnswers(Answers):
         return records(span_decoding.entity_columns(found, words, texts, names))
 
     def trace_entities(self, run: Callable, threshold, nested: bool, multi_label: bool) -> Callable:
-        """Create the function of texts and labels for an export. See `EntityExtractor.signatures`.
+        """Create the function to export. See `EntityExtractor.signatures`.
 
         Args:
-            run: Function that takes the model's inputs and returns its logits (B, W, K, C).
+            run: Function to compute logits (B, W, K, C) from the model inputs.
             threshold, nested, multi_label: See `extract_entities`.
         """
 
@@ -123,7 +123,7 @@ class EntityAnswers(Answers):
 
     @prepares_in_numpy
     def find_logits(self, texts, labels, batch_size: int | None) -> list[np.ndarray]:
-        """Compute the logits (words, K, C) of the spans of every text."""
+        """Compute span logits (words, K, C) for each text."""
         texts = as_column(plain(texts))
         _, prompts = label_sets(labels, self.labels, len(texts))
         words, read, examples = self._encode(texts, prompts)
@@ -140,11 +140,11 @@ class EntityAnswers(Answers):
     def least_scores(
         self, given: float | Mapping[str, float] | None, names: array_ops.RaggedTensor
     ) -> array_ops.RaggedTensor:
-        """Return the threshold of each label of each text, ragged (N, None) float32.
+        """Return the threshold for each label per text, ragged (N, None) float32.
 
         Args:
             given: See `extract_entities`.
-            names: Ragged string tensor of shape (N, None). Labels of each text.
+            names: Ragged string tensor of shape (N, None). Labels for each text.
         """
         given = self.thresholds or {} if given is None else given
         known = given if isinstance(given, Mapping) else {}
@@ -156,13 +156,13 @@ class EntityAnswers(Answers):
         return names.with_values(array_ops.gather(array_ops.gather(values, index), found.idx))
 
     def _encode(self, texts, labels) -> tuple[WordsOfTexts, SpanWindows, dict]:
-        """Return the words of texts, their windows, and the examples of the windows."""
+        """Return words, windows and encoded examples for the given texts."""
         words = self.preprocessor.words(texts)
         examples, read = self.preprocessor.examples(words, self.preprocessor.prompts(labels))
         return words, read, examples
 
     def _candidates(self, examples: dict, batch_size, least: float) -> Candidates:
-        """Find the spans of windows whose logit is above `least`. Their scores are the logits."""
+        """Find all spans in windows with a logit above `least`, using logits as scores."""
         parts = []
         for indices, outputs in self.runner.run_examples(examples, batch_size):
             outputs = np.asarray(outputs)  # (B, W, K, C)
@@ -183,7 +183,7 @@ class EntityAnswers(Answers):
     def _candidates_in_graph(
         self, run: Callable, examples: dict, least: array_ops.Tensor
     ) -> Candidates:
-        """Find the spans of windows whose score is above `least`, inside `tf.function`."""
+        """Find all spans in windows with a score above `least`, inside `tf.function`."""
         counts = examples["word_count"], examples["label_positions"].row_lengths()
         words, labels = (array_ops.cast(n, array_ops.int64) for n in counts)  # (M,)
 
@@ -208,26 +208,26 @@ class EntityAnswers(Answers):
 
 
 def _above(found: Candidates, least: array_ops.RaggedTensor) -> Candidates:
-    """Return the candidates of texts whose score is above the threshold of their label."""
+    """Return all candidates with a score above the threshold for the label."""
     return found.masked(found.score > span_decoding.of_texts(least, found.row, found.label))
 
 
 def label_sets(
     labels: Labels | None, default: Sequence[str] | None, count: int
 ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
-    """Return the names of the labels of each text, and the labels that the model reads.
+    """Return label names for each text, and the labels to pass to the model.
 
     Args:
         labels: See `EntityExtractor.extract_entities`.
-        default: Optional list of strings. Labels that replace None.
-        count: Integer. Number of texts N.
+        default: Optional list of strings. Labels to use for None.
+        count: Integer. The number of texts N.
 
     Returns:
         Two ragged string tensors of shape (N, None).
 
     Raises:
-        ValueError: If there are no labels, if a label is empty or occurs more than once, or if the
-            numbers of texts and lists of labels differ.
+        ValueError: If no labels are given, if there are empty or duplicate labels, or if the number
+            of label lists does not match the number of texts.
 
     Example:
         >>> names, prompts = label_sets({"PER": "a person"}, None, 2)
@@ -262,12 +262,12 @@ def label_sets(
 
 
 def _is_set(labels: object) -> bool:
-    """Return whether a value contains the labels of a text, instead of being a single label."""
+    """Return whether the value is a set of labels for a text instead of a single label."""
     return isinstance(labels, Collection) and not isinstance(labels, str | bytes)
 
 
 def label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Check the labels of a text. Return their names and the labels that the model reads."""
+    """Validate the labels for a text and return names and the labels to pass to the model."""
     names = list(given)
     prompts = [*given.values()] if isinstance(given, Mapping) else names
     if not names:

@@ -235,7 +235,7 @@ def entity_columns(
         found: `Candidates` in texts, G of them.
         words: `WordsOfTexts`.
         texts: String tensor of shape (N,).
-        names: Ragged string tensor of shape (N, None). Labels of each text.
+        names: Ragged string tensor of shape (N, None). Labels for each text.
     """
     row = array_ops.cast(found.row, array_ops.int64)
     start, end = of_texts(words.starts, row, found.start), of_texts(words.ends, row, found.end)

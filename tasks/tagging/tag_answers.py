@@ -1,4 +1,4 @@
-"""Extraction of entities and tags from the logits of tokens.
+"""Extraction of entities and tags from token logits.
 
 Comment letters: C tags, P tokens of all texts, W windows.
 """
@@ -53,17 +53,17 @@ TagScores = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class TagAnswers(Answers):
-    """Answers of a `TokenClassifier`, which describes the settings.
+    """Answers for a `TokenClassifier`. See there for a description of all settings.
 
     Attributes:
         tag_names: List of C strings.
-        strategy: Optional string. None means "simple".
-        valid_tags: Boolean. Whether answers only contain valid sequences of tags.
-        split_symbols: Boolean or "outer". How words are split at symbols.
-        temperature: Float. The logits are divided by this value.
+        strategy: Optional string. If None, "simple" will be used.
+        valid_tags: Boolean. Whether to only return valid tag sequences.
+        split_symbols: Boolean or "outer". How to split words at symbols.
+        temperature: Float. Value to divide the logits by.
         thresholds: Optional dict of entity types to floats.
-        tag_scores: Optional tuple of arrays of shape (C, C), (C,) and (C,). Scores of pairs of
-            tags, of first tags and of last tags that a CRF has learned.
+        tag_scores: Optional tuple of arrays of shape (C, C), (C,) and (C,). CRF scores for tag
+            pairs, first tags and last tags.
     """
 
     preprocessor_class = TokenClassifierPreprocessor
@@ -103,10 +103,10 @@ class TagAnswers(Answers):
     def trace_entities(
         self, run: Callable, strategy: str | None, threshold: float | Mapping[str, float] | None
     ) -> Callable:
-        """Create the function of texts (N,) for an export. See `TokenClassifier.signatures`.
+        """Create the function to export. See `TokenClassifier.signatures`.
 
         Args:
-            run: Function that takes examples and returns their logits, ragged (W, None, C).
+            run: Function to compute ragged logits (W, None, C) for examples.
             strategy, threshold: See `extract_entities`.
         """
         strategy = strategy or self.best_strategy
@@ -119,7 +119,7 @@ class TagAnswers(Answers):
         return find
 
     def _find(self, scores, tokens: TokenizedTexts, strategy: str, threshold) -> dict:
-        """Return the columns of the entities of all texts, from scores (P, C)."""
+        """Return entity columns for all texts, based on scores (P, C)."""
         tags = parse_tags(self.tag_names)
         found = entities.find_entities(scores, tokens, tags, strategy, self.allowed_tags())
         found = entities.above(found, self.least_scores(threshold, strategy))
@@ -132,7 +132,7 @@ class TagAnswers(Answers):
     def predict_tags(
         self, words: Any, batch_size: PositiveInt | None = None, missing: Missing = "error"
     ) -> list[list[str]]:
-        """Predict the tag of every word. See `TokenClassifier.predict_tags`."""
+        """Predict a tag per word. See `TokenClassifier.predict_tags`."""
         words = plain([*map(doc_words, words)] if isinstance(words, list) else words)
         if not is_words(words) and len(words):
             raise invalid("words[0]", words[0], "a list of words")
@@ -142,7 +142,7 @@ class TagAnswers(Answers):
         return tags_of_tokens(tokens, logits, counts, self.tag_names, by_all, self.allowed_tags())
 
     def find_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
-        """Return the tokens of texts and their logits (P, C)."""
+        """Return tokens and logits (P, C) for the given texts."""
         tokens = self.preprocessor.tokens(x, self.split_symbols)
         if not int(tokens.ids.nrows()):
             return tokens, np.zeros((0, len(self.tag_names)), "float32")
@@ -155,7 +155,7 @@ class TagAnswers(Answers):
         return tokens, self._merge(tokens, run).numpy()
 
     def _merge(self, tokens: TokenizedTexts, run: Callable) -> array_ops.Tensor:
-        """Merge the outputs for windows into the logits (P, C) of all tokens."""
+        """Merge the window outputs into logits (P, C) for all tokens."""
         windows = self.preprocessor.windows(tokens)
         outputs = run(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
         column = self.preprocessor.tokenizer.first_column
@@ -163,16 +163,17 @@ class TagAnswers(Answers):
 
     @property
     def best_strategy(self) -> str:
-        """The strategy of the settings, or "simple"."""
+        """The strategy from the settings, or "simple" by default."""
         return self.strategy or "simple"
 
     @property
     def joining_strategy(self) -> str:
-        """The strategy for counting entities. "simple" replaces "none" because it joins tokens."""
+        """The strategy to use for counting entities. For "none", "simple" is used to join
+        tokens."""
         return "simple" if self.best_strategy == "none" else self.best_strategy
 
     def entity_names(self, strategy: str) -> list[str]:
-        """Return the names for the label indices of `find_entities`."""
+        """Return the label names for `find_entities`."""
         return list(self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names)
 
     def least_scores(self, given, strategy: str) -> np.ndarray | None:

@@ -1,7 +1,6 @@
-"""Validation of labels for tokens (tags of words or spans of characters) and their conversion to
-indices.
+"""Validation of token labels (word tags or character spans) and conversion to indices.
 
-Errors name the example in memory, or its position in the batch inside `tf.data`.
+Error messages will point to the example, or to the batch position when used inside `tf.data`.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ SPAN = ("start", "end", "label")
 def check_spans(
     y, texts: array_ops.Tensor, labels: list[str] | None
 ) -> dict[str, array_ops.RaggedTensor]:
-    """Check spans of characters and convert them to integers, in memory or inside `tf.data`.
+    """Validate character spans and convert them to integers, in memory or inside `tf.data`.
 
     Args:
-        y: List of `{"start", "end", "label"}` for each text. Inside `tf.data`, a dict {"start",
-            "end", "label"} of ragged tensors (N, None), or of tensors (N, S) whose labels are
-            padded with "".
+        y: List of `{"start", "end", "label"}` per text. Inside `tf.data`, this should be a dict
+            {"start", "end", "label"} with ragged tensors (N, None), or with tensors (N, S) padded
+            with "" for labels.
         texts: String tensor of shape (N,).
         labels: List of strings. All tags.
 
@@ -72,14 +71,14 @@ def check_spans(
 def located_spans(
     y, texts: array_ops.Tensor, names: Sequence[str]
 ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
-    """Return the start, the end and the label index of spans, ragged (N, None) int32.
+    """Return start, end and label index for each span, ragged (N, None) int32.
 
-    Whitespace and invisible characters at the edges of a span, which annotators sometimes select,
-    are removed.
+    Whitespace and invisible characters are stripped from spans, as they are sometimes selected by
+    annotators.
 
     Args:
-        y, texts: See `check_spans`. The spans of a text can overlap.
-        names: List of strings. Names of the labels.
+        y, texts: See `check_spans`. Overlapping spans are allowed.
+        names: List of strings. The label names.
     """
     start, end, given = _ragged_spans(y) if isinstance(y, dict) else _columns(y, texts)
     row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
@@ -101,10 +100,10 @@ def located_spans(
 
 
 def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor) -> None:
-    """Log the number of spans whose edges were corrected, and the first such span.
+    """Log the number of spans with corrected edges, with the first span as an example.
 
     Args:
-        y: The original spans of every text.
+        y: The original spans per text.
         spans: The corrected spans from `check_spans`.
         texts: String tensor of shape (N,).
     """
@@ -129,11 +128,11 @@ def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_o
 def warn_misaligned_spans(
     spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor
 ) -> None:
-    """Log the number of spans that begin or end inside a word, and the first such span.
+    """Log the number of spans starting or ending inside a word, with the first span as an example.
 
-    In most cases, such offsets count bytes or belong to another version of the text. Scripts
-    without capital letters are not checked, because many of them do not write spaces between words,
-    or attach particles to names.
+    In most cases, this happens when offsets are given in bytes or for a different version of the
+    text. Scripts without capital letters are not checked, as spaces are often not used between
+    words, or particles are attached to names.
 
     Args:
         spans: Spans from `check_spans`.
@@ -167,21 +166,21 @@ def warn_misaligned_spans(
 
 
 def _inside_word(text: str, offset: int) -> bool:
-    """Return whether both sides of an offset are digits or letters of a script with capitals."""
+    """Return whether the offset is between two digits or letters (for scripts with capitals)."""
     before, after = text[max(offset - 1, 0) : offset], text[offset : offset + 1]
     both_letters = before.lower() != before.upper() and after.lower() != after.upper()
     return both_letters or (before.isdigit() and after.isdigit())
 
 
 def _types(labels: Sequence[str] | None) -> list[str]:
-    """Return the span types that the tags can represent."""
+    """Return all span types supported by the tags."""
     if labels is None:
         raise ValueError("Spans need names of labels. Build the classifier with labels=[...].")
     return parse_tags(labels).type_names
 
 
 def _columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple:
-    """Return starts and ends, ragged (N, None) int32, and a list of all labels."""
+    """Return ragged starts and ends (N, None) as int32, and a list with all labels."""
     if len(y) != len(texts):
         raise ValueError(
             f"There are {len(texts)} texts, but spans for {len(y)}. Expected a list for each text."
@@ -208,7 +207,7 @@ def _check_types(y: Sequence[Sequence]) -> None:
 
 
 def _ragged_spans(y: dict) -> tuple:
-    """Return starts and ends, ragged (N, None) int32, and all labels, without padding."""
+    """Return ragged starts and ends (N, None) as int32, and all labels, without padding."""
     label = y["label"]
     if not isinstance(label, array_ops.RaggedTensor):
         padding = "" if label.dtype == array_ops.string else None
@@ -225,17 +224,16 @@ def _ragged_spans(y: dict) -> tuple:
 
 
 def label_lists(y) -> list[list]:
-    """Convert the labels of every example to Python values, and spans to `{"start", "end",
-    "label"}`.
+    """Convert labels to Python values per example, with spans as `{"start", "end", "label"}`.
 
     Args:
-        y: Tags or spans in lists, arrays or tensors, or a dict `{"start", "end", "label"}` of
-            ragged tensors. A span is such a dict, a tuple (start, end, label), or a `Span` of
-            spaCy. The spans of an example can be the value of "entities" or "spans" in a dict, as
-            in spaCy and Prodigy.
+        y: Tags or spans as lists, arrays or tensors, or a dict `{"start", "end", "label"}` with
+            ragged tensors. A span can be a dict, a tuple (start, end, label), or a spaCy `Span`.
+            Spans for an example can also be passed in a dict as "entities" or "spans", as in spaCy
+            and Prodigy.
 
     Raises:
-        ValueError: If the labels of an example are not a list.
+        ValueError: If the labels for an example are not a list.
 
     Example:
         >>> label_lists({"start": [[0], []], "end": [[4], []], "label": [[b"LOC"], []]})
@@ -257,7 +255,7 @@ def label_lists(y) -> list[list]:
 
 
 def span_lists(y) -> list[list[dict]]:
-    """Convert the spans of every example like `label_lists`.
+    """Convert spans for each example, as in `label_lists`.
 
     Raises:
         ValueError: If a label is not a span.
@@ -268,14 +266,14 @@ def span_lists(y) -> list[list[dict]]:
 
 
 def _of_example(row):
-    """Return the labels from the dict that spaCy and Prodigy use."""
+    """Read the labels from the dict used by spaCy and Prodigy."""
     if isinstance(row, dict) and not {"entities", "spans"}.isdisjoint(row):
         return row.get("entities", row.get("spans"))
     return row
 
 
 def _as_label(value):
-    """Convert a span to a dict, and return a tag unchanged."""
+    """Convert a span to a dict. Tags are returned unchanged."""
     if is_span(value):
         value = value.start_char, value.end_char, value.label_
     is_tuple = isinstance(value, tuple | list) and len(value) == len(SPAN)
@@ -283,11 +281,11 @@ def _as_label(value):
 
 
 def separated(x, y, labels: Sequence[str] | None = None) -> tuple:
-    """Return texts and spans, or words and tags, also if `fit` gets both in one argument.
+    """Return texts and spans, or words and tags, even if both are passed to `fit` in `x`.
 
     Args:
-        x: Rows (see `read_annotations`), or other inputs, which are converted to plain lists.
-            Documents are converted to words if `y` contains tags.
+        x: Rows (see `read_annotations`), or any inputs to be converted to plain lists. If `y`
+            contains tags, documents will be converted to words.
         y: Labels or None.
         labels: Optional list of strings. All tags, if they are known. Defaults to None.
 
@@ -303,7 +301,7 @@ def separated(x, y, labels: Sequence[str] | None = None) -> tuple:
 
 
 def _of_documents(documents: Sequence, y) -> tuple:
-    """Return the texts of documents and their spans, or the words and their tags."""
+    """Return texts and spans, or words and tags, from the given documents."""
     texts, y = [*map(text_of, documents)], plain(y)
     if isinstance(y, dict) or len(y) != len(documents):
         return texts, y
@@ -340,7 +338,7 @@ def _plain(value):
 
 
 def has_spans(x) -> bool:
-    """Return whether the data for `fit` consists of texts with spans instead of words with tags."""
+    """Return whether the data contains texts with spans instead of words with tags."""
     if hasattr(x, "element_spec"):
         x, y, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
         return isinstance(y, dict) or (isinstance(x, list) and not is_words(x))
@@ -348,17 +346,17 @@ def has_spans(x) -> bool:
 
 
 def learn_labels(y: Iterable) -> list[str]:
-    """Return the tags that occur in labels.
+    """Collect all tags from labels.
 
     Args:
-        y: Tags of the words, or spans `{"start", "end", "label"}`, of every example.
+        y: Word tags, or spans `{"start", "end", "label"}`, for each example.
 
     Returns:
-        List of tags with O first. Spans are converted to IOB2 tags.
+        List of tags, starting with O. Spans are converted to IOB2 tags.
 
     Raises:
-        ValueError: If there are no tags, if the tags are numbers, or if names of tags are mixed
-            with other labels.
+        ValueError: If there are no tags, if the tags are numbers, or if tag names are mixed with
+            other labels.
 
     Example:
         >>> learn_labels([["O", "B-PER"], ["I-PER"]])
@@ -421,11 +419,12 @@ def check_labels(x, y, labels: list[str] | None, num_classes: int):
 def check_tags(
     y, word_counts: array_ops.Tensor, labels: list[str] | None, num_classes: int
 ) -> array_ops.RaggedTensor:
-    """Check tags of words and convert them to indices, in memory or inside `tf.data`.
+    """Validate word tags and convert them to indices, in memory or inside `tf.data`.
 
     Args:
-        y: List of tag names or indices for every example. Inside `tf.data`, ragged or padded.
-        word_counts: Int64 tensor of shape (N,). Number of words of every example.
+        y: List of tag names or indices per example. Inside `tf.data`, this should be ragged or
+            padded.
+        word_counts: Int64 tensor of shape (N,). Number of words per example.
         labels: Optional list of strings. Names of the tags.
         num_classes: Positive integer. Number of tags C.
 
@@ -433,7 +432,8 @@ def check_tags(
         Ragged int32 tensor of shape (N, None).
 
     Raises:
-        ValueError: If the numbers of words and tags of an example differ, or if a tag is unknown.
+        ValueError: If the number of tags does not match the number of words, or if a tag is
+            unknown.
         tf.errors.InvalidArgumentError: If a tag is invalid inside `tf.data`.
     """
     if array_ops.is_symbolic_tensor(word_counts):
@@ -469,7 +469,7 @@ def check_tags(
 
 
 def _ragged_tags(y: array_ops.Tensor, word_counts: array_ops.Tensor) -> array_ops.RaggedTensor:
-    """Remove the padding of tags: "" after names, and values of at most 0 after indices."""
+    """Remove padding from tags ("" for names, and 0 or less for indices)."""
     if isinstance(y, array_ops.RaggedTensor):
         return y
     if y.dtype == array_ops.string:
@@ -480,7 +480,7 @@ def _ragged_tags(y: array_ops.Tensor, word_counts: array_ops.Tensor) -> array_op
 
 
 def labels_of_dataset(dataset: tf.data.Dataset) -> list:
-    """Return the labels y of all examples in a dataset, without the padding ""."""
+    """Return labels y for all examples in a dataset, without padding ""."""
     labels = []
     for element in dataset:
         y = keras.utils.unpack_x_y_sample_weight(element)[1]
