@@ -8,8 +8,7 @@ Method = Literal["integrated_gradients", "gradient_x_input"]
 
 
 class WordAttribution(TypedDict):
-    """A word from character `start` to `end` in the text `part`, and how much it adds to a
-    logit."""
+    """A word from character `start` to `end` in text `part`, and how much it adds to a logit."""
 
     part: int
     text: str

@@ -60,15 +60,15 @@ class TaskPresetArguments(BackbonePresetArguments, TokenizerPresetArguments, tot
 
 
 class TinyData(NamedTuple):
-    """Arguments and data of a small task, for the checks of `encoder_zoo.testing`.
+    """Arguments and data for a small task, to be used in `encoder_zoo.testing`.
 
     Attributes:
         arguments: Dict. Arguments for the task's constructor, in addition to `backbone` and
             `preprocessor`.
-        x: Raw inputs that contain the letters a to p.
-        y: Labels, or None.
-        questions: Function that takes the task and returns the arguments of `record.text_method`
-            for the same number of texts. Defaults to the columns of `x`.
+        x: Raw inputs with the letters a to p.
+        y: Optional labels.
+        questions: Function to create the arguments for `record.text_method` from the task, for the
+            same number of texts. Defaults to the columns in `x`.
     """
 
     arguments: dict
@@ -82,20 +82,20 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     Args:
         backbone: A `Backbone`.
-        preprocessor: A `Preprocessor` of the task, or None. It converts raw inputs to the model
+        preprocessor: Optional `Preprocessor` for this task, used to convert raw inputs to the model
             inputs. Without a preprocessor, `fit`, `evaluate` and `predict` only accept prepared
             inputs (`{"token_ids", ...}`). Defaults to None.
 
     Attributes:
-        record: A `TaskRecord`. Task properties that other modules read.
-        new_head: Optional tuple. Initial weights of a head that is missing in the checkpoint. The
-            first answer sets it to None.
-        kept_weights: Dict of tensor names to arrays. Checkpoint weights for a head that `fit`
-            builds later.
-        weights_before_adapters: Dict of tensor names to arrays. The weights of the head and its
-            pooler before `enable_lora` or `load_adapters`, named as in a file of adapters.
-        problem_type: Optional string. The `problem_type` of config.json, for tasks that support
-            several problem types.
+        record: A `TaskRecord` with the task properties needed by other modules.
+        new_head: Optional tuple. Initial weights for a head that is missing in the checkpoint. It
+            will be set to None by the first answer.
+        kept_weights: Dict from tensor names to arrays. Checkpoint weights for a head to be built
+            later in `fit`.
+        weights_before_adapters: Dict from tensor names to arrays. Weights for the head and its
+            pooler before `enable_lora` or `load_adapters`, named as in adapter files.
+        problem_type: Optional string. The `problem_type` from config.json, for tasks with support
+            for several problem types.
     """
 
     problem_type: str | None = None
@@ -116,7 +116,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     new_head: tuple | None = None
     kept_weights: Mapping[str, np.ndarray] = MappingProxyType({})
     weights_before_adapters: Mapping[str, np.ndarray] = MappingProxyType({})
-    cpu_model: CpuModel | None = None  # set in the results of `for_cpu`
+    cpu_model: CpuModel | None = None  # set in the results from `for_cpu`
     head: keras.layers.Layer | None
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
@@ -124,19 +124,19 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         # Keras scales losses by the task's precision.
         super().__init__(**{"dtype": backbone.dtype_policy, **kwargs})
         self.backbone = backbone
-        self.head = None  # a class attribute would hide the layer that torch stores
+        self.head = None  # a class attribute would hide the layer stored by torch
         self._preprocessor = copy.copy(preprocessor)
         self._reset_training_state()
 
     @property
     def preprocessor(self) -> Preprocessor | None:
-        """The preprocessor that converts raw inputs to the model inputs, or None.
+        """The preprocessor used to convert raw inputs to the model inputs, or None.
 
-        It can be replaced by another preprocessor of the same class. The task copies the new
-        preprocessor and sets the labels and lengths of the copy.
+        It can be replaced by another preprocessor with the same class. The new preprocessor will be
+        copied, and the labels and lengths are set on the copy.
 
         Raises:
-            TypeError: If the new value is a preprocessor of another task.
+            TypeError: If the new value is a preprocessor for a different task.
         """
         return self._preprocessor
 
@@ -149,9 +149,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def _check_parts(cls, backbone: object, preprocessor: object) -> None:
-        """Raise a TypeError if `backbone` is not a backbone or `preprocessor` belongs to another
-        task.
-        """
+        """Raise a TypeError if the backbone or the preprocessor has the wrong class."""
         if not isinstance(backbone, Backbone):
             raise invalid("backbone", backbone, "a Backbone", TypeError)
         loading.check_preprocessor_class(cls, preprocessor)
@@ -165,7 +163,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             self.preprocessor.attach(self)
 
     def build_head(self) -> keras.layers.Layer | None:
-        """Build and return the layers after the backbone, or None if their size is unknown."""
+        """Build and return the layers after the backbone, or None when their size is unknown."""
         return self.head
 
     # -- description ---------------------------------------------------------------------------
@@ -182,7 +180,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:
-        """Return the backbone outputs, which ignores the inputs it does not use."""
+        """Return the backbone outputs. Inputs that are not used by the backbone are ignored."""
         if self.record.predicts_tokens and self.backbone.predicts_in_order:
             return {"predictions": self.backbone.predictions(inputs, training)}
         given = backbone_inputs(inputs)
@@ -206,7 +204,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def head_of(cls, family: Family) -> Head:
-        """Return the record of the family's head for this task.
+        """Return the family's head record for this task.
 
         Raises:
             ValueError: If the family does not have a head for this task.
@@ -226,12 +224,12 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @property
     def head_record(self) -> Head:
-        """The head record that the backbone's family has for this task."""
+        """The head record for this task from the backbone's family."""
         return self.head_of(self.backbone.family)
 
     @classmethod
     def least_weights(cls, config: dict) -> int:
-        """Return the number of parameters in the large matrices in the head in a configuration."""
+        """Return the number of parameters in the large head matrices for a configuration."""
         hidden, layers = config["backbone"]["config"]["hidden_dim"], config.get("dense") or ()
         widths = [hidden, *(layer["units"] for layer in layers)]
         of_classes = (1 if config.get("head") else hidden) * (config.get("num_classes") or 0)
@@ -239,11 +237,11 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def tiny_data(cls) -> TinyData:
-        """Return arguments and data for the checks of `encoder_zoo.testing`."""
+        """Return arguments and data to be used in `encoder_zoo.testing`."""
         return TinyData({}, ["a b ab", "", "c d e a b", "p"])
 
     def tiny_questions(self) -> tuple:
-        """Return arguments of `record.text_method` for the same number of texts as `tiny_data`."""
+        """Return arguments for `record.text_method`, with as many texts as in `tiny_data`."""
         data = self.tiny_data()
         if data.questions is not None:
             return data.questions(self)
@@ -251,7 +249,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        """Return the given arguments of the constructor, completed by values in config.json."""
+        """Return the given constructor arguments, completed with values from config.json."""
         field = cls.head_of(checkpoint.family).dropout
         stored = {"dropout": checkpoint.config.get(field)} if field else {}
         return {**stored, **given}
@@ -261,10 +259,10 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return None
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
-        """Return the row for each label in a checkpoint head that has other labels.
+        """Return the row for each label in a checkpoint head that has different labels.
 
-        The row for a new label is None. The result is None if the checkpoint has all of the labels
-        or does not have any of them.
+        For a new label, the row is None. The result will be None if the checkpoint has all labels
+        or none of them.
         """
         return None
 
@@ -318,41 +316,42 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     def export(
         self, path: str | os.PathLike[str], format: str | None = None, **options: Any
     ) -> None:
-        """Export the task to files that run without Keras.
+        """Export the task to files that can be run without Keras.
 
-        `classifier.export("served", format="onnx")` writes a folder for `ez.open_export`, which
-        answers in a process without Keras. `classifier.export("served/1")` writes a version folder
-        for TensorFlow Serving. Its signature
+        Use `classifier.export("served", format="onnx")` to write a folder for `ez.open_export`,
+        which can answer in a process without Keras. Use `classifier.export("served/1")` to write a
+        version folder for TensorFlow Serving. In this case, the signature
         `tf.saved_model.load("served/1").signatures["serving_default"](text=tf.constant([...]))`
-        returns the answers of `classify`. A task that was quantized by Keras with
-        `quantize("int8")` keeps its int8 weights in the formats "tf_saved_model" and "onnx".
+        returns the same answers as `classify`. When a task was quantized by Keras with
+        `quantize("int8")`, the int8 weights are kept in the formats "tf_saved_model" and "onnx".
 
         Args:
-            path: String or path. For "tf_saved_model", the version folder, such as "served/1". For
-                the other formats, a folder for `ez.open_export` or the path of a single model file:
-                `....onnx`, `....tflite`, or `....xml` for OpenVINO, which stores the weights in a
-                `.bin` file next to it. Folders and files are written atomically.
+            path: String or path. For "tf_saved_model", this is the version folder, such as
+                "served/1". For any other format, this is a folder for `ez.open_export` or the path
+                to a single model file: `....onnx`, `....tflite`, or `....xml` for OpenVINO, which
+                stores the weights in a `.bin` file next to it. Folders and files are written
+                atomically.
             format: Optional string. One of "tf_saved_model", "onnx", "openvino" and "litert". A
                 "tf_saved_model" requires the TensorFlow backend, takes raw text, returns answers,
-                and only needs TensorFlow to run. The other formats also support the PyTorch
-                backend. They take token ids and return the outputs of `predict`. A tokenizer.json
-                is written next to the file, so that the library `tokenizers` can compute the token
-                ids. Defaults to None, which selects the format by the path suffix: `.onnx`,
-                `.tflite` or `.xml`, and "tf_saved_model" for other paths.
-            **options: Options for the format. A "tf_saved_model" takes the arguments for the task's
-                `signatures`, such as `strategy` or `null_threshold`. A folder takes `dtype="int8"`,
-                which quantizes matrix products in ONNX and LiteRT, and `texts`, a sample of typical
-                inputs. The int8 outputs of the sample are compared with the float32 outputs (see
-                `agreement` of the opened export). A single file takes the options for the Keras
-                exporter, such as `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in
-                "litert".
+                and only needs TensorFlow to run. The remaining formats can also be used on the
+                PyTorch backend. They take token ids and return the same outputs as `predict`. A
+                tokenizer.json is written next to the file, so that the token ids can be computed
+                with the library `tokenizers`. Defaults to None, which selects the format by the
+                path suffix: `.onnx`, `.tflite` or `.xml`, and "tf_saved_model" for any other path.
+            **options: Options for the format. For a "tf_saved_model", these are the arguments for
+                the task's `signatures`, such as `strategy` or `null_threshold`. For a folder, pass
+                `dtype="int8"` to quantize matrix products in ONNX and LiteRT, and `texts`, a sample
+                of typical inputs. On this sample, the int8 outputs will be compared with the
+                float32 outputs (see `agreement` in the opened export). For a single file, these are
+                the options for the Keras exporter, such as
+                `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in "litert".
 
         Raises:
-            ValueError: If the backend or the task does not support the format, or if the
-                tokenizer.json of another export exists next to the file.
-            ImportError: If a package that the format needs is not installed.
+            ValueError: If the format is not supported on this backend or for this task, or if the
+                tokenizer.json from another export exists next to the file.
+            ImportError: If a package needed for the format is not installed.
 
-        Source: `tasks/serving/export.py` describes the files.
+        Source: The files are described in `tasks/serving/export.py`.
         """
         from encoder_zoo.tasks.serving.export import export_task
 
@@ -368,32 +367,32 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     ) -> Self:
         """Return a copy that runs faster on a CPU, with LiteRT or OpenVINO.
 
-        The copy keeps the current weights, and later training does not change it. The conversion
-        takes a few seconds. Methods that the engine does not support, such as `explain`, use the
-        backbone instead. Copies, pickles and saved files of the result use the backbone, too. For
-        an `EntityExtractor`, only the encoder is converted.
+        The copy keeps the current weights and will not be changed by later training. It takes a few
+        seconds to convert the model. Methods that are not supported by the engine, such as
+        `explain`, use the backbone instead. The backbone is also used in copies, pickles and saved
+        files. For an `EntityExtractor`, only the encoder is converted.
 
         Args:
-            dtype: String. "int8" quantizes matrix products and changes the outputs slightly.
-                "float32" is slower and does not change the outputs. "bfloat16" requires OpenVINO
-                and changes the outputs less than "int8". It is computed in float32 on processors
-                without AVX512_BF16 or AMX. Defaults to "int8".
+            dtype: String. Use "int8" to quantize matrix products, which changes the outputs
+                slightly. "float32" is slower and does not change the outputs. "bfloat16" requires
+                OpenVINO and changes the outputs less than "int8". On processors without AVX512_BF16
+                or AMX, it is computed in float32. Defaults to "int8".
             engine: String. "litert" requires the package ai-edge-litert and the TensorFlow backend.
-                "openvino" requires the extra encoder-zoo[openvino] and supports the TensorFlow and
-                PyTorch backends. Defaults to "litert".
-            texts: A few hundred typical inputs, as for `predict`. Required for "int8" with
-                OpenVINO, which measures the ranges of activations on these inputs. LiteRT computes
-                the ranges for each row. Defaults to None.
+                "openvino" requires the extra encoder-zoo[openvino] and can be used on the
+                TensorFlow and PyTorch backends. Defaults to "litert".
+            texts: A few hundred typical inputs, as for `predict`. This is required for "int8" with
+                OpenVINO, to measure the activation ranges on these inputs. LiteRT computes the
+                ranges for each row. Defaults to None.
 
         Returns:
-            A task of the same class that shares the task's backbone. It does not support `fit` and
-            `export`.
+            A task with the same class that shares the task's backbone. It does not support `fit`
+            and `export`.
 
         Raises:
-            ValueError: If the engine does not support the backend, the task or `dtype`, if the task
-                does not compute in float32, or if `texts` is missing for "int8" with OpenVINO or
-                given for another combination.
-            ImportError: If a package that the engine needs is not installed.
+            ValueError: If the backend, the task or `dtype` is not supported by the engine, if the
+                task does not compute in float32, or if `texts` is missing for "int8" with OpenVINO
+                or given for any other combination.
+            ImportError: If a package needed for the engine is not installed.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -430,7 +429,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return answering
 
     def _check_answers_only(self, changes: bool | None) -> None:
-        """Raise a ValueError if a result of `for_cpu` is trained or exported."""
+        """Raise a ValueError for an attempt to train or export a result from `for_cpu`."""
         if changes:
             raise ValueError(
                 "The result of for_cpu cannot be trained or exported. Call fit or export of the "
@@ -443,21 +442,21 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """Return the export functions, which convert raw text to answers.
 
         Args:
-            **options: Arguments of the task's text-level method. The export uses these values for
-                all texts.
+            **options: Arguments for the task's text-level method. These values will be used for all
+                texts in the export.
 
         Returns:
-            Dict of signature names to functions. Each function takes string tensors of shape (N,)
-            and runs in `tf.function`. Its results have the names and values of the text-level
-            method and are padded to tensors.
+            Dict from signature names to functions. Each function takes string tensors of shape (N,)
+            and can be run in `tf.function`. The results have the same names and values as in the
+            text-level method and are padded to tensors.
         """
         raise NotImplementedError
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return the smallest and the largest valid value of each prepared input.
+        """Return the smallest and the largest valid value for each prepared input.
 
-        Tasks override this method if their preprocessor returns more inputs than the backbone
-        reads.
+        This method should be overridden in tasks whose preprocessor returns more inputs than are
+        read by the backbone.
 
         Args:
             length: Positive integer. Length L of the examples.
@@ -465,42 +464,41 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return self.backbone.input_ranges(length)
 
     def prepared_inputs(self) -> list[str]:
-        """Return the names of the model inputs, which are int32 tensors of shape (B, ...) in an
-        export.
-        """
+        """Return the names of the model inputs. In exports, they are int32 with shape (B, ...)."""
         segments = ["segment_ids"] if self.backbone.family.uses_segments else []
         return ["token_ids", "padding_mask", *segments]
 
     @property
     def served_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer that `signatures` uses."""
+        """Return the tokenizer to use in `signatures`."""
         return self.preprocessor.tokenizer
 
     @property
     def served_tokenizers(self) -> list[Tokenizer]:
-        """Return all tokenizers of `signatures`, for tasks that have more than one tokenizer."""
+        """Return all tokenizers for `signatures`, for tasks with more than one tokenizer."""
         return [self.served_tokenizer]
 
     # -- presets -----------------------------------------------------------------------------------
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike[str], **arguments: Any) -> Self:
-        """Load a pretrained backbone, its tokenizer and, if the checkpoint has one, the head of
+        """Load a pretrained backbone, its tokenizer and, if the checkpoint has one, the head for
         this task.
 
-        One log line lists new weights, and one lists unused weights.
+        New weights are listed in one log line, and unused weights in another one.
 
         Args:
-            source: String or path. A name of `list_presets()`, a folder in the format of Hugging
-                Face, KerasHub or Google's BERT code, `hf://organisation/name[@revision]`, or
-                `kaggle://...`.
-            **arguments: Keyword arguments for the task (`labels=[...]`), of its preprocessor
-                (`sequence_length=128`) and of the backbone (`dropout=0.0`,
-                `dtype="mixed_bfloat16"`). `added_tokens` adds words or markers to the vocabulary
-                (see `BertTokenizer`). Their new embeddings are the mean over the other embeddings.
-                `preprocessor` replaces the preprocessor by another one of the same preset, or by
-                None for a task that only accepts prepared inputs. `verify`, `max_bytes` and
-                `allow_nonfinite` configure the file checks (see `presets.opening.Safeguards`).
+            source: String or path. A name from `list_presets()`, a folder in the format used by
+                Hugging Face, KerasHub or Google's BERT code, `hf://organisation/name[@revision]`,
+                or `kaggle://...`.
+            **arguments: Keyword arguments for the task (`labels=[...]`), for its preprocessor
+                (`sequence_length=128`) and for the backbone (`dropout=0.0`,
+                `dtype="mixed_bfloat16"`). Use `added_tokens` to add words or markers to the
+                vocabulary (see `BertTokenizer`). Their new embeddings will be the mean over all
+                other embeddings. Use `preprocessor` to pass another preprocessor from the same
+                preset, or None for a task that only accepts prepared inputs. Use `verify`,
+                `max_bytes` and `allow_nonfinite` to configure the file checks (see
+                `presets.opening.Safeguards`).
 
         Raises:
             ValueError: If the preset does not exist or its files do not match.
@@ -510,27 +508,28 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def from_keras_hub(cls, model: keras.Model, **arguments: Any) -> Self:
-        """Convert a KerasHub model in memory: weights, tokenizer, classes and dtype policy.
+        """Convert a KerasHub model in memory, with weights, tokenizer, classes and dtype policy.
 
-        The head is converted if it matches this task. Otherwise the task gets a new head, so a
-        KerasHub text classifier can become a token classifier, a task that KerasHub does not have.
-        KerasHub's tokenizers apply case folding instead of lowercasing. The token ids of a few
-        texts, such as texts with "ß", are therefore different.
+        The head is converted when it matches this task. Otherwise a new head is created, so that,
+        for example, a KerasHub text classifier can be used to create a token classifier, which is a
+        task without support in KerasHub. In KerasHub, tokenizers apply case folding instead of
+        lowercasing. For this reason, the token ids are different for a few texts, such as texts
+        with "ß".
 
         Args:
-            model: A task of `keras_hub.models`, or a backbone, of a family that this package
-                supports. A model without a preprocessor is converted to a task that only accepts
+            model: A task from `keras_hub.models`, or a backbone, from a family supported in this
+                package. A model without a preprocessor is converted to a task that only accepts
                 prepared inputs.
-            **arguments: Keyword arguments as for `from_preset`, such as `labels=[...]`, which
-                KerasHub models do not store.
+            **arguments: Keyword arguments as for `from_preset`, such as `labels=[...]`, which are
+                not stored in KerasHub models.
 
         Returns:
-            A task that does not share weights with the model. Its outputs are logits, even if the
-            KerasHub classifier applies a softmax or sigmoid.
+            A task that does not share weights with the model. Its outputs are logits, even when a
+            softmax or sigmoid is applied by the KerasHub classifier.
 
         Raises:
             TypeError: If `model` is not a KerasHub model for this task.
-            ValueError: If the model is quantized, or under the conditions of `from_preset`.
+            ValueError: If the model is quantized, or if an error is raised as in `from_preset`.
 
         Example:
             >>> import keras_hub
@@ -551,27 +550,28 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         format: str = "huggingface",
         **options: Unpack[SaveOptions],
     ) -> None:
-        """Save the backbone, head, tokenizer and settings to a folder that other libraries can
-        load.
+        """Save the backbone, head, tokenizer and settings to a folder to be loaded by other
+        libraries.
 
         A folder in the Hugging Face format can be loaded by the transformers class for the same
         task, and a folder in the KerasHub format by KerasHub. Both compute the same outputs. The
-        folder is replaced atomically, so an error does not change it. Low-rank updates are merged
-        into the weights. Frozen layers and the arguments of `compile` are not saved. Use
-        `.save("model.keras")` to keep them.
+        folder is replaced atomically, so that it is not changed when an error occurs. Low-rank
+        updates are merged into the weights. Frozen layers and `compile` arguments will not be
+        saved. To keep them, use `.save("model.keras")`.
 
         Args:
-            directory: String or path. Folder to write or replace. Unrelated files in the folder are
-                kept.
+            directory: String or path. Folder to write or replace. Unrelated files in this folder
+                will be kept.
             dtype: Optional string. Data type for the saved weights: "float32", "float16" or
                 "bfloat16". Defaults to None, which keeps each weight's data type.
-            format: String. "huggingface", or "keras_hub" for a folder that the corresponding class
-                of `keras_hub.models` can load. KerasHub pads every batch to `sequence_length` and
-                computes other token ids for texts that change under case folding, such as "ß" to
-                "ss". The KerasHub format does not store labels. This package saves them in
-                `encoder_zoo.json` in the same folder. Defaults to "huggingface".
-            **options: `shard_bytes`, the maximum size of a weights file in the Hugging Face format.
-                Larger weights are split into several files.
+            format: String. "huggingface", or "keras_hub" for a folder to be loaded by the
+                corresponding class in `keras_hub.models`. KerasHub pads every batch to
+                `sequence_length` and computes different token ids for texts that are changed by
+                case folding, such as "ß" to "ss". Labels are not stored in the KerasHub format.
+                This package saves them in `encoder_zoo.json` in the same folder. Defaults to
+                "huggingface".
+            **options: `shard_bytes`, the maximum size for a weights file in the Hugging Face
+                format. Larger weights will be split into several files.
 
         Raises:
             ValueError: If the weights are quantized, or if KerasHub does not have this task or
@@ -589,27 +589,27 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         commit_message: CommitMessage = "Upload with encoder_zoo",
         **options: Any,
     ) -> str:
-        """Upload the task to a repository of the Hugging Face hub. Missing repositories are
-        created.
+        """Upload the task to a Hugging Face hub repository. A missing repository will be created.
 
-        All files are uploaded in one commit and replace the files from an earlier preset. Other
-        files and a model card written by a user are kept. The environment variables `HF_ENDPOINT`
-        and `HF_TOKEN` apply.
+        All files are uploaded in one commit and replace the files from an earlier preset. Any other
+        files and a model card written by a user will be kept. The environment variables
+        `HF_ENDPOINT` and `HF_TOKEN` can be used.
 
         Args:
             repository: String. Repository name, 'user/name' or 'organisation/name'.
-            private: Optional boolean. Whether a new repository is private. Defaults to None, which
-                uses the default of the owner.
+            private: Optional boolean. Whether to make a new repository private. Defaults to None,
+                which uses the owner's default.
             token: Optional string. Access token with write permission. Defaults to None, which uses
-                `HF_TOKEN` or the token of `hf auth login`.
+                `HF_TOKEN` or the token from `hf auth login`.
             commit_message: String. Commit message. Defaults to "Upload with encoder_zoo".
-            **options: Options of `save_to_preset`, such as `dtype="bfloat16"`.
+            **options: Options for `save_to_preset`, such as `dtype="bfloat16"`.
 
         Returns:
-            The address of the commit for `from_preset`, such as "hf://user/name@1a2b...".
+            The commit address to pass to `from_preset`, such as "hf://user/name@1a2b...".
 
         Raises:
-            ValueError: If the hub rejects the model, or under the conditions of `save_to_preset`.
+            ValueError: If the model is rejected by the hub, or if an error is raised in
+                `save_to_preset`.
         """
         return pushing.push(self, repository, private, token, commit_message, **options)
 
@@ -620,7 +620,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         layers: Sequence[str] | None = None,
         alpha: PositiveFloat | None = None,
     ) -> None:
-        """Freeze the backbone, and train low-rank updates of its layers, the head and the pooler.
+        """Freeze the backbone, and train low-rank updates for its layers, the head and the pooler.
 
         Args:
             rank, layers, alpha: See `Backbone.enable_lora`.
@@ -636,31 +636,31 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         self.train_pooler()
 
     def train_pooler(self) -> None:
-        """Unfreeze the pooler if the head reads its output and it has no low-rank update."""
+        """Unfreeze the pooler when its output is used by the head and it has no low-rank update."""
         if self.head_record.pooled and not self.backbone.pooler_dense.lora_enabled:
             self.backbone.pooler_dense.trainable = True
 
     def save_adapters(self, folder: str | os.PathLike[str]) -> None:
-        """Save only the low-rank updates, the head and its pooler, in the format of peft.
+        """Save only the low-rank updates, the head and its pooler, in the peft format.
 
-        `load_adapters` and `peft.PeftModel.from_pretrained` load the files into the model that was
-        the starting point of the training.
+        The files can be loaded with `load_adapters` and `peft.PeftModel.from_pretrained`, into the
+        same model that the training started from.
 
         Args:
-            folder: String or path. Folder to write.
+            folder: String or path. Folder to write to.
 
         Raises:
-            ValueError: If the model does not have low-rank updates, or if peft does not support the
-                updates or the task.
+            ValueError: If the model does not have low-rank updates, or if the updates or the task
+                are not supported by peft.
         """
         adapters.save_adapters(self, folder)
 
     def load_adapters(self, folder: str | os.PathLike[str]) -> None:
-        """Load low-rank updates, and the weights saved with them, from files of peft.
+        """Load low-rank updates, and the weights saved with them, from peft files.
 
-        The files replace the model's current updates, like the active adapter of peft. Weights that
-        are missing in the files are reset to their values before `enable_lora` and `load_adapters`.
-        If an error occurs, the model is not changed.
+        The files replace the model's current updates, like the active adapter in peft. Weights that
+        are missing in the files will be reset to their values before `enable_lora` and
+        `load_adapters`. When an error occurs, the model is not changed.
 
         Args:
             folder: String or path. Folder with `adapter_config.json` and
@@ -675,8 +675,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
 
 class TokenEncoder(Task):
-    """Encoder that returns token embeddings (B, L, D), for exports of tasks with unsupported
-    layers.
+    """Encoder to compute token embeddings (B, L, D), for exports of tasks with unsupported layers.
 
     Args:
         backbone: A `Backbone`.

@@ -1,8 +1,8 @@
 """Losses for embeddings and reranking, for `compile` of a task or of any Keras model.
 
 Losses for embeddings expect `y_pred` with shape (B, 1 + K, D). Each of the B rows contains the
-vectors of 1 + K texts, and the first text is compared with the K other texts. Depending on the
-loss, `y_true` contains text ids, scores of pairs, or the scores or vectors from a teacher.
+vectors for 1 + K texts, and the first text is compared with the K remaining texts. Depending on the
+loss, `y_true` contains text ids, pair scores, or the scores or vectors from a teacher.
 """
 
 from encoder_zoo.tasks.losses.contrastive import Contrastive as Contrastive
@@ -27,7 +27,8 @@ from encoder_zoo.tasks.losses.splade import SPLADE as SPLADE
 from encoder_zoo.tasks.losses.triplet import Triplet as Triplet
 from encoder_zoo.tasks.losses.vector_distillation import VectorDistillation as VectorDistillation
 
-# Names in sentence-transformers that differ by more than the suffix "Loss", and our names.
+# Names in sentence-transformers that differ by more than the suffix "Loss", and the corresponding
+# names here.
 RENAMED = {
     "MultipleNegativesRankingLoss": "InfoNCE",
     "CachedMultipleNegativesRankingLoss": "InfoNCE and compile(chunk_size=32)",
@@ -42,5 +43,5 @@ def __getattr__(name: str) -> object:
     here = name.removesuffix("Loss")
     meant = RENAMED.get(name) or (here if here != name and here in globals() else None)
     hint = f" Use losses.{meant}." if meant else ""
-    # With a name and without the module, Python does not add its own suggestion.
+    # Python adds its own suggestion, unless the name is passed without the module.
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}", name=name)

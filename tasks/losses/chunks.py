@@ -1,4 +1,4 @@
-"""Compute the gradients for a large batch with the memory of a small batch.
+"""Compute the gradients for a large batch with the memory needed for a small batch.
 
 Comment letters: B batch, P parts, S rows in a part.
 """

@@ -15,24 +15,25 @@ from encoder_zoo.tasks.losses.vectors import Distance, distances, reshape_scores
 class Contrastive(ConfigFromSignature, keras.losses.Loss):
     """Contrastive loss for positive and negative pairs.
 
-    The loss for a positive pair is half of its squared distance. The loss for a negative pair is
-    half of the square of `margin - distance`, or 0 if the distance is larger than the margin.
+    The loss for a positive pair is half its squared distance. The loss for a negative pair is half
+    the square of `margin - distance`, or 0 when the distance is larger than the margin.
 
     Args:
-        margin: Positive float. Negative pairs with a larger distance have no loss. Defaults to 0.5.
+        margin: Positive float. Negative pairs with a larger distance will have no loss. Defaults to
+            0.5.
         distance: String, "cosine" or "euclidean". Defaults to "cosine".
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B,) or (B, K). 1 for positive pairs, 0 for negative pairs.
-        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row forms a pair with each other
+        y_true: Tensor of shape (B,) or (B, K), with 1 for positive pairs and 0 for negative pairs.
+        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row is paired with each further
             text.
 
     Returns:
-        Tensor of shape (B,). The mean loss over the pairs in each row.
+        Tensor of shape (B,) with the mean loss over the pairs in each row.
 
     Raises:
-        ValueError: If `y_true` or `y_pred` has another shape.
+        ValueError: If `y_true` or `y_pred` does not have the expected shape.
 
     Source: Hadsell, Chopra and LeCun 2006, Dimensionality Reduction by Learning an Invariant
     Mapping, equation 4.
@@ -55,7 +56,7 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
         return ops.mean(self._squares(y_true, y_pred)[0], axis=-1) / 2
 
     def _squares(self, y_true, y_pred) -> tuple:
-        """Return twice the loss, the distance and the label of each pair, all (B, K)."""
+        """Return twice the loss, the distance and the label for each pair, all (B, K)."""
         y_true = reshape_scores(self, y_true, y_pred)
         away = distances(y_pred, self.distance)
         near = ops.square(ops.relu(self.margin - away))
@@ -64,12 +65,12 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class OnlineContrastive(Contrastive):
-    """Twice the `Contrastive` loss of hard pairs, summed over a batch.
+    """Twice the `Contrastive` loss for hard pairs, summed over a batch.
 
     Hard positive pairs have a larger distance than the closest negative pair. Hard negative pairs
-    have a smaller distance than the farthest positive pair. If the batch has fewer than two pairs
-    of one kind, the mean distance of the other kind is used as the limit. With `tf.distribute`, the
-    pairs from all replicas are compared. The arguments are the same as for `Contrastive`.
+    have a smaller distance than the farthest positive pair. When the batch has fewer than two pairs
+    of one kind, the mean distance for the other kind is used as the limit. With `tf.distribute`,
+    the pairs from all replicas are compared. The arguments are the same as for `Contrastive`.
 
     Returns:
         Tensor of shape (B,) with the same value for each row.
@@ -102,9 +103,9 @@ class OnlineContrastive(Contrastive):
 
 
 def _bound(sign: int, away, chosen, others):
-    """Return the maximum distance of the chosen pairs, or the minimum if the sign is -1.
+    """Return the maximum distance for the chosen pairs, or the minimum if the sign is -1.
 
-    If fewer than two pairs are chosen, return the mean distance of the other pairs.
+    When fewer than two pairs are chosen, return the mean distance for the remaining pairs.
     """
     extreme = sign * ops.max(ops.where(chosen, sign * away, -1e9))
     count = ops.maximum(ops.sum(ops.cast(others, away.dtype)), 1)

@@ -1,4 +1,4 @@
-"""Losses that rank the pairs in a batch by their scores.
+"""Losses to rank the pairs in a batch according to given scores.
 
 Comment letters: B batch, K other texts in a row, P pairs on all replicas, D width.
 """
@@ -20,23 +20,24 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
     """Pairwise ranking loss. Pairs with a higher score should have a higher cosine similarity.
 
     The loss is log(1 + sum of exp(scale * (s_i - s_j))) over all i and j with scores y_i < y_j,
-    where s are the cosine similarities. It is a single value for the batch. With `tf.distribute`,
+    where s are the cosine similarities. This is a single value for the batch. With `tf.distribute`,
     the batch includes all replicas.
 
     Args:
-        scale: Positive float. Multiplier for the similarities. Defaults to 20.0.
+        scale: Positive float. Factor to multiply the similarities by. Defaults to 20.0.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B,) or (B, K). Scores of pairs. Only their order is used.
-        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row forms a pair with each other
+        y_true: Tensor of shape (B,) or (B, K) with pair scores. Only the order of the scores is
+            used.
+        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row is paired with each further
             text.
 
     Returns:
         Tensor of shape (B,) with the same value for each row.
 
     Raises:
-        ValueError: If `y_true` or `y_pred` has another shape.
+        ValueError: If `y_true` or `y_pred` does not have the expected shape.
 
     Source: Su 2022, CoSENT, https://kexue.fm/archives/8847. Huang et al. 2024, CoSENT: Consistent
     Sentence Embedding via Similarity Ranking.

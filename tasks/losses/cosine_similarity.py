@@ -12,18 +12,18 @@ from encoder_zoo.tasks.losses.vectors import reshape_scores, similarities
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CosineSimilarity(ConfigFromSignature, keras.losses.Loss):
-    """Squared difference between the cosine similarities of pairs and their scores.
+    """Squared difference between the cosine similarities for pairs and the given scores.
 
     Args:
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B,) or (B, K). Scores of pairs, from -1 to 1.
-        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row forms a pair with each other
+        y_true: Tensor of shape (B,) or (B, K) with pair scores, from -1 to 1.
+        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row is paired with each further
             text.
 
     Returns:
-        Tensor of shape (B,). The mean loss over the pairs in each row.
+        Tensor of shape (B,) with the mean loss over the pairs in each row.
 
     Source: Reimers and Gurevych 2019, Sentence-BERT, section 3, regression objective.
 

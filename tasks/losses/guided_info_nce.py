@@ -1,4 +1,4 @@
-"""Contrastive loss that uses a guide model to exclude false negatives.
+"""Contrastive loss with a guide model to exclude false negatives.
 
 Comment letters: B batch, N rows on all replicas, K other texts, G guide width, D width.
 """
@@ -22,28 +22,28 @@ from encoder_zoo.tasks.losses.vectors import check_rows, unit_vectors
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
-    """InfoNCE without candidates that a guide model considers more similar than the positive.
+    """InfoNCE without candidates that are more similar than the positive for a guide model.
 
-    The candidates are the positives and negatives in all rows. The queries in all rows are
-    additional candidates for a query, and the positives in all rows are additional candidates for a
-    positive. All candidates are compared in a single softmax. The similarity is the cosine
-    similarity.
+    The candidates are the positives and negatives in all rows. In addition, a query is compared
+    with the queries in all rows, and a positive with the positives in all rows. A single softmax is
+    used to compare all candidates, with the cosine similarity.
 
     Args:
-        scale: Positive float. Multiplier for the similarities, 1 / temperature. Defaults to 100.0.
-        margin: Non-negative float. A candidate is used if its similarity in the guide model is at
-            most the positive's similarity minus the margin. Defaults to 0.0.
+        scale: Positive float. Factor to multiply the similarities by, 1 / temperature. Defaults to
+            100.0.
+        margin: Non-negative float. A candidate will be used when its similarity in the guide model
+            is at most the positive's similarity minus this margin. Defaults to 0.0.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B, 1 + K, G). The guide model vectors for the same texts.
+        y_true: Tensor of shape (B, 1 + K, G) with the guide model vectors for the same texts.
         y_pred: Tensor of shape (B, 1 + K, D).
 
     Returns:
         Tensor of shape (B,).
 
     Raises:
-        ValueError: If `y_true` or `y_pred` has another shape.
+        ValueError: If `y_true` or `y_pred` does not have the expected shape.
 
     Source: Solatorio 2024, GISTEmbed, section 3.
 

@@ -18,33 +18,34 @@ from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, differ, nor
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class InfoNCE(ConfigFromSignature, keras.losses.Loss):
-    """Cross-entropy of the positive of each query among all documents in the batch.
+    """Cross-entropy for finding each query's positive among all documents in the batch.
 
     The documents are the positives and hard negatives in all rows. Relevant documents are not used
-    as negatives: documents that are equal to the query or positive of the row, and positives of
-    rows with the same query. With `tf.distribute`, the documents include all replicas. A batch with
-    a single pair has no negatives, and its loss is 0.
+    as negatives. These are documents that are equal to the query or positive in the row, and
+    positives from rows with the same query. With `tf.distribute`, the documents include all
+    replicas. A batch with a single pair has no negatives, and its loss will be 0.
 
     Args:
-        scale: Positive float. Multiplier for the similarities, 1 / temperature. Defaults to 20.0.
+        scale: Positive float. Factor to multiply the similarities by, 1 / temperature. Defaults to
+            20.0.
         similarity: String, "cosine" or "dot". Defaults to "cosine".
-        symmetric: Boolean. Whether to average this loss and the loss from positives to queries.
+        symmetric: Boolean. Whether to average this loss with the loss from positives to queries.
             Defaults to False.
-        margin: Non-negative float. Negatives are excluded if their similarity is higher than the
-            positive's similarity minus the margin, because they could be relevant. Defaults to
+        margin: Non-negative float. Negatives will be excluded when their similarity is higher than
+            the positive's similarity minus the margin, because they could be relevant. Defaults to
             None, which disables this filter.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Integer tensor of shape (B, 1 + K). Text ids, which are equal for equal texts.
-        y_pred: Tensor of shape (B, 1 + K, D). The vectors for a query, its positive and optional
-            negatives.
+        y_true: Integer tensor of shape (B, 1 + K) with text ids. Equal texts have equal ids.
+        y_pred: Tensor of shape (B, 1 + K, D) with the vectors for a query, its positive and
+            optional negatives.
 
     Returns:
         Tensor of shape (B,).
 
     Raises:
-        ValueError: If `y_true` or `y_pred` has another shape.
+        ValueError: If `y_true` or `y_pred` does not have the expected shape.
 
     Source: van den Oord et al. 2018, Representation Learning with Contrastive Predictive Coding,
     equation 4. For both directions: Radford et al. 2021, CLIP, figure 3.
@@ -88,7 +89,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         return (forward + backward) / 2
 
     def _loss(self, x, candidates, excluded, first, rows):
-        """Compute the loss (B,) of vectors (B, D) with candidates (M, D)."""
+        """Compute the loss (B,) for vectors (B, D) with candidates (M, D)."""
         scores = ops.matmul(x, ops.transpose(candidates))  # (B, M)
         own = own_columns(scores, first)
         if self.margin is not None:
@@ -97,7 +98,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
 
 
 def concatenate_columns(x: keras.KerasTensor) -> keras.KerasTensor:
-    """Concatenate the columns of vectors (N, K, D), (K * N, D)."""
+    """Concatenate the columns in vectors (N, K, D), (K * N, D)."""
     return ops.reshape(ops.swapaxes(x, 0, 1), (-1, x.shape[-1]))
 
 
@@ -111,8 +112,8 @@ def own_columns(scores, first) -> keras.KerasTensor:
 def positives_mask(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> keras.KerasTensor:
     """Find the candidates that are positives for each row, a boolean tensor (B, K * N).
 
-    A candidate is a positive if it equals the query of the row, or the positive in a row with the
-    same query.
+    A candidate is a positive when it equals the query in this row, or the positive in a row with
+    the same query.
 
     Args:
         texts: Integer tensor of shape (B, 1 + K) with text ids.
@@ -138,8 +139,8 @@ def negative_log_likelihood(logits, own, excluded, rows=None) -> keras.KerasTens
             the rows in a column are adjacent.
         own: Boolean tensor of shape (B, M). True at the positive in each row.
         excluded: Boolean tensor of shape (B, M). Candidates to ignore, except for the positive.
-        rows: Boolean tensor of shape (B,). False for padding rows, whose candidates are ignored.
-            Defaults to None, all rows.
+        rows: Boolean tensor of shape (B,). False for padding rows, whose candidates will be
+            ignored. Defaults to None, which uses all rows.
 
     Example:
         >>> logits, own = ops.zeros((1, 4)), ops.convert_to_tensor([[True, False, False, False]])

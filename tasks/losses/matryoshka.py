@@ -16,20 +16,20 @@ from encoder_zoo.tasks.losses.vectors import unit_vectors
 class Matryoshka(ConfigFromSignature, keras.losses.Loss):
     """Weighted loss for embeddings that are truncated to several dimensions.
 
-    A model that was trained with this loss supports `embed(..., dim=128)`. Truncated embeddings are
+    A model trained with this loss can be used with `embed(..., dim=128)`. Truncated embeddings are
     normalized.
 
     Args:
-        loss: A loss from `encoder_zoo.losses` that compares the texts in a batch.
-        dims: List of integers. The numbers of dimensions, for example [384, 128, 64]. The first one
-            should be the model width.
-        weights: List of floats. The loss weight for each number of dimensions. Defaults to None,
-            which means 1 for all of them.
+        loss: A loss from `encoder_zoo.losses` to compare the texts in a batch.
+        dims: List of integers. Numbers of dimensions to truncate to, for example [384, 128, 64].
+            The first number should be the model width.
+        weights: List of floats. Loss weight per number of dimensions. Defaults to None, which sets
+            all weights to 1.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: The loss targets.
-        y_pred: Tensor of shape (B, 1 + K, D). D must not be smaller than the largest of `dims`.
+        y_pred: Tensor of shape (B, 1 + K, D). D must be at least the largest number in `dims`.
 
     Returns:
         Tensor of shape (B,).

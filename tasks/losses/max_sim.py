@@ -1,4 +1,4 @@
-"""Losses for late interaction, which compares the token vectors of queries and documents.
+"""Losses for late interaction, to compare the token vectors for queries and documents.
 
 Comment letters: B batch, N rows on all replicas, K other texts in a row, M documents in all rows, L
 tokens in a text, Q tokens in a query, D width.
@@ -26,14 +26,14 @@ from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows, 
 from encoder_zoo.tasks.losses.score_distillation import divergence
 from encoder_zoo.tasks.losses.vectors import differ
 
-PRODUCTS = 2**24  # maximum number of token products in memory, 64 MB
+PRODUCTS = 2**24  # maximum number of token products to keep in memory, 64 MB
 
 
 def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
-    """Compute the MaxSim score of each query and each document, (B, M).
+    """Compute the MaxSim score for each query and each document, (B, M).
 
-    The score is the sum over all query tokens of the maximum product with a document token. Zero
-    vectors are ignored.
+    For each query token, the maximum product with a document token is computed, and the products
+    are summed. Zero vectors are ignored.
 
     Args:
         queries: Tensor of shape (B, Q, D).
@@ -57,7 +57,7 @@ def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.K
     absent = _penalize_absent(flat)
 
     def scores(part, flat):
-        """Compute the scores (S, M) of some queries (S, Q, D)."""
+        """Compute the scores (S, M) for some queries (S, Q, D)."""
         products = ops.matmul(ops.reshape(part, (-1, width)), ops.transpose(flat))  # (S Q, M L)
         return _sum_best(ops.reshape(products + absent, (size, tokens, count, length)), part)
 
@@ -74,7 +74,7 @@ def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.K
 
 
 def max_sim_of_rows(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
-    """Compute the MaxSim score of each query and the documents in the same row, (B, K).
+    """Compute the MaxSim score for each query and the documents in the same row, (B, K).
 
     Args:
         queries: Tensor of shape (B, Q, D).
@@ -99,7 +99,7 @@ def _limit_to_one(number):
 
 
 def _penalize_absent(vectors):
-    """Return a very low value for zero vectors in (..., D), which is added to their products."""
+    """Return a very low value for zero vectors in (..., D), to be added to their products."""
     present = ops.any(vectors != 0, axis=-1)
     return ops.where(present, 0.0, MASKED_LOGIT)
 
@@ -114,11 +114,11 @@ def _sum_best(products, queries):
 def _score_in_loops(scores: Callable, parts, flat, count: int | None):
     """Compute `scores` for every part of (P, S, Q, D) with (M L, D), (P, S, M).
 
-    It has a manual gradient, because the gradient of a TensorFlow loop would store the products of
-    every iteration.
+    A manual gradient is used, because the gradient for a TensorFlow loop would store the products
+    from every iteration.
 
     Args:
-        scores: Function of a part (S, Q, D) and `flat`.
+        scores: Function to call with a part (S, Q, D) and `flat`.
         parts: Tensor of shape (P, S, Q, D).
         flat: Tensor of shape (M L, D).
         count: Integer. M, if it is known.
@@ -138,11 +138,11 @@ def _score_in_loops(scores: Callable, parts, flat, count: int | None):
 
 
 def _gradients(scores: Callable, parts, flat, upstream) -> tuple:
-    """Compute the gradients of the parts (P, S, Q, D) and of the document tokens (M L, D).
+    """Compute the gradients for the parts (P, S, Q, D) and for the document tokens (M L, D).
 
     Args:
         scores, parts, flat: See `_score_in_loops`.
-        upstream: Tensor of shape (P, S, M). The gradient of the scores.
+        upstream: Tensor of shape (P, S, M). The gradient for the scores.
     """
     number = array_ops.shape(parts)[0]
 
@@ -166,7 +166,7 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
     """Base class for losses with token vectors.
 
     Args:
-        query_length: Positive integer. Maximum number of query tokens, which saves memory if
+        query_length: Positive integer. Maximum number of query tokens, to save memory when
             documents are longer. Defaults to None, which means no limit.
         mean: Boolean. Whether to divide a score by the number of query tokens. Defaults to False.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
@@ -203,30 +203,30 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaxSimInfoNCE(_MaxSimLoss):
-    """Cross-entropy of the positive of each query among all documents, for token vectors.
+    """Cross-entropy for finding each query's positive among all documents, with token vectors.
 
     This loss is `InfoNCE` with the MaxSim score. The documents are the positives and hard negatives
     in all rows, except for documents that are known to be relevant. With `tf.distribute`, the
     documents include all replicas.
 
     Args:
-        scale: Positive float. Multiplier for the scores, 1 / temperature. Defaults to 1.0.
-        query_length: Positive integer. Maximum number of query tokens, which saves memory if
+        scale: Positive float. Factor to multiply the scores by, 1 / temperature. Defaults to 1.0.
+        query_length: Positive integer. Maximum number of query tokens, to save memory when
             documents are longer. Defaults to None, which means no limit.
         mean: Boolean. Whether to divide a score by the number of query tokens, as in BGE-M3.
             Defaults to False.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Integer tensor of shape (B, 1 + K). Text ids, which are equal for equal texts.
-        y_pred: Tensor of shape (B, 1 + K, L, D). The token vectors for each text. Zero vectors are
-            ignored.
+        y_true: Integer tensor of shape (B, 1 + K) with text ids. Equal texts have equal ids.
+        y_pred: Tensor of shape (B, 1 + K, L, D) with the token vectors for each text. Zero vectors
+            are ignored.
 
     Returns:
         Tensor of shape (B,).
 
     Raises:
-        ValueError: If `y_true` or `y_pred` has another shape.
+        ValueError: If `y_true` or `y_pred` does not have the expected shape.
 
     Source: Santhanam et al. 2022, ColBERTv2, section 3.2.
 
@@ -272,28 +272,28 @@ class MaxSimDistillation(_MaxSimLoss):
     """KL divergence between the scores from a student and a teacher, for token vectors.
 
     Args:
-        temperature: Float. Both scores are divided by this value, and the divergence is multiplied
-            by its square. Defaults to 1.0.
+        temperature: Float. Value to divide both scores by. The divergence is multiplied by its
+            square. Defaults to 1.0.
         min_max: Boolean. Whether to scale the scores in each row to the range from 0 to 1, for the
-            student and for the teacher. JaColBERTv2.5 does this, because MaxSim is a sum over query
-            tokens and has another range than the scores of a cross-encoder. `ScoreDistillation`
-            does not scale scores by default. Defaults to True.
-        query_length: Positive integer. Maximum number of query tokens, which saves memory if
+            student and for the teacher. This is used in JaColBERTv2.5, because MaxSim is a sum over
+            query tokens and does not have the same range as cross-encoder scores. By default,
+            `ScoreDistillation` does not scale scores. Defaults to True.
+        query_length: Positive integer. Maximum number of query tokens, to save memory when
             documents are longer. Defaults to None, which means no limit.
         mean: Boolean. Whether to divide a score by the number of query tokens, as in BGE-M3.
             Defaults to False.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B, K). The teacher scores.
-        y_pred: Tensor of shape (B, 1 + K, L, D). The token vectors for a query and of two or more
-            documents. Zero vectors are ignored.
+        y_true: Tensor of shape (B, K) with the teacher scores.
+        y_pred: Tensor of shape (B, 1 + K, L, D) with the token vectors for a query and for two or
+            more documents. Zero vectors are ignored.
 
     Returns:
         Tensor of shape (B,).
 
     Raises:
-        ValueError: If `y_true` or `y_pred` has another shape.
+        ValueError: If `y_true` or `y_pred` does not have the expected shape.
 
     Source: Clavié 2024, JaColBERTv2.5, section 3.2.
 

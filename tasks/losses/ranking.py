@@ -1,4 +1,4 @@
-"""Listwise losses, which compare the output order for the texts for a query.
+"""Listwise losses, to compare the order of the outputs for each query's texts.
 
 Comment letters: B batch, K texts per query.
 """
@@ -18,12 +18,12 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
 class RankingLoss(ConfigFromSignature, keras.losses.Loss):
     """Base class for listwise losses. Each query has the same weight.
 
-    A batch is padded to its longest list. For padding, `y_true` is minus infinity, and `y_pred` is
-    ignored.
+    A batch is padded to its longest list. `y_true` is minus infinity for padding, and `y_pred` is
+    ignored there.
 
     Call arguments:
-        y_true: Tensor of shape (B, K). The scores. Higher scores are better.
-        y_pred: Tensor of shape (B, K). The logits.
+        y_true: Tensor of shape (B, K) with the scores. Higher scores are better.
+        y_pred: Tensor of shape (B, K) with the logits.
     """
 
     @leaves_out_rows
@@ -48,8 +48,8 @@ class RankingLoss(ConfigFromSignature, keras.losses.Loss):
 class ListNet(RankingLoss):
     """Cross-entropy between the softmax of the scores and the softmax of the logits.
 
-    The differences between scores are important. Scores of 0 and 1 define a flat target, and scores
-    of 0 and 10 define a sharp target.
+    This loss takes the differences between scores into account. For example, scores of 0 and 1
+    define a flat target, and scores of 0 and 10 define a sharp target.
 
     Call arguments:
         y_true, y_pred: see `RankingLoss`.
@@ -74,9 +74,9 @@ class ListNet(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class PListMLE(RankingLoss):
-    """Negative log-likelihood of the order of the scores, with higher weights for the first ranks.
+    """Negative log-likelihood for the order of the scores, with higher weights for the first ranks.
 
-    The weight of rank i in a list of n texts is 2 ** (n - i) - 1. Texts with equal scores keep
+    The weight for rank i in a list with n texts is 2 ** (n - i) - 1. Texts with equal scores keep
     their order.
 
     Call arguments:
@@ -110,11 +110,11 @@ class PListMLE(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MultipleNegatives(RankingLoss):
-    """Cross-entropy of choosing a text with a positive score among the texts without (InfoNCE).
+    """Cross-entropy for choosing a text with a positive score among the texts without (InfoNCE).
 
     Args:
-        scale: Positive float. Multiplier for the sigmoid of the logits, which is between 0 and 1.
-            Defaults to 10.0.
+        scale: Positive float. Factor to multiply the sigmoid of the logits by, which is between 0
+            and 1. Defaults to 10.0.
 
     Call arguments:
         y_true, y_pred: see `RankingLoss`.
@@ -144,10 +144,9 @@ class MultipleNegatives(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ListMarginMSE(RankingLoss):
-    """Squared error of the margins between the best text and the other texts.
+    """Squared error for the margins between the best text and all other texts.
 
-    The margins of the logits are compared with the margins of the scores, which come from a
-    teacher.
+    The logit margins are compared with the score margins, which come from a teacher.
 
     Call arguments:
         y_true, y_pred: see `RankingLoss`.
@@ -166,7 +165,7 @@ class ListMarginMSE(RankingLoss):
 
     def compute_list_losses(self, scores, logits, present):
         best = ops.argmax(scores, axis=-1)[:, None]  # (B, 1)
-        error = ops.where(present, logits - scores, 0.0)  # avoid infinite values in gradients
+        error = ops.where(present, logits - scores, 0.0)  # to avoid infinite values in gradients
         error = ops.where(present, ops.take_along_axis(error, best, axis=-1) - error, 0.0)
         others = ops.sum(ops.cast(present, logits.dtype), axis=-1) - 1
         return ops.divide_no_nan(ops.sum(ops.square(error), axis=-1), others)

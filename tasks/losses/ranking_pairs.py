@@ -1,4 +1,4 @@
-"""Pairwise losses, which compare the outputs for every two texts for a query.
+"""Pairwise losses, to compare the outputs for every two texts of the same query.
 
 Comment letters: B batch, K texts per query.
 """
@@ -18,7 +18,7 @@ MU = 10.0  # the value in section 6.3 of the LambdaLoss paper
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class RankNet(RankingLoss):
-    """Cross-entropy of the order of two texts, in bits, averaged over the pairs in a list.
+    """Cross-entropy for the order of two texts, in bits, averaged over the pairs in a list.
 
     Pairs with equal scores are ignored.
 
@@ -58,14 +58,14 @@ class RankNet(RankingLoss):
 class LambdaLoss(RankNet):
     """RankNet with a weight for each pair, based on its effect on nDCG (NDCG-Loss2++).
 
-    The gain of a score is 2 ** score - 1, or 0 for negative scores, so this loss expects relevance
-    grades such as 0 to 4. Lists without a positive score have no loss, and a score above 30
-    dominates all others. `Reranker.fit` rejects both. Use `RankNet` or `ListMarginMSE` for other
-    scores.
+    The gain for a score is 2 ** score - 1, or 0 for negative scores, so this loss should be used
+    with relevance grades such as 0 to 4. There is no loss for lists without a positive score, and a
+    score above 30 would dominate all others. For this reason, both are rejected by `Reranker.fit`.
+    Use `RankNet` or `ListMarginMSE` for other scores.
 
     Args:
-        k: Positive integer. Only use pairs with at least one text among the k highest logits, for
-            nDCG@k. Defaults to None, which means all pairs.
+        k: Positive integer. To optimize nDCG@k, only use pairs with at least one text among the k
+            highest logits. Defaults to None, which uses all pairs.
 
     Call arguments:
         y_true, y_pred: see `RankingLoss`.
@@ -90,7 +90,7 @@ class LambdaLoss(RankNet):
         rank = 1 + ops.argsort(ops.argsort(-logits, axis=-1), axis=-1)  # (B, K), 1 is the best
         gain = self._gains(scores)
         apart = ops.abs(rank[:, :, None] - rank[:, None])  # (B, K, K)
-        # For a given distance between two ranks, the discounts of the first ranks differ the most.
+        # For a given distance between two ranks, the discounts differ the most for the first ranks.
         bound = ops.abs(_discount(ops.maximum(apart, 1)) - _discount(apart + 1))
         swap = ops.abs(_discount(rank)[:, :, None] - _discount(rank)[:, None])
         weights = (MU * bound + swap) * ops.abs(gain[:, :, None] - gain[:, None])
@@ -100,7 +100,7 @@ class LambdaLoss(RankNet):
         return super().compute_pair_losses(scores, logits, counts, weights)
 
     def _gains(self, scores):
-        """Compute the gains (B, K), divided by the DCG of the best order."""
+        """Compute the gains (B, K), divided by the DCG for the best order."""
         gain = 2.0 ** ops.maximum(scores, 0.0) - 1
         best = -ops.sort(-gain, axis=-1)
         best = best if self.k is None else best[:, : self.k]

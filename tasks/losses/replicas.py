@@ -1,4 +1,4 @@
-"""Collect the rows in a batch from all replicas, and know which rows are padding.
+"""Collect the rows in a batch from all replicas, and keep track of padding rows.
 
 With `tf.distribute`, every replica has a part of the rows. With `keras.distribution`, a batch is a
 single array. It can contain padding rows, so that it can be split evenly across devices.
@@ -17,14 +17,17 @@ from encoder_zoo.common.lazy import array_ops, tf
 
 
 def loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, tokens=None):
-    """Call a loss with the rows and tokens that count, if it takes them.
+    """Call a loss with the real rows and tokens, if it has arguments for them.
 
     Args:
-        loss: Loss whose `call` may have the arguments `rows` and `tokens`, None by default.
+        loss: Loss to call. Its `call` may have the arguments `rows` and `tokens`, which default to
+            None.
         y_true: Labels.
-        y_pred: Outputs of shape (B, ...).
-        rows: Boolean tensor of shape (B,). False for padding rows. Defaults to None, all rows.
-        tokens: Tensor of shape (B, L). The token weights. Defaults to None, all tokens.
+        y_pred: Outputs with shape (B, ...).
+        rows: Boolean tensor of shape (B,). False for padding rows. Defaults to None, which uses all
+            rows.
+        tokens: Tensor of shape (B, L) with the token weights. Defaults to None, which uses all
+            tokens.
 
     Example:
         >>> import encoder_zoo as ez
@@ -40,14 +43,15 @@ def loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, tokens=None)
 
 
 def leaves_out_rows(method: Callable) -> Callable:
-    """Declare that a loss or a metric leaves out the rows that only fill a batch.
+    """Declare that a loss or a metric ignores rows that are only used to fill a batch.
 
-    Batches are then filled where every new shape is compiled. Without it a loss or a metric that is
-    not Keras's own gets batches as they are.
+    Batches can then be filled when a program is compiled for every new shape. Without this
+    decorator, batches are passed unchanged to a custom loss or metric.
 
     Args:
-        method: `call` of a loss, whose values of other rows do not depend on those rows, as by an
-            argument `rows`; or `update_state` of a metric, which takes sample weights.
+        method: `call` for a loss, which must compute the values for real rows independently from
+            all other rows, for example with an argument `rows`. For a metric, `update_state` with
+            sample weights.
 
     Example:
         >>> class Squares(keras.losses.Loss):
@@ -90,7 +94,7 @@ def gather_replicas(*values: keras.KerasTensor) -> tuple:
     for value in values:
         padding = [[0, most - size], *([[0, 0]] * (len(value.shape) - 1))]
         gathered = context.all_gather(array_ops.pad(value, padding), axis=0)
-        # `gather` has a sparse gradient, which `all_gather` does not support. The gradient of
+        # `gather` has a sparse gradient, which is not supported by `all_gather`. The gradient for
         # `reshape` is dense.
         gathered = array_ops.reshape(gathered, array_ops.shape(gathered))
         found.append(
@@ -100,7 +104,7 @@ def gather_replicas(*values: keras.KerasTensor) -> tuple:
 
 
 def replica_context() -> tf.distribute.ReplicaContext | None:
-    """Return the current replica context if there are several replicas, and None otherwise."""
+    """Return the current replica context when there are several replicas, and None otherwise."""
     if keras.config.backend() != "tensorflow" or not tf.distribute.has_strategy():
         return None
     context = tf.distribute.get_replica_context()
@@ -112,7 +116,7 @@ def pad_to_longest(value: keras.KerasTensor, axis: int) -> keras.KerasTensor:
 
     Args:
         value: Tensor of shape (B, ...).
-        axis: Positive integer. The axis whose size can differ between replicas.
+        axis: Positive integer. Axis with a size that can differ between replicas.
 
     Example:
         >>> pad_to_longest(keras.ops.ones((2, 3)), 1).shape

@@ -1,4 +1,4 @@
-"""Losses for a student model that learns the scores from a teacher model.
+"""Losses to train a student model on the scores from a teacher model.
 
 Comment letters: B batch, K other texts in a row, D width.
 """
@@ -33,14 +33,14 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
     Call arguments:
         y_true: Tensor of shape (B, K). The teacher scores, where the first score belongs to the
             positive. With a single negative, the shape can also be (B,), the teacher's margins.
-        y_pred: Tensor of shape (B, 1 + K, D). The vectors for a query, its positive and its
+        y_pred: Tensor of shape (B, 1 + K, D) with the vectors for a query, its positive and its
             negatives.
 
     Returns:
-        Tensor of shape (B,). The mean loss over the negatives in each row.
+        Tensor of shape (B,) with the mean loss over the negatives in each row.
 
     Raises:
-        ValueError: If `y_true` or `y_pred` has another shape.
+        ValueError: If `y_true` or `y_pred` does not have the expected shape.
 
     Source: Hofstätter et al. 2020, Improving Efficient Neural Ranking Models with
     Cross-Architecture Knowledge Distillation, equation 1.
@@ -70,7 +70,7 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
 class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
     """KL divergence between the scores from a student and a teacher.
 
-    A softmax over the K documents in a row converts scores to probabilities.
+    A softmax over the K documents in a row is used to convert scores to probabilities.
 
     Args:
         temperature: Float. Both scores are divided by this value, and the divergence is multiplied
@@ -82,14 +82,15 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B, K). The teacher scores.
-        y_pred: Tensor of shape (B, 1 + K, D). The vectors for a query and of two or more documents.
+        y_true: Tensor of shape (B, K) with the teacher scores.
+        y_pred: Tensor of shape (B, 1 + K, D) with the vectors for a query and for two or more
+            documents.
 
     Returns:
         Tensor of shape (B,).
 
     Raises:
-        ValueError: If `y_true` or `y_pred` has another shape.
+        ValueError: If `y_true` or `y_pred` does not have the expected shape.
 
     Source: Hinton, Vinyals and Dean 2015, Distilling the Knowledge in a Neural Network, section 2.
     For `min_max`: Clavié 2024, JaColBERTv2.5.

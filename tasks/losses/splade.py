@@ -1,4 +1,4 @@
-"""Loss for sparse vectors, which adds the expected cost of a search to another loss.
+"""Loss for sparse vectors, to add the expected search cost to another loss.
 
 Comment letters: B batch, K other texts in a row, V vocabulary, R replicas.
 """
@@ -20,26 +20,26 @@ from encoder_zoo.tasks.losses.vectors import check_rows
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SPLADE(ConfigFromSignature, keras.losses.Loss):
-    """Add the FLOPS of queries and documents to a loss for sparse vectors.
+    """Add the FLOPS for queries and documents to a loss for sparse vectors.
 
-    The FLOPS are the sum over all terms of the squared mean weight in the batch. They are a smooth
-    estimate for the number of products in the score of a random query and document. They keep
-    vectors sparse and penalize terms that occur in all texts. In the first third of the steps in
-    `SparseEncoder.fit`, both weights increase with the square of the step number to the given
-    values. With `tf.distribute`, the mean includes all replicas.
+    The FLOPS are the squared mean weights in the batch, summed over all terms. This is a smooth
+    estimate for the number of products needed to score a random query and document. It keeps
+    vectors sparse and penalizes terms that occur in all texts. In `SparseEncoder.fit`, both weights
+    are increased to the given values over the first third of all steps, with the square of the step
+    number. With `tf.distribute`, the mean includes all replicas.
 
     Args:
-        loss: A loss from `encoder_zoo.losses` that compares the texts in a batch. Defaults to None,
+        loss: A loss from `encoder_zoo.losses` to compare the texts in a batch. Defaults to None,
             which means `InfoNCE(scale=1.0, similarity="dot")`.
-        query_weight: Non-negative float. Weight of the FLOPS of queries, the first texts. Defaults
+        query_weight: Non-negative float. Weight for the FLOPS of queries, the first texts. Defaults
             to 5e-5.
-        document_weight: Non-negative float. Weight of the FLOPS of documents, all other texts.
+        document_weight: Non-negative float. Weight for the FLOPS of documents, all further texts.
             Defaults to 1e-3.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: The loss targets.
-        y_pred: Tensor of shape (B, 1 + K, V). The term weights for the texts.
+        y_pred: Tensor of shape (B, 1 + K, V) with the term weights for the texts.
 
     Returns:
         Tensor of shape (B,).

@@ -13,7 +13,7 @@ from encoder_zoo.tasks.losses.vectors import Distance, check_rows, distances
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Triplet(ConfigFromSignature, keras.losses.Loss):
-    """Triplet loss, where the positive should be closer to the anchor than the negatives.
+    """Triplet loss, to make the positive closer to the anchor than the negatives.
 
     Args:
         margin: Positive float. The minimum difference between the negative's distance and the
@@ -24,14 +24,14 @@ class Triplet(ConfigFromSignature, keras.losses.Loss):
 
     Call arguments:
         y_true: Ignored.
-        y_pred: Tensor of shape (B, 1 + K, D). The vectors for an anchor, a positive and its
+        y_pred: Tensor of shape (B, 1 + K, D) with the vectors for an anchor, a positive and its
             negatives.
 
     Returns:
-        Tensor of shape (B,). The mean loss over the negatives in each row.
+        Tensor of shape (B,) with the mean loss over the negatives in each row.
 
     Raises:
-        ValueError: If `y_pred` has another shape.
+        ValueError: If `y_pred` does not have the expected shape.
 
     Source: Reimers and Gurevych 2019, Sentence-BERT, section 3, triplet objective.
 

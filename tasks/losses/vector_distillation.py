@@ -1,4 +1,4 @@
-"""Loss for a student model that learns the vectors from a teacher model.
+"""Loss to train a student model on the vectors from a teacher model.
 
 Comment letters: B batch, K other texts in a row, D width.
 """
@@ -19,7 +19,7 @@ from encoder_zoo.tasks.losses.vectors import differ, unit_vectors
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
-    """Distance between the vectors of a student and a teacher.
+    """Distance between the student vectors and the teacher vectors.
 
     Args:
         distance: String. "cosine" is 1 minus the cosine similarity, and "mse" is the mean squared
@@ -33,10 +33,10 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
         y_pred: Tensor of shape (B, 1 + K, D), or (B, D) for a single text.
 
     Returns:
-        Tensor of shape (B,). The mean loss over the texts in each row.
+        Tensor of shape (B,) with the mean loss over the texts in each row.
 
     Raises:
-        ValueError: If `y_true` or `y_pred` has another shape.
+        ValueError: If `y_true` or `y_pred` does not have the expected shape.
 
     Source: Reimers and Gurevych 2020, Making Monolingual Sentence Embeddings Multilingual using
     Knowledge Distillation, section 2.

@@ -34,7 +34,7 @@ def normalized_for(x: keras.KerasTensor, similarity: Similarity) -> keras.KerasT
 
 
 def similarities(y_pred: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
-    """Compute the similarity of the first text in each row to its other texts, (B, K).
+    """Compute the similarity between the first text and each further text in a row, (B, K).
 
     Args:
         y_pred: Tensor of shape (B, 1 + K, D).
@@ -50,7 +50,7 @@ def similarities(y_pred: keras.KerasTensor, similarity: Similarity) -> keras.Ker
 
 
 def distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.KerasTensor:
-    """Compute the distance of the first text in each row to its other texts, (B, K).
+    """Compute the distance between the first text and each further text in a row, (B, K).
 
     Args:
         y_pred: Tensor of shape (B, 1 + K, D).

@@ -1,1 +1,1 @@
-"""Export of tasks to files that run without this package."""
+"""Export tasks to files that can be run without this package."""

@@ -1,4 +1,4 @@
-"""A task's model in LiteRT or OpenVINO, which are faster on CPUs than Keras's backends.
+"""Run a task's model in LiteRT or OpenVINO, which are faster on CPUs than the Keras backends.
 
 Comment letters: B batch, L sequence.
 """
@@ -43,15 +43,15 @@ nncf = LazyModule(
     "encoder-zoo[openvino].",
 )
 CpuDtype = Literal["int8", "bfloat16", "float32"]
-MAX_CALIBRATED = 300  # more change nncf's ranges little, and take long
+MAX_CALIBRATED = 300  # using more inputs takes long and hardly changes the nncf ranges
 
 
 class CpuModel:
-    """A model in an engine, which computes the task outputs as `Task.call` does.
+    """A model in an engine, used to compute the task outputs in the same way as `Task.call`.
 
     Args:
         session: The engine's session.
-        identity: String. Engine name and of what decides its values.
+        identity: String. Engine name with the settings that can change the values.
     """
 
     def __init__(self, session: Session, identity: str):
@@ -60,10 +60,10 @@ class CpuModel:
         self._seen: list[dict[str, np.ndarray]] | None = None
 
     def __call__(self, inputs: Mapping):
-        """Compute the outputs (B, ...), also in a graph of TensorFlow.
+        """Compute the outputs (B, ...), also in a TensorFlow graph.
 
         Args:
-            inputs: Dict of integer tensors (B, L) that the session takes.
+            inputs: Dict with integer tensors (B, L) for the session.
         """
         read = {"token_ids", "padding_mask", *self.session.input_names}
         names = sorted(read & inputs.keys())
@@ -83,13 +83,12 @@ class CpuModel:
         return self.session.run(inputs)
 
     def quantize(self, answer: Callable[[], Sized]) -> None:
-        """Compute in int8 from now on, with ranges of activations from typical inputs.
+        """Switch to int8, with activation ranges from typical inputs.
 
-        Outliers of activations are moved into the weights before (SmoothQuant).
+        Before that, activation outliers are moved into the weights (SmoothQuant).
 
         Args:
-            answer: Function that asks the task about the inputs, one by one, and returns its
-                answers.
+            answer: Function to get the task answers for the inputs, one by one.
 
         Raises:
             ValueError: If there are no inputs.
@@ -121,12 +120,13 @@ def convert_to_litert(task: Task, dtype: CpuDtype) -> CpuModel:
 
     Args:
         task: Task in float32.
-        dtype: "int8" stores weights of matrix products as int8 and quantizes activations row by
-            row as they come (Jacob et al. 2018, Quantization and Training of Neural Networks for
-            Efficient Integer-Arithmetic-Only Inference, section 2.1). "float32" changes nothing.
+        dtype: Use "int8" to store weights for matrix products as int8 and to quantize activations
+            row by row when they are computed (Jacob et al. 2018, Quantization and Training of
+            Neural Networks for Efficient Integer-Arithmetic-Only Inference, section 2.1). "float32"
+            changes nothing.
 
     Raises:
-        ValueError: If Keras's backend is not TensorFlow, or `dtype` is "bfloat16".
+        ValueError: If the Keras backend is not TensorFlow, or `dtype` is "bfloat16".
         ImportError: If ai-edge-litert is not installed.
     """
     if dtype == "bfloat16":
@@ -146,18 +146,18 @@ def convert_to_litert(task: Task, dtype: CpuDtype) -> CpuModel:
 
 
 def convert_to_openvino(task: Task, dtype: CpuDtype) -> CpuModel:
-    """Convert a task for OpenVINO, on the backends TensorFlow and PyTorch.
+    """Convert a task for OpenVINO, on the TensorFlow and PyTorch backends.
 
     Args:
         task: Task in float32.
-        dtype: "float32" changes nothing. "bfloat16" computes matrix products in it if the
-            processor has instructions for it (AVX512_BF16, AMX), and else in float32. "int8" is
-            float32 until `CpuModel.quantize`.
+        dtype: "float32" changes nothing. Use "bfloat16" to compute matrix products in bfloat16 on
+            processors with instructions for it (AVX512_BF16, AMX). Otherwise they are computed in
+            float32. "int8" is the same as float32 until `CpuModel.quantize` is called.
 
     Raises:
-        ValueError: If OpenVINO does not support Keras's backend, or computes other outputs for the
-            family.
-        ImportError: If openvino, or for int8 nncf, is not installed.
+        ValueError: If the Keras backend is not supported by OpenVINO, or if different outputs would
+            be computed for the family.
+        ImportError: If openvino is not installed, or nncf for int8.
     """
     if keras.config.backend() not in ("tensorflow", "torch"):
         raise ValueError(
@@ -181,14 +181,14 @@ def convert_for_cpu(task: Task, dtype: CpuDtype, engine: Literal["litert", "open
     """Convert a task for an engine.
 
     Args:
-        task: Task. If only a SavedModel holds the whole task, its `TokenEncoder`.
+        task: Task to convert, or its `TokenEncoder` when only a SavedModel can hold the whole task.
         dtype: Data type for the matrix products.
         engine: Engine name.
 
     Raises:
-        ValueError: If the backbone does not compute in float32, or the engine supports the
-            backend, the task or `dtype` not.
-        ImportError: If a package that the engine needs is not installed.
+        ValueError: If the backbone does not compute in float32, or if the backend, the task or
+            `dtype` is not supported by the engine.
+        ImportError: If a package needed for the engine is not installed.
     """
     if task.backbone.compute_dtype != "float32":
         raise invalid(
@@ -208,7 +208,7 @@ def _checksum(batches: list[dict[str, np.ndarray]]) -> str:
 
 
 def _require_nncf() -> None:
-    """Import nncf such that it does not tell its makers' server of each call."""
+    """Import nncf without telemetry. By default, it reports each call to a server."""
     before = os.environ.get("NNCF_CI")
     os.environ["NNCF_CI"] = "1"
     try:
@@ -221,7 +221,7 @@ def _require_nncf() -> None:
 
 @contextlib.contextmanager
 def _quiet_nncf() -> Iterator[None]:
-    """Silence nncf's progress bars and log lines below warnings."""
+    """Silence the progress bars and the log lines below warnings from nncf."""
     logger = logging.getLogger("nncf")
     level = logger.level
     logger.setLevel("WARNING")

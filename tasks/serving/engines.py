@@ -1,4 +1,4 @@
-"""Models run by ONNX Runtime, OpenVINO or LiteRT: arrays to arrays, without Keras.
+"""Run models in ONNX Runtime, OpenVINO or LiteRT, with arrays and without Keras.
 
 Comment letters: B batch, L sequence.
 """
@@ -39,19 +39,20 @@ openvino = LazyModule(
     "Models in OpenVINO need the package openvino: `pip install openvino`, or the extra "
     "encoder-zoo[openvino].",
 )
-# Attention weights of a call are all in memory: longer texts go in smaller parts.
+# All attention weights for a call are in memory, so longer texts are passed in smaller parts.
 MAX_POSITION_PAIRS = 32 * 512**2
 MASKS = ("pooling_mask", "scored_mask", "attended_mask", "answer_mask")
 OPTIONAL = ("padding_mask", "segment_ids", *MASKS)
 
 
 class Session(ABC):
-    """A model that is open in an engine. Several threads may run it.
+    """A model opened in an engine. It can be run by several threads.
 
     Attributes:
         input_names: List of strings. Input names, each an int32 array (B, ...).
-        output_shape: List of integers, and None for sizes that are open.
-        only_batch: Integer B if the model has one batch size, as LiteRT's has from PyTorch.
+        output_shape: List of integers, with None for dynamic sizes.
+        only_batch: Integer B for a model with a single batch size, e.g. for LiteRT files from
+            PyTorch.
     """
 
     input_names: list[str]
@@ -59,10 +60,10 @@ class Session(ABC):
     only_batch: int | None = None
 
     def takes(self, inputs: Mapping[str, Any]) -> bool:
-        """Return whether the model was converted for these inputs, optional ones left out or not.
+        """Return whether the model was converted for these inputs, with or without optional inputs.
 
-        Others, such as "answer_start" of a `SpanQA` with a beam, would change its outputs. The
-        inputs of a row's further texts, "candidate_...", are not read.
+        Any other input, such as "answer_start" for a `SpanQA` with a beam, would change the
+        outputs. The inputs for further texts in a row, "candidate_...", are not read.
         """
         given = {name for name in inputs if not name.startswith(CANDIDATE)}
         return set(self.input_names) - set(OPTIONAL) <= given <= set(self.input_names)
@@ -71,8 +72,9 @@ class Session(ABC):
         """Return all model inputs as int32.
 
         Args:
-            inputs: Dict of integer arrays (B, ...) that the model `takes`. Without "padding_mask"
-                all tokens are text. Without "segment_ids" all tokens are in the first segment.
+            inputs: Dict with integer arrays (B, ...) that are accepted by `takes`. Without
+                "padding_mask", all tokens are text. Without "segment_ids", all tokens are in the
+                first segment.
         """
         tokens = np.asarray(inputs["token_ids"])
         real = inputs.get("padding_mask", np.ones_like(tokens))
@@ -88,7 +90,7 @@ class Session(ABC):
         """Compute the outputs (B, ...) float32.
 
         Args:
-            inputs: Dict of integer arrays (B, ...), as for `complete`.
+            inputs: Dict with integer arrays (B, ...), as for `complete`.
         """
         batch = self.complete(inputs)
         count, length = np.shape(inputs["token_ids"])
@@ -103,15 +105,15 @@ class Session(ABC):
 
     @abstractmethod
     def _infer(self, batch: dict[str, np.ndarray]) -> np.ndarray:
-        """Compute the output, an array that the next call does not write into."""
+        """Compute the output, an array that will not be overwritten by the next call."""
 
 
 class OnnxSession(Session):
-    """A model in ONNX Runtime, which answers several threads at a time.
+    """A model in ONNX Runtime, which can be used by several threads at a time.
 
     Args:
         path: Path to the file.
-        spinning: Boolean. Whether idle threads of the engine check for work in a loop for a while.
+        spinning: Boolean. Whether to let idle threads check for work in a loop for a while.
             Defaults to True.
     """
 
@@ -137,8 +139,8 @@ class OpenVinoSession(Session):
 
     Args:
         model: Path to the file, or `openvino.Model`.
-        precision: "f32" or "bf16". Precision of matrix products, if the processor has
-            instructions for it. Defaults to "f32".
+        precision: "f32" or "bf16". Precision for matrix products, on processors with instructions
+            for it. Defaults to "f32".
 
     Attributes:
         model: `openvino.Model`.
@@ -163,7 +165,7 @@ class OpenVinoSession(Session):
 
     def _infer(self, batch):
         with self._lock:
-            return self._request.infer(batch)[0].copy()  # the request's memory is used again
+            return self._request.infer(batch)[0].copy()  # the request's memory will be used again
 
 
 class LiteRtSession(Session):
@@ -194,7 +196,7 @@ class LiteRtSession(Session):
             return outputs
 
 
-# Engines by their names, which are those of the formats that they read.
+# Engines by name. The names are the same as for the formats to read.
 SESSIONS: dict[str, Callable[..., Session]] = {
     "onnx": OnnxSession,
     "openvino": OpenVinoSession,
@@ -204,16 +206,16 @@ PACKAGES = {"onnx": onnxruntime, "openvino": openvino, "litert": litert}
 
 
 def open_session(path: pathlib.Path, engine: str, **options) -> Session:
-    """Open a model's file.
+    """Open a model file.
 
     Args:
         path: Path to the file.
-        engine: String, a name in `SESSIONS`.
+        engine: String. A name from `SESSIONS`.
         **options: Arguments for the engine's class.
 
     Raises:
         ImportError: If the engine's package is not installed.
-        ValueError: If the engine does not read the file.
+        ValueError: If the engine cannot read the file.
     """
     require(PACKAGES[engine])
     with _named_errors(path, engine):
@@ -224,15 +226,15 @@ def open_session(path: pathlib.Path, engine: str, **options) -> Session:
 def _named_errors(path: pathlib.Path, engine: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # each engine has errors of its own
+    except Exception as error:  # each engine has its own errors
         raise ValueError(f"{path} cannot be opened by {engine}. It was:\n{error}") from error
 
 
 class EngineRunner:
-    """Computes the outputs for texts and encoded examples with an engine: a `Runner` without Keras.
+    """Compute the outputs for texts and encoded examples with an engine, without Keras.
 
     Args:
-        session: Model that is open in an engine.
+        session: Model opened in an engine.
         preprocessor: The task's preprocessor.
     """
 
@@ -241,7 +243,7 @@ class EngineRunner:
         self.preprocessor = preprocessor
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = 0) -> np.ndarray:
-        """Compute the outputs for texts or prepared inputs, in their order."""
+        """Compute the outputs for texts or prepared inputs, in the input order."""
         size = batch_size or BATCH_SIZE
         if not isinstance(x, Mapping):
             texts = tuple(self.preprocessor.texts_of(x))
@@ -256,7 +258,7 @@ class EngineRunner:
         return np.concatenate(parts)
 
     def run_texts(self, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
-        """Compute the outputs for columns of texts, which `encode` makes examples of."""
+        """Compute the outputs for columns of texts, with `encode` to make the examples."""
         if not len(texts[0]):
             return np.zeros([0, *(size or 0 for size in self.session.output_shape[1:])], "float32")
         indices, outputs = zip(*self.run_examples(encode(texts), batch_size), strict=True)
@@ -265,8 +267,7 @@ class EngineRunner:
     def run_examples(
         self, examples: dict, batch_size: int | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the indices of the examples of each batch (B,), the longest first, and their
-        outputs."""
+        """Yield the example indices for each batch (B,), longest first, and the outputs."""
         for indices in batches_by_length(examples, batch_size or BATCH_SIZE):
             inputs = self.preprocessor.collate(take_examples(examples, indices))
             yield indices, self.session.run({n: np.asarray(v) for n, v in inputs.items()})

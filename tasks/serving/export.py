@@ -1,10 +1,10 @@
-"""Export of tasks to files that run without this package: SavedModel, ONNX, LiteRT and OpenVINO.
+"""Export tasks to files that run without this package: SavedModel, ONNX, LiteRT and OpenVINO.
 
-A SavedModel maps raw text to answers. It has the signatures of `Task.signatures`, which share their
-code with `classify`, `extract_entities`, `answer` and `fill_mask`. Its signature "ids" maps
-prepared token ids to logits. A SavedModel only contains core operations of TensorFlow. The other
-formats contain the computation of "ids", either in a file (`model_files`) or in a folder for
-`open_export` (`export_folder`).
+A SavedModel is used to convert raw text to answers. It has the signatures from `Task.signatures`,
+which share their code with `classify`, `extract_entities`, `answer` and `fill_mask`. In addition,
+the signature "ids" can be used to convert prepared token ids to logits. A SavedModel only contains
+core TensorFlow operations. All other formats contain the computation for "ids", either in a file
+(`model_files`) or in a folder for `open_export` (`export_folder`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-# Field numbers in tensorflow_serving's prediction_log.proto, predict.proto and model.proto.
+# Field numbers in prediction_log.proto, predict.proto and model.proto from tensorflow_serving.
 LOG_PREDICT, PREDICT_REQUEST, REQUEST_MODEL, REQUEST_INPUTS = 6, 1, 1, 2
 MODEL_SIGNATURE, ENTRY_KEY, ENTRY_VALUE = 3, 1, 2
 
@@ -46,9 +46,9 @@ def write_warm_up(
 
     Args:
         folder: Path. SavedModel folder.
-        requests: List of tuples. A signature name and its inputs.
+        requests: List of tuples with a signature name and its inputs.
 
-    Source: TensorFlow Serving's guide "SavedModel Warmup".
+    Source: The guide "SavedModel Warmup" for TensorFlow Serving.
     """
     extra = folder / "assets.extra"
     extra.mkdir()
@@ -62,7 +62,7 @@ def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
 
     Args:
         signature: String. Signature name.
-        inputs: Dict of input names to tensors.
+        inputs: Dict from input names to tensors.
 
     Example:
         >>> import tensorflow as tf
@@ -78,7 +78,7 @@ def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Serialize a field of wire type 2, which consists of its number, its length and its bytes."""
+    """Serialize a field with wire type 2, which consists of its number, length and bytes."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
@@ -89,15 +89,15 @@ def _varint(value: int) -> bytes:
 
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite", "openvino": ".xml"}
 FORMATS = {suffix: name for name, suffix in SUFFIXES.items() if suffix}
-# Suffixes of model files that exports do not write.
+# Suffixes for model files that cannot be exported.
 OTHER_FILES = (
     ".keras", ".h5", ".hdf5", ".pb", ".pt", ".pth", ".pte", ".bin", ".safetensors", ".ckpt",
     ".zip", ".lite", ".mlmodel", ".mlpackage", ".gguf",
 )  # fmt: skip
-# The Keras exporters of these formats. The exporters for JAX do not support dynamic shapes:
+# The Keras exporters for these formats. The exporters for JAX do not support dynamic shapes:
 # jax2onnx raises errors, and the others require TensorFlow.
 EXPORTERS = {"tensorflow": tuple(SUFFIXES), "torch": ("onnx", "litert", "openvino"), "jax": ()}
-# Written to an export, so that the next export replaces its files and keeps all other files.
+# Written to an export, so that the next export will replace its files and keep all other files.
 MANIFEST, KIND = "encoder_zoo_export.json", "saved_model"
 
 
@@ -130,7 +130,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
     """Return the export format for the path suffix.
 
     Raises:
-        ValueError: If the path has the suffix of another library's files.
+        ValueError: If the path has the suffix used for files from another library.
 
     Example:
         >>> format_of("served/1"), format_of("served/model.onnx")
@@ -180,11 +180,11 @@ def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> N
 
     Args:
         task: Task with a preprocessor.
-        path: String or path. The version folder. An existing SavedModel is replaced atomically
-            after the new one is complete. Unrelated files are kept. A program that loads the model
-            during the replacement can read files of both versions. In this case, its first request
-            raises an error.
-        **options: Arguments of the task's `signatures`.
+        path: String or path. The version folder. An existing SavedModel will be replaced atomically
+            after the new SavedModel is complete. Unrelated files are kept. When a program loads the
+            model during the replacement, it can read files from both versions. In this case, its
+            first request raises an error.
+        **options: Arguments for the task's `signatures`.
 
     Raises:
         ValueError: If the task has no preprocessor.
@@ -209,13 +209,12 @@ def write_saved_model(
 
     Args:
         path: String or path. See `export_saved_model`.
-        functions: Dict of signature names to functions, as from `Task.signatures`.
-        tokenizers: List of the tokenizers that the functions use.
-        variables: List of the variables that the functions use.
-        task: Task or None. Task for the signature "ids". Defaults to None, which omits this
-            signature.
+        functions: Dict from signature names to functions, as returned by `Task.signatures`.
+        tokenizers: List of the tokenizers used by the functions.
+        variables: List of the variables used by the functions.
+        task: Optional task for the signature "ids". Defaults to None, which omits this signature.
     """
-    module = tf.Module()  # only resources that the module tracks are saved
+    module = tf.Module()  # only resources tracked by the module will be saved
     module.weights = list(variables)
     module.tables = [
         value
@@ -236,10 +235,11 @@ def write_saved_model(
 
 
 def _check_of_version(module: tf.Module) -> Callable[[], tf.Operation]:
-    """Return a check that the current graph and the module's variables belong to the same export.
+    """Return a check that the current graph and the module's variables are from the same export.
 
-    TensorFlow reads the graph and the variables one after the other by their paths. If the folder
-    is replaced in between, the graph of one version would use the weights of another version.
+    TensorFlow reads the graph and the variables one after the other by path. When the folder is
+    replaced in between, the graph from one version would be used with the weights from another
+    version.
     """
     number = secrets.randbits(62)
     module.version = tf.Variable(number, trainable=False, dtype=tf.int64)
@@ -259,10 +259,10 @@ def _of_texts(
 ) -> tf.types.experimental.PolymorphicFunction:
     """Create a `tf.function` of string tensors (N,) with a function's argument names."""
     names = list(inspect.signature(function).parameters)
-    ranks = getattr(function, "ranks", {})  # ranks of inputs whose shape is not (N,)
+    ranks = getattr(function, "ranks", {})  # ranks for inputs with a shape other than (N,)
     signature = [tf.TensorSpec([None] * ranks.get(n, 1), tf.string, n) for n in names]
 
-    @functools.wraps(function)  # keeps the argument names, which name the inputs
+    @functools.wraps(function)  # to keep the argument names, which are used as input names
     def answer(*args, **kwargs):
         texts = inspect.signature(function).bind(*args, **kwargs).arguments
         alike = [] if getattr(function, "takes_other_shapes", False) else _same_shapes(texts)
@@ -281,11 +281,11 @@ def _as_batch(text: tf.Tensor) -> tf.Tensor:
     """Return texts (N,) for texts (N,) or a single text, which TensorFlow accepts without a
     check."""
     of_any_rank = tf.raw_ops.PlaceholderWithDefault(input=text, shape=None)
-    return tf.reshape(of_any_rank, [-1])  # with a known rank, TensorFlow would remove it
+    return tf.reshape(of_any_rank, [-1])  # with a known rank, this would be removed by TensorFlow
 
 
 def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
-    """Return graph assertions that all inputs have the first input's shape."""
+    """Return graph assertions that all inputs have the same shape as the first input."""
     (first, expected), *others = inputs.items()
     shape = tf.shape(expected)
     return [
@@ -321,7 +321,7 @@ def _right_numbers(inputs: dict[str, tf.Tensor], task: Task) -> list[tf.Operatio
 
 
 def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
-    """Return an assertion whose error message has one line."""
+    """Return an assertion with an error message on one line."""
     parts = [
         part if isinstance(part, str) else tf.strings.format("{}", part, summarize=-1)
         for part in message
@@ -332,7 +332,7 @@ def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
 def _of_ids(
     task: Task, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
-    """Create the graph that maps prepared inputs (B, L) of unknown shape to logits."""
+    """Create a graph to convert prepared inputs (B, L) with unknown shape to logits."""
 
     def logits(**inputs):
         names = ("token_ids", "padding_mask", "segment_ids")  # (B, L)
@@ -347,7 +347,7 @@ def _of_ids(
 
 
 def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
-    """Return requests to a signature: a single text, and a batch with long texts."""
+    """Return requests to a signature, with a single text and with a batch of long texts."""
     short, long = f"Hello {mask}!", "Hello, world! " * 100
     *first, last = function.input_signature
     requests = ([short], [short]), ([short] * 8, [short, long] * 4)

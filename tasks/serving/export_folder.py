@@ -1,4 +1,4 @@
-"""Exports in a folder that answers without Keras, see `opened_export`."""
+"""Export to a folder that can be used to answer without Keras, see `opened_export`."""
 
 from __future__ import annotations
 
@@ -50,20 +50,21 @@ def export_folder(
     texts: Any = None,
     **options: Any,
 ) -> None:
-    """Write a folder for `open_export`; see `Task.export`.
+    """Write a folder for `open_export`, see `Task.export`.
 
     Args:
         task: Task with a preprocessor.
-        folder: String or path. It is replaced atomically.
+        folder: String or path. It will be replaced atomically.
         format: String. Model file format.
-        dtype: String. "int8" quantizes matrix products, of ONNX and LiteRT. Defaults to
+        dtype: String. Use "int8" to quantize matrix products in ONNX and LiteRT. Defaults to
             "float32".
-        texts: Typical inputs, as for `predict`, on which the outputs in int8 are compared with
-            those in float32. Defaults to None.
-        **options: Options of Keras's exporter.
+        texts: Typical inputs, as for `predict`. They are used to compare the int8 outputs with the
+            float32 outputs. Defaults to None.
+        **options: Options for the Keras exporter.
 
     Raises:
-        ValueError: If the task cannot be opened without Keras, or the format does not support it.
+        ValueError: If the task cannot be opened without Keras, or if it is not supported by the
+            format.
     """
     record = describe(task, format, dtype)
     if dtype == "int8":
@@ -102,17 +103,17 @@ def _check_quantizes(format: Engine) -> None:
 
 
 def _quantize_onnx(path: pathlib.Path) -> None:
-    """Store weights of matrix products and embeddings as int8, and quantize activations as they
-    come.
+    """Store weights for matrix products and embeddings as int8, and quantize activations at run
+    time.
 
-    Weights have a scale for each column, and 7 of the 8 bits: on processors with AVX2 or AVX512 but
-    without VNNI, products of 8 bits saturate.
+    Weights have a scale per column and only use 7 out of 8 bits, because 8-bit products saturate on
+    processors with AVX2 or AVX512 but without VNNI.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     root = logging.getLogger()
     level = root.level
-    root.setLevel("ERROR")  # it advises to run a step that open sizes do not allow
+    root.setLevel("ERROR")  # it recommends a step that is not possible with dynamic sizes
     try:
         quantize_dynamic(
             path, path, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8
@@ -125,8 +126,8 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
     """Describe a task for its export manifest.
 
     Raises:
-        ValueError: If the task has no preprocessor, or its answers need more than the model's file
-            and plain settings.
+        ValueError: If the task has no preprocessor, or if more than the model file and plain
+            settings are needed to answer.
     """
     if task.preprocessor is None:
         raise _refused(task, "it has no preprocessor", "Export it as a file, such as 'model.onnx'")
@@ -182,7 +183,7 @@ def _arguments(preprocessor: Preprocessor) -> dict[str, object]:
 
 
 def _tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dict[str, object]:
-    """Return the tokenizer class and those arguments that its files do not hold."""
+    """Return the tokenizer class and all arguments that are not stored in its files."""
     name = type(tokenizer).__name__
     if isinstance(tokenizer, FileTokenizer):
         return {"class": name, "arguments": {"keeps_unknown": tokenizer.keeps_unknown}}
@@ -196,9 +197,9 @@ def _tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dic
 
 
 def _tokenizer_files(task: Task) -> dict[str, str | bytes]:
-    """Return the tokenizer files, whose tokenizer.json also truncates and pads.
+    """Return the tokenizer files. The tokenizer.json file also truncates and pads.
 
-    A vocabulary that tokenizer.json contains is not written, so that it is not read twice.
+    A vocabulary in tokenizer.json is not written again, so that it will not be read twice.
     """
     tokenizer = task.preprocessor.tokenizer
     files = tokenizer.to_files()
@@ -211,7 +212,7 @@ def _tokenizer_files(task: Task) -> dict[str, str | bytes]:
 
 
 def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[str, float]:
-    """Compare the outputs from a model file for texts with those of the task.
+    """Compare the outputs from a model file with the task outputs for some texts.
 
     Args:
         task: Task.
@@ -220,7 +221,7 @@ def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[
         texts: Inputs, as for `predict`.
 
     Returns:
-        Dict of "mean_cosine" and "least_cosine", of the outputs for each text.
+        Dict with "mean_cosine" and "least_cosine", computed from the outputs for each text.
     """
     runner = EngineRunner(open_session(path, format), task.preprocessor)
     answers = dataclasses.replace(task._answers.with_model(), runner=runner)

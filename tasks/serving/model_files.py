@@ -1,8 +1,8 @@
-"""Export to files of ONNX, LiteRT and OpenVINO, which map prepared inputs to "logits".
+"""Export to ONNX, LiteRT and OpenVINO files, to convert prepared inputs to "logits".
 
-The string operations of these formats are not sufficient for a tokenizer. Therefore, a
-tokenizer.json is written next to the file, and the library `tokenizers` computes the token ids.
-Files of ONNX and OpenVINO contain the label names.
+The string operations in these formats are not sufficient for a tokenizer. For this reason, a
+tokenizer.json is written next to the file, to be used with the library `tokenizers`. ONNX and
+OpenVINO files contain the label names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PACKAGES = {  # required packages
     ("torch", "litert"): ("litert_torch",),
 }
 # Families for which OpenVINO 2026.4 sometimes computes wrong outputs (errors above 0.2) when a
-# length occurs for the first time. The outputs in ONNX are correct.
+# length is used for the first time. The outputs in ONNX are correct.
 WRONG_IN_OPENVINO = ("mpnet", "deberta-v2")
 MARK = "Written by encoder_zoo"  # default file description
 
@@ -54,21 +54,22 @@ MARK = "Written by encoder_zoo"  # default file description
 def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
     """Export the model from prepared inputs to logits to a file, with the Keras exporter.
 
-    "tokenizer.json" is written next to the file if the format supports the tokenizer. After all
-    files are complete, they are replaced atomically one by one, the model last.
+    "tokenizer.json" is written next to the file when the tokenizer is supported by the format.
+    After all files are complete, they are replaced atomically one by one, with the model at the
+    end.
 
     Args:
         task: A `Task`.
         path: String or path that ends in ".onnx", ".tflite" or ".xml". OpenVINO weights are written
             to a ".bin" file next to it.
         format: String, "onnx", "litert" or "openvino".
-        **options: Options for the Keras exporter. For "litert" on PyTorch, options of
+        **options: Options for the Keras exporter. For "litert" on PyTorch, options for
             `litert_torch.convert`.
 
     Raises:
-        ValueError: If the format does not support the task, or if the tokenizer.json of another
-            export exists next to the file.
-        ImportError: If a package that the format needs is not installed.
+        ValueError: If the task is not supported by the format, or if the tokenizer.json from
+            another export exists next to the file.
+        ImportError: If a package needed for the format is not installed.
     """
     path = pathlib.Path(path)
     tokenizer, description = tokenizer_json(task), MARK
@@ -76,7 +77,7 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
         beside, digest = path.with_name("tokenizer.json"), hashlib.sha256(tokenizer).hexdigest()
         description += f", for the tokenizer.json with the SHA-256 {digest}"
         _check_beside(path, beside, tokenizer)
-    with contextlib.ExitStack() as files:  # the first file is replaced last
+    with contextlib.ExitStack() as files:  # the first file will be replaced at the end
         new = files.enter_context(replacing_file(path, _is_marked))
         weights = path.with_suffix(".bin")
         if format == "openvino":
@@ -101,8 +102,8 @@ def write_model(
         task: A `Task`.
         path: Path to the file.
         format: String, "onnx", "litert" or "openvino".
-        description: String. Description in the file. Defaults to "Written by encoder_zoo".
-        weights: Path of OpenVINO's weights. Defaults to the file with the suffix ".bin".
+        description: String. Description to store in the file. Defaults to "Written by encoder_zoo".
+        weights: Path to the OpenVINO weights. Defaults to the file with the suffix ".bin".
         **options: See `export_ids`.
 
     Raises:
@@ -119,7 +120,7 @@ def write_model(
 
 
 def _check_takes(task: Task, format: str) -> None:
-    """Raise an error if the exporter of the format is missing or does not support the task."""
+    """Raise an error if the exporter for the format is missing or does not support the task."""
     quantized = any(getattr(layer, "quantization_mode", None) for layer in layers_in(task))
     if quantized and format == "litert":
         raise ValueError(
@@ -144,12 +145,12 @@ def require_packages(format: str, what: str) -> None:
 
 
 def _only_length(task: Task) -> int | None:
-    """Return the fixed length to which all inputs are padded, or None."""
+    """Return the fixed length to pad all inputs to, or None."""
     return None if task.preprocessor is None else task.preprocessor.sequence_length
 
 
 def _specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
-    """Return the input specifications for the Keras exporters. A size of None is dynamic."""
+    """Return the input specifications for the Keras exporters. None is used for dynamic sizes."""
     names = task.prepared_inputs()
     return [{name: keras.InputSpec("int32", shape, name=name) for name in names}]
 
@@ -169,10 +170,10 @@ def _write_onnx(task: Task, path: pathlib.Path, description: str, options: dict)
 
 
 def _write_onnx_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
-    """Write a trace of the model with dynamic shapes.
+    """Trace the model with dynamic shapes and write the trace.
 
-    The Keras exporter does the same, but traces a text of one token. Such a text has no token at
-    index 1 for "mask_positions".
+    The Keras exporter does the same, but traces a text with one token. For such a text, there is no
+    token at index 1 for "mask_positions".
     """
     import torch
 
@@ -182,7 +183,7 @@ def _write_onnx_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
     class Positional(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.task = task  # makes the weights parameters instead of constants
+            self.task = task  # to make the weights parameters instead of constants
 
         def forward(self, *values):
             return self.task(dict(zip(names, values, strict=True)), training=False)
@@ -205,10 +206,10 @@ def _write_onnx_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
 
 @contextlib.contextmanager
 def _frozen(task: Task) -> Iterator[None]:
-    """Disable the gradients of all weights inside the context.
+    """Disable the gradients for all weights inside the context.
 
-    A trace cannot contain weights with gradients as constants. Weights of layers in lists, which
-    PyTorch does not find, are constants in the trace.
+    Weights with gradients cannot be used as constants in a trace. When layers are in lists, PyTorch
+    does not find their weights, so they become constants in the trace.
     """
     weights = [weight.value for weight in task.weights if weight.value.requires_grad]
     for weight in weights:
@@ -221,7 +222,7 @@ def _frozen(task: Task) -> Iterator[None]:
 
 
 def _write_litert(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
-    """Write a LiteRT file. Files from PyTorch have a fixed shape."""
+    """Write a LiteRT file. On PyTorch, these files have a fixed shape."""
     with tracing(is_long=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if keras.config.backend() == "torch":
@@ -235,10 +236,10 @@ def _write_litert(task: Task, path: pathlib.Path, description: str, options: dic
 
 
 def _write_litert_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
-    """Write a trace of the model for one text of `sequence_length` tokens.
+    """Trace the model for one text with `sequence_length` tokens and write the trace.
 
     The Keras exporter does the same, but keeps int32 token ids. litert-torch 0.10 confuses
-    functions of int32 and of int64.
+    functions for int32 and for int64.
     """
     import litert_torch
     import torch
@@ -253,7 +254,7 @@ def _write_litert_of_torch(task: Task, path: pathlib.Path, options: dict) -> Non
             return self.task(inputs, training=False)
 
     shape, device = (1, _only_length(task)), task.weights[0].value.device
-    # Each input needs its own tensor. A shared tensor would become a single input.
+    # A separate tensor is needed for each input. A shared tensor would become a single input.
     samples = {
         name: torch.ones(shape, dtype=torch.int32, device=device) for name in task.prepared_inputs()
     }
@@ -282,7 +283,7 @@ def openvino_model(task: Task, advice: str, **options) -> openvino.Model:
 
     Args:
         task: A `Task`.
-        advice: String. Alternative for tasks that OpenVINO does not support.
+        advice: String. Alternative to suggest for tasks that are not supported by OpenVINO.
         **options: Options for the ONNX exporter on the PyTorch backend.
 
     Raises:
@@ -298,7 +299,7 @@ def openvino_model(task: Task, advice: str, **options) -> openvino.Model:
         )
 
     core = openvino.Core()
-    core.set_property({"ENABLE_MMAP": False})  # the files are deleted afterwards
+    core.set_property({"ENABLE_MMAP": False})  # the files will be deleted afterwards
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "model.onnx")
         if keras.config.backend() == "torch":
@@ -317,7 +318,7 @@ def openvino_model(task: Task, advice: str, **options) -> openvino.Model:
 def _write_logits(task: Task, folder: pathlib.Path) -> None:
     """Write a SavedModel from prepared inputs to "logits".
 
-    OpenVINO reads it 10 times faster than tf2onnx converts it.
+    OpenVINO can read it 10 times faster than it can be converted by tf2onnx.
     """
 
     def logits(**inputs):
@@ -332,10 +333,10 @@ def _write_logits(task: Task, folder: pathlib.Path) -> None:
 
 
 def tokenizer_json(task: Task) -> bytes | None:
-    """Return a tokenizer.json that truncates and pads like the task's preprocessor.
+    """Return a tokenizer.json to truncate and pad in the same way as the task's preprocessor.
 
-    Return None without a preprocessor. Return None and log a warning if the library `tokenizers`
-    does not support the tokenizer.
+    Without a preprocessor, None is returned. If the tokenizer is not supported by the library
+    `tokenizers`, a warning is logged and None is returned.
     """
     if task.preprocessor is None:
         return None
@@ -407,7 +408,7 @@ def _flatbuffer_utils() -> ModuleType:
 
 
 def _describe_litert(path: pathlib.Path, description: str) -> None:
-    """Rename the output "output_0" of a LiteRT file, and set its description."""
+    """Rename the output "output_0" in a LiteRT file, and set the file description."""
     flatbuffer_utils = _flatbuffer_utils()
     model = flatbuffer_utils.read_model(str(path))
     [signature] = model.signatureDefs
@@ -418,8 +419,7 @@ def _describe_litert(path: pathlib.Path, description: str) -> None:
 
 
 def _forget_initialized_tables() -> None:
-    """Remove None, which eager tables leave among the initializers, to avoid warnings of
-    tf2onnx."""
+    """Remove None from the initializers, where eager tables leave it, to avoid tf2onnx warnings."""
     graph = tf.compat.v1.get_default_graph()
     initializers = graph.get_collection_ref(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
     initializers[:] = [one for one in initializers if one is not None]
@@ -427,7 +427,7 @@ def _forget_initialized_tables() -> None:
 
 @functools.cache
 def _teach_torch() -> None:
-    """Register PyTorch operations that Keras calls and the PyTorch exporter does not support."""
+    """Register PyTorch operations that are called by Keras but missing in the PyTorch exporter."""
     import torch
     from torch.onnx.symbolic_helper import parse_args
 
@@ -439,7 +439,7 @@ def _teach_torch() -> None:
 
     @parse_args("v", "v", "i")
     def take_along_dim(graph, x, indices, axis):
-        """Broadcast the indices to x in all axes but one, and gather."""
+        """Broadcast the indices to x in all axes except for one, and gather."""
         shape = graph.op("Shape", x)
         parts = (
             graph.op("Slice", shape, numbers(graph, 0), numbers(graph, axis)),
@@ -455,7 +455,7 @@ def _teach_torch() -> None:
 
 @functools.cache
 def _teach_tf2onnx() -> None:
-    """Register Erfc (used by the exact GELU) as 1 - erf(x), and Log1p as log(1 + x)."""
+    """Register Erfc (used in the exact GELU) as 1 - erf(x), and Log1p as log(1 + x)."""
     from tf2onnx.handler import tf_op
     from tf2onnx.utils import make_name
 
@@ -481,17 +481,18 @@ def _teach_tf2onnx() -> None:
 def _describe_onnx(path: pathlib.Path, task: Task, description: str) -> None:
     """Name the output and axes in an ONNX file, and add the task and its labels as metadata.
 
-    The output is named "logits", and the axes "batch", "length" and "masks". The metadata keys are
-    the same as in config.json: "pipeline_tag" and, for tasks with classes, "id2label" as JSON and
-    "problem_type". `onnxruntime.InferenceSession(...).get_modelmeta()` reads them.
+    The output is named "logits", and the axes are named "batch", "length" and "masks". The metadata
+    uses the same keys as config.json: "pipeline_tag" and, for tasks with classes, "id2label" as
+    JSON and "problem_type". It can be read with
+    `onnxruntime.InferenceSession(...).get_modelmeta()`.
 
     Args:
-        path: Path to the file that the Keras exporter wrote for the task.
+        path: Path to the file written by the Keras exporter for the task.
         task: `Task` with one output.
         description: String. File description.
 
     Raises:
-        ValueError: If the exporter wrote an operation that ONNX does not have.
+        ValueError: If the exporter wrote an operation that does not exist in ONNX.
     """
     import onnx
 
@@ -539,7 +540,7 @@ def _metadata(task: Task) -> dict[str, str]:
 
 @contextlib.contextmanager
 def warnings_only() -> Iterator[None]:
-    """Suppress TensorFlow's message about the temporary export folder."""
+    """Suppress the TensorFlow message about the temporary export folder."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("WARNING")

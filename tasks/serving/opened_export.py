@@ -1,7 +1,7 @@
-"""Exports in a folder, opened with NumPy, `tokenizers` and an engine, without Keras.
+"""Open an exported folder with NumPy, `tokenizers` and an engine, without Keras.
 
-The folder contains the model file, the tokenizer files, and the answer settings in
-`encoder_zoo.json`: the settings of the task's `Answers`, of its preprocessor and of its tokenizer.
+The folder contains the model file, the tokenizer files, and the settings for the task's `Answers`,
+for its preprocessor and for its tokenizer in `encoder_zoo.json`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 KIND = "export"  # the task in the manifest
 Engine = Literal["onnx", "openvino", "litert"]
-# Of each format the model's files, the one to open first.
+# Model files for each format, starting with the file to open.
 MODEL_FILES = {
     "onnx": ("model.onnx",),
     "openvino": ("model.xml", "model.bin"),
@@ -52,7 +52,7 @@ MODEL_FILES = {
 }
 READERS = {"onnx": ("onnx", "openvino"), "openvino": ("openvino",), "litert": ("litert",)}
 TOKENIZER_CLASSES = {kind.name: kind for kind in (*TOKENIZERS, ANY_STEPS)}
-# Arguments of tokenizers that their files do not hold, or not for every class.
+# Tokenizer arguments that are not stored in the files, or not for every class.
 TOKENIZER_ARGUMENTS = (
     "special_tokens_in_text",
     "uses_segments",
@@ -72,7 +72,7 @@ Settings = Annotated[dict, Rule(lambda v: isinstance(v, dict), "an object")]
 
 @dataclasses.dataclass(frozen=True)
 class ExportedBackbone:
-    """The facts about a backbone that preprocessors read, see `Preprocessor.attach`."""
+    """The backbone properties needed by preprocessors, see `Preprocessor.attach`."""
 
     vocabulary_size: PositiveInt
     max_sequence_length: PositiveInt
@@ -81,25 +81,25 @@ class ExportedBackbone:
     checkpoint_vocabulary = None
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return the least and the largest number that an input may hold."""
+        """Return the smallest and the largest valid number for an input."""
         return {"segment_ids": (0, self.num_segments - 1)}
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportRecord:
-    """The export description in its manifest.
+    """The export description from its manifest.
 
     Attributes:
         task: String. Task name, as in `TASKS`.
-        answers: String. Class name of its answers, as in `ANSWERS`.
+        answers: String. Class name for its answers, as in `ANSWERS`.
         format: String. Model file format.
         dtype: String. "float32", or "int8" for quantized matrix products.
-        agreement: Optional dict. How near the outputs in int8 are to those in float32, see
+        agreement: Optional dict. How close the int8 outputs are to the float32 outputs, see
             `Task.export`.
         settings: Dict. Answer settings.
         preprocessor: Dict. Arguments for the preprocessor.
-        tokenizer: Dict. Class and tokenizer arguments.
-        backbone: Dict. Fields of `ExportedBackbone`.
+        tokenizer: Dict. Class and arguments for the tokenizer.
+        backbone: Dict. Fields for `ExportedBackbone`.
     """
 
     task: Annotated[str, Rule(lambda v: isinstance(v, str), "a task's name")]
@@ -116,16 +116,16 @@ class ExportRecord:
 class OpenedExport:
     """A task that runs in an engine and returns the same answers as the exported task.
 
-    `ez.open_export` creates it. It has the answering methods of its task, such as `classify` or
-    `embed`, with the same arguments and results, and the answer settings, such as `temperature` or
-    `embedding_dim`.
+    It can be created with `ez.open_export`. It has the answering methods for its task, such as
+    `classify` or `embed`, with the same arguments and results, and the answer settings, such as
+    `temperature` or `embedding_dim`.
 
     Attributes:
         task: String. Task name, such as "sequence_classifier".
-        methods: Tuple of strings. Names of the answering methods.
+        methods: Tuple of strings. Method names for answering.
         engine: String. "onnx", "openvino" or "litert".
         dtype: String. "float32" or "int8".
-        agreement: Optional dict. Similarity of the int8 outputs to the float32 outputs.
+        agreement: Optional dict. Similarity between the int8 outputs and the float32 outputs.
         preprocessor: The task's preprocessor.
     """
 
@@ -158,10 +158,10 @@ class OpenedExport:
 
     @validate_arguments
     def predict(self, x: object, batch_size: PositiveInt | None = None) -> Any:
-        """Compute the outputs of raw or prepared inputs in their order. See `Task.predict`.
+        """Compute the outputs for raw or prepared inputs in the input order. See `Task.predict`.
 
         Args:
-            x: Texts, as for `predict` of the task, or a dict of prepared inputs.
+            x: Texts, as for the task's `predict`, or a dict with prepared inputs.
             batch_size: Optional positive integer. Number of examples per batch. Defaults to None,
                 which means 32.
         """
@@ -171,7 +171,7 @@ class OpenedExport:
 
 
 def _without_tensorflow(function: Callable) -> Callable:
-    """Return a function that prepares texts in NumPy, also where Keras's backend is TensorFlow."""
+    """Return a function to prepare texts in NumPy, also when the Keras backend is TensorFlow."""
 
     @functools.wraps(function)
     def run(*args, **kwargs):
@@ -192,36 +192,36 @@ def open_export(
     verify: bool = True,
     spinning: bool = True,
 ) -> OpenedExport:
-    """Open a folder of `model.export(folder, format=...)` to answer without Keras.
+    """Open a folder from `model.export(folder, format=...)` to answer without Keras.
 
-    Only NumPy, the library `tokenizers` and the engine are imported. The methods, their arguments
+    This only imports NumPy, the library `tokenizers` and the engine. The methods, their arguments
     and their results are the same as for the model:
 
         classifier.export("served", format="onnx")
         opened = ez.open_export("served")  # in another process, without Keras
         opened.classify(["Good film.", "Bad film."])
 
-    Several threads can use it at the same time. It can also open an index of the model:
-    `ez.load_index("index", embedder=opened)`.
+    It can be used by several threads at the same time. It can also be used to open an index for the
+    same model: `ez.load_index("index", embedder=opened)`.
 
     Args:
-        folder: String or path. The export folder.
-        engine: Optional string. "onnx" is ONNX Runtime (package onnxruntime). "openvino" is
-            OpenVINO (package openvino), which also reads exports in ONNX. "litert" is LiteRT
-            (package ai-edge-litert). Defaults to None, which means the engine of the folder's
+        folder: String or path. Folder to open.
+        engine: Optional string. Use "onnx" for ONNX Runtime (package onnxruntime), "openvino" for
+            OpenVINO (package openvino), which can also read ONNX exports, or "litert" for LiteRT
+            (package ai-edge-litert). Defaults to None, which selects the engine for the export
             format.
         verify: Boolean. Whether to compare the files with the checksums in `encoder_zoo.json`.
             Defaults to True.
-        spinning: Boolean. Whether idle threads of ONNX Runtime check for work in a loop for a while
-            before they sleep. This makes single texts faster on an idle machine. It takes CPU time
-            from other work on the same cores, such as a web server. Defaults to True.
+        spinning: Boolean. Whether to let idle ONNX Runtime threads check for work in a loop for a
+            while before they sleep. This makes single texts faster on an idle machine, but takes
+            CPU time from other work on the same cores, such as a web server. Defaults to True.
 
     Returns:
         An `OpenedExport`.
 
     Raises:
         ValueError: If the folder is not an export, if a file was changed or damaged, or if the
-            engine does not support the format.
+            format is not supported by the engine.
         ImportError: If the engine's package is not installed.
 
     Example:
@@ -250,7 +250,7 @@ def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
     """Read the export description.
 
     Raises:
-        ValueError: If the folder is no export, or if a file was changed or has wrong fields.
+        ValueError: If the folder is not an export, or if a file was changed or has wrong fields.
     """
     if MANIFEST not in files:
         raise ValueError(
@@ -274,12 +274,12 @@ def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
 def checked_fields(
     fields: object, rules: Mapping[str, Rule | None], where: str, optional: bool = False
 ) -> dict:
-    """Return fields from a file, after a check of their names and values.
+    """Return fields from a file, after checking their names and values.
 
     Args:
-        fields: Value from a file.
-        rules: Dict from the names of the fields to their rules, or to None for any value.
-        where: String. Place of the fields for error messages.
+        fields: Value read from a file.
+        rules: Dict from field names to rules, or to None to allow any value.
+        where: String. Description to use for this place in error messages.
         optional: Boolean. Whether fields may be missing. Defaults to False.
 
     Raises:
@@ -304,12 +304,12 @@ def checked_fields(
 
 
 def _argument_rules(cls: type, names: Iterable[str]) -> dict[str, Rule | None]:
-    """Return the rules for a class for some of its arguments."""
+    """Return the rules for some arguments of a class."""
     return {name: argument_rules(cls).get(name) for name in names}
 
 
 def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
-    """Make the text side of an export, without a runner.
+    """Make the text side for an export, without a runner.
 
     Raises:
         ValueError: If a setting in the manifest has a wrong value.
@@ -330,19 +330,19 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
 
 
 def answers_class(name: str) -> type[Answers]:
-    """Import the class for a name in `ANSWERS`."""
+    """Import the class with this name from `ANSWERS`."""
     return getattr(importlib.import_module(f"encoder_zoo.tasks.{ANSWERS[name]}"), name)
 
 
 class ExportedTask:
-    """The facts about a task that its preprocessor reads, see `Preprocessor.attach`.
+    """The task properties needed by its preprocessor, see `Preprocessor.attach`.
 
     Args:
-        backbone: Of the task.
-        settings: Dict of the settings of its answers, which are attributes here too.
+        backbone: `ExportedBackbone` for this task.
+        settings: Dict with the answer settings, which can also be read as attributes.
     """
 
-    expected_scores = query_encoder = None  # of training, and of models that are not exported
+    expected_scores = query_encoder = None  # for training, and for models that are not exported
 
     def __init__(self, backbone: ExportedBackbone, settings: Mapping[str, object]):
         self.backbone = backbone
@@ -350,14 +350,14 @@ class ExportedTask:
 
 
 def _make_preprocessor(cls: type[Preprocessor], tokenizer, settings: dict, where: str):
-    """Make a preprocessor of the arguments in a file, checked by its class."""
+    """Make a preprocessor from the arguments in a file, after they are checked by its class."""
     rules = _argument_rules(cls, argument_names(cls))
     del rules["tokenizer"]
     arguments = checked_fields(settings, rules, where, optional=True)
     try:
         with in_numpy():
             return cls(tokenizer, **arguments)
-    except (TypeError, AttributeError) as error:  # of a setting without a rule
+    except (TypeError, AttributeError) as error:  # for a setting without a rule
         raise ValueError(f"{where}: {error}") from error
 
 
@@ -366,9 +366,9 @@ def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer 
 
     Args:
         files: Files in the folder.
-        settings: Dict of "class", the class name in `TOKENIZER_CLASSES` or "FileTokenizer", and
+        settings: Dict with "class", the class name in `TOKENIZER_CLASSES` or "FileTokenizer", and
             "arguments".
-        where: String. Place of the settings for error messages.
+        where: String. Description to use for this place in error messages.
 
     Raises:
         ValueError: If a setting or a file is wrong.
@@ -387,12 +387,12 @@ def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer 
 
 
 def from_setting(value: object) -> object:
-    """Return a setting of answers from its form in JSON."""
+    """Return an answer setting from its JSON form."""
     return from_json_value(value) if isinstance(value, str | float) else value
 
 
 def _open_model(files: FolderFiles, format: str, engine: str, spinning: bool) -> Session:
-    """Open the model's file, which must be the one whose checksum was compared."""
+    """Open the model file, after making sure that its checksum was compared."""
     names = MODEL_FILES[format]
     options = {"spinning": spinning} if engine == "onnx" else {}
     session = open_session(files.path / names[0], engine, **options)
