@@ -70,7 +70,7 @@ class Answers:
 
     Attributes:
         preprocessor_class: Preprocessor class.
-        methods: Tuple of strings. Method names for answering.
+        methods: A tuple of strings. Method names for answering.
         instead_of_predict: Optional string. Method to use for raw texts when `predict` only takes
             prepared inputs.
         opened_class: Class to use for opened exports with these answers.
@@ -108,8 +108,8 @@ class Answers:
         Args:
             examples: Encoded examples.
             batch_size: Positive integer. Defaults to 32.
-            axis: Optional integer. Axis for the tokens in the output for an example. With None,
-                there is no such axis. Defaults to 0.
+            axis: Optional integer. Axis for the tokens in the output for an example. If None, there
+                is no such axis. Defaults to 0.
         """
         lengths = examples["token_ids"].row_lengths().numpy()
         outputs = {}

@@ -182,8 +182,8 @@ def class_weights(
     """Return the weight for every class, float32 (C,).
 
     Args:
-        given: Dict from class names or indices to weights, with 1 for missing classes. Can also be
-            "balanced" to use the inverse class frequency, with a mean of 1 over the examples.
+        given: A dict from class names or indices to weights, with 1 for missing classes. Can also
+            be "balanced" to use the inverse class frequency, with a mean of 1 over the examples.
         labels: Optional list of strings. Class names.
         num_classes: Positive integer. Number of classes C.
         data: Dataset. One pass over the training data, in batches `(x, y)` or `(x, y,
@@ -269,7 +269,7 @@ def label_weights(
     """Return the weights for absent and present labels, float32 (2, C).
 
     Args:
-        given: Dict from label names or indices to the weight for present labels. Can also be
+        given: A dict from label names or indices to the weight for present labels. Can also be
             "balanced" to use the inverse frequencies for both cases per label, with a mean of 1
             over the examples.
         labels, num_classes, data: See `class_weights`. The labels are rows (B, C).

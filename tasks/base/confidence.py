@@ -54,14 +54,14 @@ class ScoredLabels(NamedTuple):
     """The model answers to held-out examples at any score, and whether they are correct.
 
     Attributes:
-        names: List of strings. Names for the C labels that have thresholds.
-        scores: List with an array (N,) per label, with scores between 0 and 1. N can differ between
-            labels.
-        right: List with a boolean array (N,) per label. Whether the answer with this score is
+        names: A list of strings. Names for the C labels that have thresholds.
+        scores: A list with an array (N,) per label, with scores between 0 and 1. N can differ
+            between labels.
+        right: A list with a boolean array (N,) per label. Whether the answer with this score is
             correct.
-        counts: List of integers. Number of true answers per label, including answers that were not
-            found by the model.
-        thresholds: List of floats. Current threshold per label.
+        counts: A list of integers. Number of true answers per label, including answers that were
+            not found by the model.
+        thresholds: A list of floats. Current threshold per label.
     """
 
     names: Sequence[str]
@@ -182,7 +182,7 @@ def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
 
     Args:
         scores: Float array of shape (N,), from 0 to 1. They are divided into bins with equal width.
-        right: Array of shape (N,). 1 or True if the scored answer is correct.
+        right: An array of shape (N,). 1 or True if the scored answer is correct.
 
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks, equation 3.
 
@@ -347,7 +347,7 @@ def abstaining(answers: list[dict], least: float | None) -> list[dict]:
     """Replace labels by None in answers with a score that is too low.
 
     Args:
-        answers: List of `{"label", "score"}`, one per text.
+        answers: A list of `{"label", "score"}`, one per text.
         least: Optional float. Minimum answer score. Pass None to keep every label.
 
     Example:

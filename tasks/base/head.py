@@ -235,7 +235,7 @@ def text_logits(
     """Compute the logits for texts, with shape (B, C).
 
     Args:
-        task: Task with a backbone and a head.
+        task: A task with a backbone and a head.
         encoded: Dict. Backbone outputs.
         inputs: Dict. Backbone inputs.
         training: See `Task.call`. Defaults to None.
@@ -253,7 +253,7 @@ def check_pooler(task: keras.Model, name: str) -> None:
     """Check that the backbone has a pooler when this is needed for the task head.
 
     Args:
-        task: Task with a backbone.
+        task: A task with a backbone.
         name: String. Name for this kind of task in the error message, such as "reranker".
 
     Raises:

@@ -71,8 +71,7 @@ class LabelledTask(Task):
         labels: Optional list of strings. Class names.
         num_classes: Optional integer. Number of classes C. None until the classes are known.
         temperature, thresholds: See `calibrate` and `tune_thresholds`.
-        given_head: Optional Keras layer to use as a custom head. With None, the family head is
-            used.
+        given_head: Optional Keras layer to use as a custom head. If None, the family head is used.
     """
 
     temperature: float = 1.0
@@ -164,8 +163,8 @@ class LabelledTask(Task):
         """Build the head for the labels in the `fit` data when the labels are unknown.
 
         Args:
-            x, y: Inputs and labels.
-            labels_in: Function to read the class names, or their number, from `x` and `y`.
+            x, y: The inputs and labels.
+            labels_in: A function to read the class names, or their number, from `x` and `y`.
         """
         if self.objective.activation != "linear":  # not a regression
             log_odd_labels(y)

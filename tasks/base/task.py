@@ -67,8 +67,8 @@ class TinyData(NamedTuple):
             `preprocessor`.
         x: Raw inputs with the letters a to p.
         y: Optional labels.
-        questions: Function to create the arguments for `record.text_method` from the task, for the
-            same number of texts. Defaults to the columns in `x`.
+        questions: A function to create the arguments for `record.text_method` from the task, for
+            the same number of texts. Defaults to the columns in `x`.
     """
 
     arguments: dict
@@ -90,9 +90,9 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         record: A `TaskRecord` with the task properties needed by other modules.
         new_head: Optional tuple. Initial weights for a head that is missing in the checkpoint. It
             will be set to None by the first answer.
-        kept_weights: Dict from tensor names to arrays. Checkpoint weights for a head to be built
+        kept_weights: A dict from tensor names to arrays. Checkpoint weights for a head to be built
             later in `fit`.
-        weights_before_adapters: Dict from tensor names to arrays. Weights for the head and its
+        weights_before_adapters: A dict from tensor names to arrays. Weights for the head and its
             pooler before `enable_lora` or `load_adapters`, named as in adapter files.
         problem_type: Optional string. The `problem_type` from config.json, for tasks with support
             for several problem types.
@@ -322,7 +322,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         which can answer in a process without Keras. Use `classifier.export("served/1")` to write a
         version folder for TensorFlow Serving. In this case, the signature
         `tf.saved_model.load("served/1").signatures["serving_default"](text=tf.constant([...]))`
-        returns the same answers as `classify`. When a task was quantized by Keras with
+        returns the same answers as `classify`. If a task was quantized by Keras with
         `quantize("int8")`, the int8 weights are kept in the formats "tf_saved_model" and "onnx".
 
         Args:
@@ -563,7 +563,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             directory: String or path. Folder to write or replace. Unrelated files in this folder
                 will be kept.
             dtype: Optional string. Data type for the saved weights: "float32", "float16" or
-                "bfloat16". Defaults to None, which keeps each weight's data type.
+                "bfloat16". If None, each weight's data type is kept. Defaults to None.
             format: String. "huggingface", or "keras_hub" for a folder to be loaded by the
                 corresponding class in `keras_hub.models`. KerasHub pads every batch to
                 `sequence_length` and computes different token ids for texts that are changed by
@@ -597,10 +597,10 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
         Args:
             repository: String. Repository name, 'user/name' or 'organisation/name'.
-            private: Optional boolean. Whether to make a new repository private. Defaults to None,
-                which uses the owner's default.
-            token: Optional string. Access token with write permission. Defaults to None, which uses
-                `HF_TOKEN` or the token from `hf auth login`.
+            private: Optional boolean. Whether to make a new repository private. If None, the
+                owner's default will be used. Defaults to None.
+            token: Optional string. Access token with write permission. If None, `HF_TOKEN` or the
+                token from `hf auth login` will be used. Defaults to None.
             commit_message: String. Commit message. Defaults to "Upload with encoder_zoo".
             **options: Options for `save_to_preset`, such as `dtype="bfloat16"`.
 
@@ -660,7 +660,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
         The files replace the model's current updates, like the active adapter in peft. Weights that
         are missing in the files will be reset to their values before `enable_lora` and
-        `load_adapters`. When an error occurs, the model is not changed.
+        `load_adapters`. If an error occurs, the model is not changed.
 
         Args:
             folder: String or path. Folder with `adapter_config.json` and

@@ -26,7 +26,7 @@ def recomputed_in_chunks(
 
     Args:
         model: The model whose weights and dropout layers are used by `call`.
-        call: Function of inputs and `training`. It computes a float32 vector for each row,
+        call: A function of inputs and `training`. It computes a float32 vector for each row,
             independent of the other rows.
         inputs: Dictionary of tensors of shape (B, ...). "padding_mask", (B, L), is optional.
         chunk_size: Integer. Maximum number of rows per chunk.
@@ -174,8 +174,8 @@ def _gradients(run: Callable, parts: dict, states: list, learning: list, upstrea
     Args:
         run: Function, see `recomputed_in_chunks`.
         parts: Dictionary of tensors of shape (P, S, ...).
-        states: List of the states of random generators before the first chunk.
-        learning: List of weight values.
+        states: A list of the states of random generators before the first chunk.
+        learning: A list of weight values.
         upstream: Tensor of shape (P, S, ...). The gradient for the vectors.
     """
     number, used = _number(parts), set()

@@ -68,7 +68,7 @@ class OnlineContrastive(Contrastive):
     """Twice the `Contrastive` loss for hard pairs, summed over a batch.
 
     Hard positive pairs have a larger distance than the closest negative pair. Hard negative pairs
-    have a smaller distance than the farthest positive pair. When the batch has fewer than two pairs
+    have a smaller distance than the farthest positive pair. If the batch has fewer than two pairs
     of one kind, the mean distance for the other kind is used as the limit. With `tf.distribute`,
     the pairs from all replicas are compared. The arguments are the same as for `Contrastive`.
 

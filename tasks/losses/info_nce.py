@@ -32,8 +32,8 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         symmetric: Boolean. Whether to average this loss with the loss from positives to queries.
             Defaults to False.
         margin: Non-negative float. Negatives will be excluded when their similarity is higher than
-            the positive's similarity minus the margin, because they could be relevant. Defaults to
-            None, which disables this filter.
+            the positive's similarity minus the margin, because they could be relevant. If None,
+            this filter is disabled. Defaults to None.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
@@ -140,7 +140,7 @@ def negative_log_likelihood(logits, own, excluded, rows=None) -> keras.KerasTens
         own: Boolean tensor of shape (B, M). True at the positive in each row.
         excluded: Boolean tensor of shape (B, M). Candidates to ignore, except for the positive.
         rows: Boolean tensor of shape (B,). False for padding rows, whose candidates will be
-            ignored. Defaults to None, which uses all rows.
+            ignored. If None, all rows will be used. Defaults to None.
 
     Example:
         >>> logits, own = ops.zeros((1, 4)), ops.convert_to_tensor([[True, False, False, False]])

@@ -21,10 +21,10 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
 
     Args:
         loss: A loss from `encoder_zoo.losses` to compare the texts in a batch.
-        dims: List of integers. Numbers of dimensions to truncate to, for example [384, 128, 64].
+        dims: A list of integers. Numbers of dimensions to truncate to, for example [384, 128, 64].
             The first number should be the model width.
-        weights: List of floats. Loss weight per number of dimensions. Defaults to None, which sets
-            all weights to 1.
+        weights: A list of floats. Loss weight per number of dimensions. Defaults to None, which
+            sets all weights to 1.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:

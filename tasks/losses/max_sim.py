@@ -118,7 +118,7 @@ def _score_in_loops(scores: Callable, parts, flat, count: int | None):
     from every iteration.
 
     Args:
-        scores: Function to call with a part (S, Q, D) and `flat`.
+        scores: A function to call with a part (S, Q, D) and `flat`.
         parts: Tensor of shape (P, S, Q, D).
         flat: Tensor of shape (M L, D).
         count: Integer. M, if it is known.

@@ -65,7 +65,7 @@ class LambdaLoss(RankNet):
 
     Args:
         k: Positive integer. To optimize nDCG@k, only use pairs with at least one text among the k
-            highest logits. Defaults to None, which uses all pairs.
+            highest logits. If None, all pairs will be used. Defaults to None.
 
     Call arguments:
         y_true, y_pred: see `RankingLoss`.

@@ -20,14 +20,14 @@ def loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, tokens=None)
     """Call a loss with the real rows and tokens, if it has arguments for them.
 
     Args:
-        loss: Loss to call. Its `call` may have the arguments `rows` and `tokens`, which default to
-            None.
+        loss: A loss to call. Its `call` may have the arguments `rows` and `tokens`, which default
+            to None.
         y_true: Labels.
-        y_pred: Outputs with shape (B, ...).
-        rows: Boolean tensor of shape (B,). False for padding rows. Defaults to None, which uses all
-            rows.
-        tokens: Tensor of shape (B, L) with the token weights. Defaults to None, which uses all
-            tokens.
+        y_pred: The outputs with shape (B, ...).
+        rows: Boolean tensor of shape (B,). False for padding rows. If None, all rows will be used.
+            Defaults to None.
+        tokens: Tensor of shape (B, L) with the token weights. If None, all tokens will be used.
+            Defaults to None.
 
     Example:
         >>> import encoder_zoo as ez

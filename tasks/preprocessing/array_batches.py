@@ -16,8 +16,8 @@ class ArrayBatches(keras.utils.PyDataset):
     """Batches in NumPy, with the dataset methods used by tasks. A batch is made when it is needed.
 
     Args:
-        make: Function to make the batch with a given number.
-        numbers: Sequence of integers. Batch numbers, in the order to be used.
+        make: A function to make the batch with a given number.
+        numbers: A sequence of integers. Batch numbers, in the order to be used.
 
     Example:
         >>> batches = ArrayBatches(lambda number: {"x": np.full(2, number)}, range(5))

@@ -41,12 +41,12 @@ def filled_batch(collate: Callable, examples: dict, seed, rows, multiple: int | 
     """Collate examples, and fill the batch to a number of rows or to the next multiple.
 
     Args:
-        collate: Function to make a batch from examples, called with `(examples, seed)`.
+        collate: A function to make a batch from examples, called with `(examples, seed)`.
         examples: Dict. One or more encoded examples.
         seed: Integer tensor of shape (2,).
         rows: Positive integer. Number of rows in the batch. With more examples, it will be rounded
             up to a multiple of 8.
-        multiple: Optional positive integer. Factor for the number of rows. With None, the batch is
+        multiple: Optional positive integer. Factor for the number of rows. If None, the batch is
             not filled.
     """
     if multiple is None:
@@ -62,7 +62,7 @@ def fill(examples: dict, rows) -> dict:
     """Append copies of the last example to encoded examples up to a number of rows.
 
     Args:
-        examples: Dict with tensors and ragged tensors for one or more examples.
+        examples: A dict with tensors and ragged tensors for one or more examples.
         rows: Positive integer. Number of rows B. With more examples than this, all examples are
             returned.
 
@@ -211,7 +211,7 @@ def with_packed_tokens(batch, counts: tuple[int, ...]):
 
     Args:
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`.
-        counts: Tuple of ascending integers. Possible numbers of packed sequences. The last number
+        counts: A tuple of ascending integers. Possible numbers of packed sequences. The last number
             is at least B.
 
     Example:

@@ -42,7 +42,7 @@ def array_batches(
     """Return one pass over encoded examples in a given order.
 
     Args:
-        collate: Function to make a batch from examples, called with `(examples, seed)`.
+        collate: A function to make a batch from examples, called with `(examples, seed)`.
         examples: Dict. N encoded examples.
         order: Integer array of shape (N,).
         batch_size: Positive integer. Batch size B.
@@ -70,7 +70,7 @@ def epochs_of_arrays(
         collate, examples: See `array_batches`.
         packing: Tuple. The plan from `pack_examples`, or empty.
         plan: `Plan`. How to read the examples.
-        numbers: Tuple of integers with the seed, the number of batches per pass, the number of
+        numbers: A tuple of integers with the seed, the number of batches per pass, the number of
             batches already done, and the total number of batches.
         mixed: Boolean. See `epoch_order`. This is used when batches are shuffled and grouped by
             length. Defaults to False.
@@ -224,7 +224,7 @@ class Plan:
         epochs: Range. Epochs to run in a `fit`.
         shuffle: Boolean. Whether to shuffle examples.
         steps_per_epoch: Optional positive integer. Number of batches per epoch, which can take
-            several passes. With None, an epoch is one pass.
+            several passes. If None, an epoch is one pass.
         group_lengths: Boolean. Whether to use examples with similar lengths in a shuffled batch, to
             save padding. If False, they are drawn at random.
     """
@@ -241,7 +241,7 @@ class Batches:
     """One pass over prepared batches.
 
     Attributes:
-        dataset: Dataset with the results from the preprocessor's `collate`.
+        dataset: A dataset with the results from the preprocessor's `collate`.
         order: Integer array of shape (N,). Example index at each position.
     """
 
@@ -268,7 +268,7 @@ class LengthGroupedBatcher:
     """Create batches from encoded examples, in graphs to be traced only once.
 
     Args:
-        collate: Function to make a batch from examples, called with `(examples, seed)`.
+        collate: A function to make a batch from examples, called with `(examples, seed)`.
         multiple: Optional positive integer. If given, every batch will be filled to `batch_size`
             rows or to the next multiple of this value (see `filling`).
         sequence_counts: Optional tuple of integers. If given, on JAX, the texts in a batch will be
@@ -410,7 +410,7 @@ def grouped_batches(
     """Return batches of raw inputs with similar length, from a dataset of megabatches.
 
     Args:
-        megabatches: Dataset with `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged
+        megabatches: A dataset with `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged
             tensors. Each megabatch has `megabatch_size(batch_size)` raw examples, except for the
             last one in a pass.
         batch_size: Positive integer. Batch size B.
@@ -483,7 +483,7 @@ def in_graph_batches(
     little padding, and the memory usage does not depend on the number of examples.
 
     Args:
-        function: Function to compute the values for some examples, concatenated to float32 (T,
+        function: A function to compute the values for some examples, concatenated to float32 (T,
             width).
         examples: Dict. Encoded examples, tensors with N examples. "token_ids" is ragged.
         lengths: Int64 tensor of shape (N,). Number of values per example.

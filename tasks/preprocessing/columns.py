@@ -142,8 +142,8 @@ def named_column(values: object, classes: Sequence[str] | None = None):
 
     Args:
         values: A column of any type. A Hugging Face dataset column has `features`.
-        classes: Optional list of strings. Class names for a task. When a dataset has the same
-            number of classes but different names, its class indices are used. Defaults to None.
+        classes: Optional list of strings. Class names for a task. If a dataset has the same number
+            of classes but different names, its class indices are used. Defaults to None.
     """
     feature = getattr(values, "features", None)
     feature = getattr(feature, "feature", feature)
@@ -284,8 +284,8 @@ def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None
     """Raise a ValueError if a table column does not seem to contain texts.
 
     Args:
-        table: Dict from names to columns. The columns contain texts or lists of texts.
-        kinds: List of strings. Description for each column's content.
+        table: A dict from names to columns. The columns contain texts or lists of texts.
+        kinds: A list of strings. Description for each column's content.
         by_name: Optional string. Description for the argument used to name the columns of texts, if
             any.
 
@@ -329,7 +329,7 @@ def log_columns(found: Mapping[str, str], y) -> None:
     """Log how a table's columns will be used.
 
     Args:
-        found: Dict from column names to descriptions.
+        found: A dict from column names to descriptions.
         y: A column of labels, or any other value.
     """
     shown = [f"{kind} {name!r}" for name, kind in found.items()]

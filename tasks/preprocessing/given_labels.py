@@ -51,7 +51,7 @@ class Labels(NamedTuple):
     Attributes:
         expected, name: See `LabelValues`.
         none_is_answer: Boolean. Whether to allow None as a label.
-        are_in: Function to check whether inputs contain labels.
+        are_in: A function to check whether inputs contain labels.
     """
 
     expected: str
@@ -170,7 +170,7 @@ def check_given(y, x=None, none_is_answer: bool = False):
 
     Args:
         y: Optional labels for any task in any container. A tensor inside a graph.
-        x: Inputs for the labels. Defaults to None.
+        x: The inputs for the labels. Defaults to None.
         none_is_answer: Boolean. Whether to allow None as a label, as for questions. If True, blank
             texts will not be checked. Defaults to False.
 
@@ -211,7 +211,7 @@ def check_given_in_dataset(y: np.ndarray | list, single: bool) -> None:
     """Raise an error for the first missing label in a dataset.
 
     Args:
-        y: Labels for all elements.
+        y: The labels for all elements.
         single: Boolean. Whether the dataset elements are single examples, not batches.
 
     Raises:

@@ -175,7 +175,7 @@ class Inputs:
         """Return a dict from the table's column names to content names, in the declared order.
 
         Args:
-            table: List of strings. Column names in the table.
+            table: A list of strings. Column names in the table.
             names: See `read`. Defaults to None.
 
         Raises:

@@ -94,7 +94,7 @@ def pack(
     """Create an example per text or pair: start, first, end, and for pairs separators, second, end.
 
     Args:
-        segments: List with one or two ragged int32 tensors of shape (B, None).
+        segments: A list with one or two ragged int32 tensors of shape (B, None).
         start_id: Integer. Id for the token at the start, e.g. [CLS] or <s>.
         end_id: Integer. Id for the token after each text, e.g. [SEP] or </s>.
         separators: Integer. Number of end tokens between the texts in a pair (BERT 1, RoBERTa 2).
@@ -202,7 +202,7 @@ def pad(
     Args:
         token_ids: Ragged int32 tensor of shape (B, None).
         pad_id: Integer. Token id to use for padding.
-        length: Optional integer. Length L to pad to. With None, this is the length of the longest
+        length: Optional integer. Length L to pad to. If None, this is the length of the longest
             example.
 
     Returns:

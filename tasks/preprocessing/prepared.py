@@ -53,8 +53,8 @@ def checked_arrays(task: TakesInputs, x: Mapping) -> dict:
     """Check preprocessed inputs in memory.
 
     Args:
-        task: Task to check the inputs for.
-        x: Dict with arrays, tensors, or lists of rows with the same length.
+        task: A task to check the inputs for.
+        x: A dict with arrays, tensors, or lists of rows with the same length.
 
     Returns:
         Dict with the inputs, with lists converted to arrays.
@@ -161,8 +161,8 @@ def checked_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Data
     The values will be checked when the dataset is read.
 
     Args:
-        task: Task to check the batches for.
-        dataset: Dataset with `x`, `(x, y)` or `(x, y, sample_weight)`.
+        task: A task to check the batches for.
+        dataset: A dataset with `x`, `(x, y)` or `(x, y, sample_weight)`.
 
     Raises:
         ValueError: If the inputs are invalid, see `checked_arrays`.

@@ -60,8 +60,8 @@ class Preprocessor(ConfigFromSignature):
     Args:
         tokenizer: A `Tokenizer` from this package.
         sequence_length: Optional positive integer. Length to pad every batch to. Longer texts will
-            be truncated. With None, a batch is padded to its longest example and texts are
-            truncated to the model's maximum length. Defaults to None.
+            be truncated. If None, a batch is padded to its longest example and texts are truncated
+            to the model's maximum length. Defaults to None.
     """
 
     # Name of the task to use the preprocessor with. It will be rejected by any other task.
@@ -131,7 +131,7 @@ class Preprocessor(ConfigFromSignature):
         """Set the labels and lengths from the task. This method is called when the task is built.
 
         Args:
-            task: Task with a backbone.
+            task: A task with a backbone.
 
         Raises:
             ValueError: If the tokenizer or the sequence length does not match the task's backbone.
@@ -225,7 +225,7 @@ class Preprocessor(ConfigFromSignature):
         """Add special tokens to the tokens from one or two texts, and return examples.
 
         Args:
-            segments: List with one or two ragged int32 tensors of shape (B, None).
+            segments: A list with one or two ragged int32 tensors of shape (B, None).
         """
         tokenizer, most, is_pair = self.tokenizer, self.max_sequence_length, len(segments) == 2
         lengths = sum(segment.row_lengths() for segment in segments)

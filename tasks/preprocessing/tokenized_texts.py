@@ -130,7 +130,7 @@ def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
 
 
 def keys(rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None) -> array_ops.Tensor:
-    """Return int64 numbers to sort offsets row by row. With None, the ragged values are used."""
+    """Return int64 numbers to sort offsets row by row. If None, the ragged values are used."""
     offsets = rows.flat_values if offsets is None else offsets
     return array_ops.cast(rows.value_rowids(), array_ops.int64) * ROW + array_ops.cast(
         offsets, array_ops.int64

@@ -16,7 +16,7 @@ class ShapePolymorphicFunction:
     the case on TensorFlow after `tf.config.run_functions_eagerly(True)`.
 
     Args:
-        function: Function of tensors and ragged tensors, in any structure.
+        function: A function of tensors and ragged tensors, in any structure.
         open_axes: Integer. Number of leading axes with any size in dense tensors.
 
     Example:

@@ -63,7 +63,7 @@ class CpuModel:
         """Compute the outputs (B, ...), also in a TensorFlow graph.
 
         Args:
-            inputs: Dict with integer tensors (B, L) for the session.
+            inputs: A dict with integer tensors (B, L) for the session.
         """
         read = {"token_ids", "padding_mask", *self.session.input_names}
         names = sorted(read & inputs.keys())
@@ -88,7 +88,7 @@ class CpuModel:
         Before that, activation outliers are moved into the weights (SmoothQuant).
 
         Args:
-            answer: Function to get the task answers for the inputs, one by one.
+            answer: A function to get the task answers for the inputs, one by one.
 
         Raises:
             ValueError: If there are no inputs.
@@ -119,7 +119,7 @@ def convert_to_litert(task: Task, dtype: CpuDtype) -> CpuModel:
     """Convert a task for LiteRT, on the TensorFlow backend.
 
     Args:
-        task: Task in float32.
+        task: A task in float32.
         dtype: Use "int8" to store weights for matrix products as int8 and to quantize activations
             row by row when they are computed (Jacob et al. 2018, Quantization and Training of
             Neural Networks for Efficient Integer-Arithmetic-Only Inference, section 2.1). "float32"
@@ -149,7 +149,7 @@ def convert_to_openvino(task: Task, dtype: CpuDtype) -> CpuModel:
     """Convert a task for OpenVINO, on the TensorFlow and PyTorch backends.
 
     Args:
-        task: Task in float32.
+        task: A task in float32.
         dtype: "float32" changes nothing. Use "bfloat16" to compute matrix products in bfloat16 on
             processors with instructions for it (AVX512_BF16, AMX). Otherwise they are computed in
             float32. "int8" is the same as float32 until `CpuModel.quantize` is called.
@@ -181,7 +181,8 @@ def convert_for_cpu(task: Task, dtype: CpuDtype, engine: Literal["litert", "open
     """Convert a task for an engine.
 
     Args:
-        task: Task to convert, or its `TokenEncoder` when only a SavedModel can hold the whole task.
+        task: A task to convert, or its `TokenEncoder` when only a SavedModel can hold the whole
+            task.
         dtype: Data type for the matrix products.
         engine: Engine name.
 

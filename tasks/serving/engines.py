@@ -49,8 +49,8 @@ class Session(ABC):
     """A model opened in an engine. It can be run by several threads.
 
     Attributes:
-        input_names: List of strings. Input names, each an int32 array (B, ...).
-        output_shape: List of integers, with None for dynamic sizes.
+        input_names: A list of strings. Input names, each an int32 array (B, ...).
+        output_shape: A list of integers, with None for dynamic sizes.
         only_batch: Integer B for a model with a single batch size, e.g. for LiteRT files from
             PyTorch.
     """
@@ -72,7 +72,7 @@ class Session(ABC):
         """Return all model inputs as int32.
 
         Args:
-            inputs: Dict with integer arrays (B, ...) that are accepted by `takes`. Without
+            inputs: A dict with integer arrays (B, ...) that are accepted by `takes`. Without
                 "padding_mask", all tokens are text. Without "segment_ids", all tokens are in the
                 first segment.
         """
@@ -90,7 +90,7 @@ class Session(ABC):
         """Compute the outputs (B, ...) float32.
 
         Args:
-            inputs: Dict with integer arrays (B, ...), as for `complete`.
+            inputs: A dict with integer arrays (B, ...), as for `complete`.
         """
         batch = self.complete(inputs)
         count, length = np.shape(inputs["token_ids"])
@@ -112,7 +112,7 @@ class OnnxSession(Session):
     """A model in ONNX Runtime, which can be used by several threads at a time.
 
     Args:
-        path: Path to the file.
+        path: The path to the file.
         spinning: Boolean. Whether to let idle threads check for work in a loop for a while.
             Defaults to True.
     """
@@ -138,7 +138,7 @@ class OpenVinoSession(Session):
     """A model in OpenVINO, which answers one call at a time.
 
     Args:
-        model: Path to the file, or `openvino.Model`.
+        model: The path to the file, or `openvino.Model`.
         precision: "f32" or "bf16". Precision for matrix products, on processors with instructions
             for it. Defaults to "f32".
 
@@ -172,7 +172,7 @@ class LiteRtSession(Session):
     """A model in LiteRT, which answers one call at a time.
 
     Args:
-        model: Path to the file, or its contents.
+        model: The path to the file, or its contents.
     """
 
     def __init__(self, model: pathlib.Path | bytes):
@@ -209,7 +209,7 @@ def open_session(path: pathlib.Path, engine: str, **options) -> Session:
     """Open a model file.
 
     Args:
-        path: Path to the file.
+        path: The path to the file.
         engine: String. A name from `SESSIONS`.
         **options: Arguments for the engine's class.
 
@@ -234,7 +234,7 @@ class EngineRunner:
     """Compute the outputs for texts and encoded examples with an engine, without Keras.
 
     Args:
-        session: Model opened in an engine.
+        session: A model opened in an engine.
         preprocessor: The task's preprocessor.
     """
 

@@ -46,7 +46,7 @@ def write_warm_up(
 
     Args:
         folder: Path. SavedModel folder.
-        requests: List of tuples with a signature name and its inputs.
+        requests: A list of tuples with a signature name and its inputs.
 
     Source: The guide "SavedModel Warmup" for TensorFlow Serving.
     """
@@ -62,7 +62,7 @@ def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
 
     Args:
         signature: String. Signature name.
-        inputs: Dict from input names to tensors.
+        inputs: A dict from input names to tensors.
 
     Example:
         >>> import tensorflow as tf
@@ -179,9 +179,9 @@ def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> N
     """Export a SavedModel that takes text, with warm-up requests for TensorFlow Serving.
 
     Args:
-        task: Task with a preprocessor.
+        task: A task with a preprocessor.
         path: String or path. The version folder. An existing SavedModel will be replaced atomically
-            after the new SavedModel is complete. Unrelated files are kept. When a program loads the
+            after the new SavedModel is complete. Unrelated files are kept. If a program loads the
             model during the replacement, it can read files from both versions. In this case, its
             first request raises an error.
         **options: Arguments for the task's `signatures`.
@@ -209,10 +209,11 @@ def write_saved_model(
 
     Args:
         path: String or path. See `export_saved_model`.
-        functions: Dict from signature names to functions, as returned by `Task.signatures`.
-        tokenizers: List of the tokenizers used by the functions.
-        variables: List of the variables used by the functions.
-        task: Optional task for the signature "ids". Defaults to None, which omits this signature.
+        functions: A dict from signature names to functions, as returned by `Task.signatures`.
+        tokenizers: A list of the tokenizers used by the functions.
+        variables: A list of the variables used by the functions.
+        task: Optional task for the signature "ids". If None, this signature is omitted. Defaults to
+            None.
     """
     module = tf.Module()  # only resources tracked by the module will be saved
     module.weights = list(variables)
@@ -237,7 +238,7 @@ def write_saved_model(
 def _check_of_version(module: tf.Module) -> Callable[[], tf.Operation]:
     """Return a check that the current graph and the module's variables are from the same export.
 
-    TensorFlow reads the graph and the variables one after the other by path. When the folder is
+    TensorFlow reads the graph and the variables one after the other by path. If the folder is
     replaced in between, the graph from one version would be used with the weights from another
     version.
     """

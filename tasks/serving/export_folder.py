@@ -53,7 +53,7 @@ def export_folder(
     """Write a folder for `open_export`, see `Task.export`.
 
     Args:
-        task: Task with a preprocessor.
+        task: A task with a preprocessor.
         folder: String or path. It will be replaced atomically.
         format: String. Model file format.
         dtype: String. Use "int8" to quantize matrix products in ONNX and LiteRT. Defaults to
@@ -216,7 +216,7 @@ def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[
 
     Args:
         task: Task.
-        path: Path to the file.
+        path: The path to the file.
         format: String. File format.
         texts: Inputs, as for `predict`.
 

@@ -100,10 +100,10 @@ def write_model(
 
     Args:
         task: A `Task`.
-        path: Path to the file.
+        path: The path to the file.
         format: String, "onnx", "litert" or "openvino".
         description: String. Description to store in the file. Defaults to "Written by encoder_zoo".
-        weights: Path to the OpenVINO weights. Defaults to the file with the suffix ".bin".
+        weights: The path to the OpenVINO weights. Defaults to the file with the suffix ".bin".
         **options: See `export_ids`.
 
     Raises:
@@ -487,7 +487,7 @@ def _describe_onnx(path: pathlib.Path, task: Task, description: str) -> None:
     `onnxruntime.InferenceSession(...).get_modelmeta()`.
 
     Args:
-        path: Path to the file written by the Keras exporter for the task.
+        path: The path to the file written by the Keras exporter for the task.
         task: `Task` with one output.
         description: String. File description.
 

@@ -122,7 +122,7 @@ class OpenedExport:
 
     Attributes:
         task: String. Task name, such as "sequence_classifier".
-        methods: Tuple of strings. Method names for answering.
+        methods: A tuple of strings. Method names for answering.
         engine: String. "onnx", "openvino" or "litert".
         dtype: String. "float32" or "int8".
         agreement: Optional dict. Similarity between the int8 outputs and the float32 outputs.
@@ -278,7 +278,7 @@ def checked_fields(
 
     Args:
         fields: Value read from a file.
-        rules: Dict from field names to rules, or to None to allow any value.
+        rules: A dict from field names to rules, or to None to allow any value.
         where: String. Description to use for this place in error messages.
         optional: Boolean. Whether fields may be missing. Defaults to False.
 
@@ -339,7 +339,7 @@ class ExportedTask:
 
     Args:
         backbone: `ExportedBackbone` for this task.
-        settings: Dict with the answer settings, which can also be read as attributes.
+        settings: A dict with the answer settings, which can also be read as attributes.
     """
 
     expected_scores = query_encoder = None  # for training, and for models that are not exported
@@ -366,7 +366,7 @@ def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer 
 
     Args:
         files: Files in the folder.
-        settings: Dict with "class", the class name in `TOKENIZER_CLASSES` or "FileTokenizer", and
+        settings: A dict with "class", the class name in `TOKENIZER_CLASSES` or "FileTokenizer", and
             "arguments".
         where: String. Description to use for this place in error messages.
 

@@ -63,7 +63,7 @@ class Backup:
     """A complete backup on disk.
 
     Args:
-        path: Path to the backup folder.
+        path: The path to the backup folder.
         manifest: Dict. Manifest contents, after its checksums were verified.
     """
 
@@ -150,7 +150,7 @@ class BackupFolder:
     """Folder to write the run's backups to.
 
     Args:
-        path: Path to the folder. This folder does not have to exist.
+        path: The path to the folder. This folder does not have to exist.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -195,7 +195,7 @@ class BackupFolder:
 
         Args:
             position: Training position to store.
-            arrays: Dict of arrays to store. Each name consists of a group and an index.
+            arrays: A dict of arrays to store. Each name consists of a group and an index.
             task: String. Task name.
             run: Dict. Settings used to identify the run.
             sizes: List. The data's `window_sizes`.
@@ -278,8 +278,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     epoch. With several workers, only the chief writes backups, and all workers read them.
 
     Args:
-        backup_dir: Path to a local folder to be used only by this `fit`. With several workers, all
-            of them need access to the same folder.
+        backup_dir: The path to a local folder to be used only by this `fit`. With several workers,
+            all of them need access to the same folder.
         save_freq: "epoch" or positive integer. With an integer, a backup will also be written each
             time this number of steps is completed. Defaults to "epoch".
         delete_checkpoint: Boolean. Whether to delete the backups when the training is finished.
@@ -324,7 +324,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         """Return the position to resume from, or `start` when there is no complete backup.
 
         Args:
-            task: Task to train.
+            task: A task to train.
             run: Dict. Settings used to identify this run.
             start: Position to start from when there is no backup.
             window_sizes: List. The data's `window_sizes`, which will be filled from the backup.
@@ -371,7 +371,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         """Restore the running metrics when training resumes in the middle of an epoch.
 
         Args:
-            batches: Dataset of training batches. The first batch will be used to build the metrics.
+            batches: A dataset of training batches. The first batch will be used to build the
+                metrics.
         """
         model = self.model
         if len(model.metrics_variables) < len(self._continued.shapes("metrics")):
@@ -505,9 +506,9 @@ class RestOfEpoch(keras.callbacks.CallbackList):
     original step indices to the callbacks and ends the epoch at its last step.
 
     Args:
-        callbacks: List of callbacks passed by the user.
+        callbacks: A list of callbacks passed by the user.
         backup: `BackupAndRestore` callback to resume the training from.
-        batches: Dataset of training batches.
+        batches: A dataset of training batches.
         done: Integer. Number of steps already completed in the first epoch.
         **params: Keyword arguments for `keras.callbacks.CallbackList`.
     """
@@ -553,7 +554,7 @@ def resume(task: keras.Model, data: Source, callbacks: list, verbose: int | str)
     Args:
         task: `TextModel` to train.
         data: `Source` with the training data.
-        callbacks: List of callbacks. A `BackupAndRestore` in this list will be used to resume the
+        callbacks: A list of callbacks. A `BackupAndRestore` in this list will be used to resume the
             training.
         verbose: Verbosity, as in Keras.
 

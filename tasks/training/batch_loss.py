@@ -35,7 +35,7 @@ class BatchLoss:
         loss: `keras.losses.Loss` instance, or function of labels and outputs that returns a value
             for each example or token.
         activation: "softmax" or "sigmoid" to convert the outputs to probabilities for Keras losses
-            that expect them. With None, outputs will be passed unchanged. Defaults to None.
+            that expect them. If None, outputs will be passed unchanged. Defaults to None.
         of_tokens: Boolean. Whether to average over the tokens with a sample weight, as with
             `reduction="mean_with_sample_weight"`. This does not depend on the loss reduction.
             Defaults to False.
@@ -44,10 +44,10 @@ class BatchLoss:
 
     Call arguments:
         y_true: Labels.
-        y_pred: Outputs with shape (B, ...).
+        y_pred: The outputs with shape (B, ...).
         sample_weight: Optional weights with shape (B,) or (B, L).
-        rows: Boolean tensor of shape (B,). False for rows used to pad the batch. With None, all
-            rows will be used. Defaults to None.
+        rows: Boolean tensor of shape (B,). False for rows used to pad the batch. If None, all rows
+            will be used. Defaults to None.
 
     Returns:
         Tuple with the loss and the size used to divide the summed values. The size will be None
@@ -127,7 +127,7 @@ class BatchLoss:
 
         Args:
             y_true: Labels.
-            y_pred: Outputs with shape (B, ...).
+            y_pred: The outputs with shape (B, ...).
             rows: Optional boolean tensor, see `loss_values`.
             tokens: Optional tensor, see `loss_values`.
         """

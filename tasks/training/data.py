@@ -41,16 +41,16 @@ class BatchMaker:
     Attributes:
         task: String. The task's class name.
         preprocessor: Preprocessor, or None when the task only accepts preprocessed inputs.
-        encode: Function of `(x, y, sample_weight)` to encode examples in memory.
-        separate: Function of `(x, y)` to separate the inputs from the labels.
-        check_given: Function of `(y, x)` to raise an error for missing labels.
-        check: Function to check preprocessed inputs. It returns inputs of any kind.
+        encode: A function of `(x, y, sample_weight)` to encode examples in memory.
+        separate: A function of `(x, y)` to separate the inputs from the labels.
+        check_given: A function of `(y, x)` to raise an error for missing labels.
+        check: A function to check preprocessed inputs. It returns inputs of any kind.
         graphs: The task's `GraphCache`, with the lengths used in previous batches.
         labels_tokens: Boolean. Whether to expect a label for every word in a text.
         compiles: Boolean. Whether a program will be compiled for every batch shape.
         fills: Boolean. Whether to pad all batches to the same number of rows.
         packs: Boolean. Whether to allow packing short texts into sequences.
-        worker: Tuple with the index for this worker and the number of workers.
+        worker: A tuple with the index for this worker and the number of workers.
         dtype: String. The task's dtype policy name.
     """
 
@@ -73,7 +73,7 @@ class BatchMaker:
 
         Args:
             name: Hashable. Graph name.
-            make: Function to be called without arguments to make the graph.
+            make: A function to be called without arguments to make the graph.
         """
         settings = vars(self.preprocessor) if self.preprocessor is not None else {}
         plain = [(n, v) for n, v in settings.items() if not n.startswith("_") and n != "tokenizer"]
@@ -95,8 +95,8 @@ class BatchMaker:
         """Return the preprocessor's `collate` as a function of `(examples, seed=None)`.
 
         Args:
-            lengths: Tuple with the lengths to pad to when every shape is compiled. Defaults to the
-                lengths used in previous batches.
+            lengths: A tuple with the lengths to pad to when every shape is compiled. Defaults to
+                the lengths used in previous batches.
         """
         # When every shape is compiled, additional padding is cheaper than additional shapes.
         bucketed = self.compiles and (lengths or self.graphs.lengths or True)
@@ -106,7 +106,7 @@ class BatchMaker:
         """Return a batcher to be used for encoded examples.
 
         Args:
-            examples: Dict of encoded examples.
+            examples: A dict of encoded examples.
             batch_size: Integer. Number of examples per batch.
             fills: Boolean. Whether to pad all batches to the same number of rows.
         """
@@ -158,7 +158,7 @@ class BatchMaker:
         """Return the length and the possible numbers of packed sequences, or None.
 
         Packing only depends on the examples, so that a resumed training will use the same batches.
-        When several packings are about equally good, a known packing is used because it is already
+        If several packings are about equally good, a known packing is used because it is already
         compiled.
         """
         if not (self.packs and _is_on_one_jax_device() and self.lengths_vary):
@@ -216,7 +216,7 @@ class Source:
 
     Attributes:
         steps: Integer. Number of batches in one pass, or per epoch when the former is unknown.
-        window_sizes: List with plain data, to be extended while reading. It is used to find later
+        window_sizes: A list with plain data, to be extended while reading. It is used to find later
             batches quickly and is stored in backups.
         class_weights: Optional list with the weights for all classes.
         error: Optional exception that was raised while reading the data. TensorFlow replaces this
@@ -293,9 +293,9 @@ class Source:
         """Return the same data with different sample weights.
 
         Args:
-            weigh: Function of `(x, y)` or `(x, y, sample_weight)` and a keyword argument `weights`
-                that returns `(x, y, sample_weight)`.
-            weights: Array with a weight per class.
+            weigh: A function of `(x, y)` or `(x, y, sample_weight)` and a keyword argument
+                `weights` that returns `(x, y, sample_weight)`.
+            weights: An array with a weight per class.
         """
         source = copy.copy(self)
         source._changes = [*self._changes, functools.partial(weigh, weights=weights)]
@@ -306,7 +306,7 @@ class Source:
 def uncounted(batches):
     """Return batches whose number is unknown to Keras.
 
-    When the number is known, Keras only runs full executions with several steps. When the last
+    When the number is known, Keras only runs full executions with several steps. If the last
     execution in an epoch is shorter, Keras would continue with the first batch before the epoch has
     ended.
 

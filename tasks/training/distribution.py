@@ -284,8 +284,8 @@ class Distribution:
         """Check that all `torch.distributed` processes have the same number of batches.
 
         Args:
-            model: Model to train or evaluate.
-            metrics: List of metrics that store examples. The same memory will be reserved in all
+            model: A model to train or evaluate.
+            metrics: A list of metrics that store examples. The same memory will be reserved in all
                 processes.
             *sources: Data to use for training, validation or evaluation.
 
@@ -334,8 +334,8 @@ class Distribution:
         """Return a dataset with the parts from every batch, and the number of batches.
 
         Args:
-            dataset: Dataset of batches. Any other object will be returned unchanged.
-            steps: Optional integer. Number of batches. With None, the batches will be counted.
+            dataset: A dataset of batches. Any other object will be returned unchanged.
+            steps: Optional integer. Number of batches. If None, the batches will be counted.
         """
         if self.strategy is None:
             return part_of_process(dataset), steps
@@ -527,7 +527,7 @@ def pad_indices(count: int, multiple: int) -> np.ndarray:
 
 
 def count_batches(dataset: tf.data.Dataset) -> int:
-    """Return the number of batches in a dataset. When it is unknown, count them in one pass.
+    """Return the number of batches in a dataset. If it is unknown, count them in one pass.
 
     Raises:
         ValueError: If the dataset is infinite.
@@ -545,7 +545,7 @@ def count_to_end(sizes: Iterable[int], source: str) -> int:
     """Return the sum over the sizes in an iterable that may be infinite.
 
     Args:
-        sizes: Iterable of integers. Sizes to be summed.
+        sizes: An iterable of integers. Sizes to be summed.
         source: String. Description to use for the data in the error message.
 
     Raises:

@@ -24,8 +24,8 @@ CAPACITY = 2**14
 class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     """Base class for metrics that store labels and outputs for all examples until they are reset.
 
-    `fit` and `evaluate` set the capacity to the number of examples. When there are more examples
-    than this, the result will be NaN.
+    `fit` and `evaluate` set the capacity to the number of examples. If there are more examples than
+    this, the result will be NaN.
 
     With `tf.distribute` or `torch.distributed`, every replica or process only writes to its own
     part of the variables. All examples will therefore be included when the variables are summed.
@@ -135,8 +135,8 @@ class ClassRanking(ExactMetric):
 
     Call arguments:
         y_true: Class indices with shape (B,), or labels with shape (B, C).
-        y_pred: Logits with shape (B, C).
-        sample_weight: Weights with shape (B,).
+        y_pred: The logits with shape (B, C).
+        sample_weight: The weights with shape (B,).
     """
 
     undefined = float("nan")  # result to return when no class has a score
@@ -244,9 +244,9 @@ class Pearson(ExactMetric):
     metric averages the correlations per batch.
 
     Call arguments:
-        y_true: Labels with shape (B, C).
-        y_pred: Outputs with shape (B, C).
-        sample_weight: Weights with shape (B,). An example with weight 2 counts twice.
+        y_true: The labels with shape (B, C).
+        y_pred: The outputs with shape (B, C).
+        sample_weight: The weights with shape (B,). An example with weight 2 counts twice.
 
     Example:
         >>> metric = Pearson()
@@ -270,9 +270,9 @@ class Spearman(ExactMetric):
     Ties get their mean rank. The result will be NaN for constant labels or outputs, as in SciPy.
 
     Call arguments:
-        y_true: Labels with shape (B, C).
-        y_pred: Outputs with shape (B, C).
-        sample_weight: Weights with shape (B,). An example with weight 2 counts twice.
+        y_true: The labels with shape (B, C).
+        y_pred: The outputs with shape (B, C).
+        sample_weight: The weights with shape (B,). An example with weight 2 counts twice.
 
     Source: Spearman 1904, The proof and measurement of association between two things.
 

@@ -229,12 +229,12 @@ def fine_tuning_optimizer(
             afterwards.
         learning_rate: Float. Peak learning rate.
         weight_decay: Float. Weight decay. Defaults to 0.01.
-        gradient_accumulation_steps: Optional integer. Number of batches per step. With None, every
+        gradient_accumulation_steps: Optional integer. Number of batches per step. If None, every
             batch is a step. Defaults to None.
-        learning_rate_multiplier: Function of a weight to compute a multiplier for the learning
+        learning_rate_multiplier: A function of a weight to compute a multiplier for the learning
             rate, see `layerwise`. Defaults to None.
         warmup: Float between 0 and 1. Fraction of all steps to use for the warmup. Defaults to 0.1.
-        undecayed_weights: List of weights to exclude from weight decay, see
+        undecayed_weights: A list of weights to exclude from weight decay, see
             `training.undecayed_weights`.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.
@@ -265,7 +265,7 @@ def restart_optimizer(
     """Reset a fine-tuning optimizer for a new run, without a new graph.
 
     Args:
-        optimizer: Optimizer from `fine_tuning_optimizer`, possibly wrapped in a
+        optimizer: An optimizer from `fine_tuning_optimizer`, possibly wrapped in a
             `LossScaleOptimizer`.
         learning_rate: Float. Peak learning rate.
         total_batches: Integer. Number of batches in the run.

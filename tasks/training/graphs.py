@@ -107,7 +107,7 @@ def weights_of_metrics(real, y_pred, sample_weight):
 
     Args:
         real: Boolean mask of shape (B,).
-        y_pred: Outputs with shape (B, ...), or (B * M, C) with M tokens in each row.
+        y_pred: The outputs with shape (B, ...), or (B * M, C) with M tokens in each row.
         sample_weight: Optional weights with shape (B, ...) or (B * M,).
     """
     y_pred = ops.convert_to_tensor(y_pred)
@@ -124,8 +124,8 @@ class GraphCache:
 
     Attributes:
         lengths: Optional tuple with the lengths to pad batches to when every shape is compiled.
-        packings: Dict from batch sizes to lists of (length, numbers of packed sequences).
-        reported: Set with the messages that have already been logged.
+        packings: A dict from batch sizes to lists of (length, numbers of packed sequences).
+        reported: A set with the messages that have already been logged.
     """
 
     def __init__(self):
@@ -135,7 +135,7 @@ class GraphCache:
         self.reported: set[str] = set()
 
     def get(self, key, make: Callable):
-        """Return the graph for a hashable key. When it is missing, call `make` to create it."""
+        """Return the graph for a hashable key. If it is missing, call `make` to create it."""
         if key not in self._graphs:
             self._graphs[key] = make()
         return self._graphs[key]
@@ -153,7 +153,7 @@ def step_function(step: Callable, hold: Callable, trains: bool) -> Callable:
 
     Args:
         step: `train_step` or `test_step` from a model.
-        hold: Function to create the context for running steps.
+        hold: A function to create the context for running steps.
         trains: Boolean. Whether the weights are changed in this step.
     """
     graphs = {long: tf.function(of_texts(long, step), autograph=False) for long in (False, True)}

@@ -141,8 +141,8 @@ def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarra
 
     Args:
         task: `TextModel` with a preprocessor.
-        texts: Tuple with one or two string tensors of shape (B,).
-        encode: Function to encode the texts. Defaults to the preprocessor's `encode`.
+        texts: A tuple with one or two string tensors of shape (B,).
+        encode: A function to encode the texts. Defaults to the preprocessor's `encode`.
     """
     preprocessor, collate = task.preprocessor, task.batch_maker.collate()
     quick = preprocessor.tokenizer.library_is_equal
@@ -157,7 +157,7 @@ def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
 
     Args:
         task: `TextModel` with a preprocessor.
-        examples: Dict with encoded examples.
+        examples: A dict with encoded examples.
         indices: Integer array of shape (B,). Example indices.
     """
     maker = task.batch_maker
@@ -190,7 +190,7 @@ def example_outputs(
 
     Args:
         task: `TextModel`.
-        examples: Dict with encoded examples.
+        examples: A dict with encoded examples.
         batch_size: Positive integer. Number of examples per batch. Defaults to 32.
 
     Yields:
@@ -207,9 +207,9 @@ def text_outputs(task, texts: tuple, batch_size: PositiveInt, encode: Callable) 
 
     Args:
         task: `TextModel`.
-        texts: Tuple with one or two columns of texts, each of shape (N,) with N >= 1.
+        texts: A tuple with one or two columns of texts, each of shape (N,) with N >= 1.
         batch_size: Positive integer. Number of examples per batch.
-        encode: Function to encode a tuple of columns.
+        encode: A function to encode a tuple of columns.
     """
     if texts[0].shape[0] <= batch_size:
         return predict_few(task, texts, encode)
@@ -221,9 +221,9 @@ def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> arra
     """Compute ragged token outputs (N, None, C) for all examples inside a `tf.function`.
 
     Args:
-        task: Task with a token-level head.
-        token_logits: Function to compute logits (B, L, C) from the model inputs.
-        examples: Dict with encoded examples.
+        task: A task with a token-level head.
+        token_logits: A function to compute logits (B, L, C) from the model inputs.
+        examples: A dict with encoded examples.
     """
 
     def outputs(examples):

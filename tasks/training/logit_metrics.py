@@ -193,7 +193,7 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
 
     Call arguments:
         y_true: Class indices with shape (B,), or class probabilities with shape (B, C).
-        y_pred: Outputs with shape (B, C).
+        y_pred: The outputs with shape (B, C).
 
     Source: Szegedy et al. 2016, Rethinking the Inception Architecture, section 7, for
     probabilities as labels.
@@ -221,8 +221,8 @@ class LabelCrossentropy(losses.BinaryCrossentropy):
 
     Call arguments:
         y_true: Labels or probabilities between 0 and 1, with shape (B, C).
-        y_pred: Outputs with shape (B, C).
-        sample_weight: Weights with shape (B,) or (B, C).
+        y_pred: The outputs with shape (B, C).
+        sample_weight: The weights with shape (B,) or (B, C).
 
     Example:
         >>> loss = LabelCrossentropy(from_logits=True)
@@ -243,8 +243,8 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
 
     Call arguments:
         y_true: Class indices with shape (B,), or class probabilities with shape (B, C).
-        y_pred: Outputs with shape (B, C).
-        sample_weight: Weights with shape (B,).
+        y_pred: The outputs with shape (B, C).
+        sample_weight: The weights with shape (B,).
 
     Example:
         >>> metric = ClassAccuracy()
@@ -269,13 +269,13 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
     that average a loss receive the loss inputs, see `loss_inputs`.
 
     Args:
-        metric: Metric from `keras.metrics`. The wrapper gets the same name.
+        metric: A metric from `keras.metrics`. The wrapper gets the same name.
         activation: "softmax" or "sigmoid".
 
     Call arguments:
         y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C).
-        y_pred: Logits with shape (B, ..., C).
-        sample_weight: Weights with shape (B, ...).
+        y_pred: The logits with shape (B, ..., C).
+        sample_weight: The weights with shape (B, ...).
 
     Example:
         >>> metric = OfLogits(metrics.Precision(), "softmax")
@@ -492,8 +492,8 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     Call arguments:
         y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C). Negative class
             indices will be ignored.
-        y_pred: Logits with shape (B, ..., C).
-        sample_weight: Weights with shape (B,) or (B, ...).
+        y_pred: The logits with shape (B, ..., C).
+        sample_weight: The weights with shape (B,) or (B, ...).
 
     Example:
         >>> metric = ClassScore("recall", "macro")
@@ -564,7 +564,7 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     Call arguments:
         y_true: Class indices with shape (B,), or labels with shape (B, C).
         y_pred: Logits or probabilities with shape (B, C).
-        sample_weight: Weights with shape (B,).
+        sample_weight: The weights with shape (B,).
 
     Source: Matthews 1975. For several classes: Gorodkin 2004, Comparing two K-category assignments
     by a K-category correlation coefficient.
@@ -621,8 +621,8 @@ class Perplexity(metrics.SparseCategoricalCrossentropy):
 
     Call arguments:
         y_true: Token ids with shape (B, ...).
-        y_pred: Logits with shape (B, ..., C).
-        sample_weight: Weights with shape (B, ...). Tokens with weight 0 will be ignored.
+        y_pred: The logits with shape (B, ..., C).
+        sample_weight: The weights with shape (B, ...). Tokens with weight 0 will be ignored.
 
     Example:
         >>> metric = Perplexity()

@@ -92,7 +92,7 @@ def function_of(loss):
     """Return the Keras function computed by a loss, or None for a custom loss.
 
     Args:
-        loss: Loss instance, function, `functools.partial`, or metric used to average a loss.
+        loss: A loss instance, function, `functools.partial`, or metric used to average a loss.
 
     Example:
         >>> function_of(losses.KLDivergence()) is losses.kl_divergence
@@ -233,7 +233,7 @@ def check_meaning(loss, activation: str, pads_classes: bool, expected: str) -> N
     """Raise a ValueError if a Keras loss does not fit the task outputs.
 
     Args:
-        loss: Loss instance, function or metric.
+        loss: A loss instance, function or metric.
         activation: String, see `resolve_loss`.
         pads_classes: Boolean, see `resolve_loss`.
         expected: String. Suggestion to add to the error message.
@@ -276,10 +276,10 @@ def inputs_of_function(function, logits: bool, y_true, y_pred, activation: str |
     """Convert labels and outputs to the inputs expected by a Keras function.
 
     Args:
-        function: Function from `FUNCTIONS`.
+        function: A function from `FUNCTIONS`.
         logits: Boolean. Whether to pass logits to this function.
         y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C).
-        y_pred: Logits with shape (B, ..., C).
+        y_pred: The logits with shape (B, ..., C).
         activation: Optional string, see `resolve_loss`.
 
     Example:

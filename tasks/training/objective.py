@@ -27,14 +27,14 @@ class Objective:
     """Description for the losses and metrics supported by a task.
 
     Args:
-        default_loss: Function to create the loss for `compile(loss="auto")`.
-        default_metrics: Function to create the default metrics, which use sample weights. By
+        default_loss: A function to create the loss for `compile(loss="auto")`.
+        default_metrics: A function to create the default metrics, which use sample weights. By
             default, there are no metrics.
         activation: "softmax" or "sigmoid" for logits, "linear" for regression, or None to pass the
             outputs to losses and metrics unchanged. Defaults to None.
         num_classes: Integer. Number of classes, for metrics that need it.
-        labels: List of class names, for classes with names.
-        own_metrics: Mapping from names to functions used to create task metrics.
+        labels: A list of class names, for classes with names.
+        own_metrics: A mapping from names to functions used to create task metrics.
         of_tokens: Boolean. Whether every token has a label. Losses will then be averaged over the
             tokens with a weight, see `BatchLoss`.
         of_examples: Boolean. Whether to require a loss value for each example, see `BatchLoss`.
@@ -44,7 +44,7 @@ class Objective:
             `graphs.real_rows`.
         names_outputs: Boolean. Whether the outputs are a dict. In this case, metrics are also a
             dict and will be used unchanged.
-        inputs_of_metrics: Function to convert inputs, labels, outputs and weights to the labels,
+        inputs_of_metrics: A function to convert inputs, labels, outputs and weights to the labels,
             outputs and weights for the metrics.
 
     Example:
@@ -78,7 +78,7 @@ class Objective:
         """Return the `BatchLoss` for a loss.
 
         Args:
-            loss: Loss from `resolve_loss`.
+            loss: A loss from `resolve_loss`.
         """
         return BatchLoss(loss, self.activation, self.of_tokens, self.of_examples)
 
@@ -87,8 +87,8 @@ class Objective:
 
         Args:
             data: `Source` with the training data.
-            class_weight: Mapping from classes to weights, or "balanced".
-            loss: Loss to be computed.
+            class_weight: A mapping from classes to weights, or "balanced".
+            loss: A loss to be computed.
 
         Raises:
             ValueError: If the task has no classes, or if class weights are not supported for the
@@ -107,7 +107,7 @@ class Objective:
         """Convert the task metrics to arguments for `keras.Model.compile`.
 
         Args:
-            loss: Loss to be computed.
+            loss: A loss to be computed.
             given: Argument `metrics`.
             weighted: Argument `weighted_metrics`.
         """

@@ -108,14 +108,14 @@ class ScheduledAdamW(keras.optimizers.AdamW):
 
     With `gradient_accumulation_steps`, the gradient for a step equals the gradient for one large
     batch. `weigh_batch` can be used to set the weight for each batch. An unfinished step will be
-    completed by the last batch in a run. When the gradients for a batch are not finite, see
-    `leave_out_unless`, this batch is counted but not added to the step. When all batches in a step
+    completed by the last batch in a run. If the gradients for a batch are not finite, see
+    `leave_out_unless`, this batch is counted but not added to the step. If all batches in a step
     are excluded, the step is skipped and the schedule does not advance.
 
     Args:
         learning_rate: Float or learning rate schedule, as in `keras.optimizers.AdamW`.
-        learning_rate_multiplier: Function of a weight to compute a multiplier for the learning
-            rate, e.g. for layer-wise decay. With None, all multipliers are 1. Defaults to None.
+        learning_rate_multiplier: A function of a weight to compute a multiplier for the learning
+            rate, e.g. for layer-wise decay. If None, all multipliers are 1. Defaults to None.
         **kwargs: Keyword arguments for `keras.optimizers.AdamW`: `beta_1`, `beta_2`, `epsilon`,
             `weight_decay`, `global_clipnorm` and `gradient_accumulation_steps`.
 
@@ -123,7 +123,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         schedule: Learning rate or schedule that was passed. `learning_rate` is the value for the
             current step.
         batches: Variable. Number of batches. `iterations` is the number of accumulated steps.
-        states: Dict of weight ids to `WeightState`.
+        states: A dict of weight ids to `WeightState`.
 
     Example:
         >>> optimizer = ScheduledAdamW(LinearWarmupDecay(1.0, total_steps=100))

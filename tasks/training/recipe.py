@@ -44,8 +44,8 @@ class TaskSettings(NamedTuple):
         weight_decay: Float. Default weight decay.
         layer_decay: Float. Default layer-wise learning rate decay.
         warmup: Float. Default fraction for warmup steps.
-        learning_rate_shares: Dict of weight ids to multipliers for the learning rate.
-        undecayed_weights: List of weights to exclude from weight decay.
+        learning_rate_shares: A dict of weight ids to multipliers for the learning rate.
+        undecayed_weights: A list of weights to exclude from weight decay.
         scales_loss: Boolean. Whether to scale the loss because gradients are computed in float16.
     """
 
@@ -63,9 +63,9 @@ class Recipe:
     """The arguments for `compile`, and the optimizer from the default recipe.
 
     Args:
-        arguments: Mapping with the arguments added to Keras by `TextModel.compile`, except for the
-            learning rate. Each value is from the last call to pass this argument.
-        options: Mapping with the arguments for `keras.Model.compile` and their last values.
+        arguments: A mapping with the arguments added to Keras by `TextModel.compile`, except for
+            the learning rate. Each value is from the last call to pass this argument.
+        options: A mapping with the arguments for `keras.Model.compile` and their last values.
 
     Example:
         >>> unset = dict.fromkeys(("optimizer", "learning_rate", *RECIPE))
@@ -145,7 +145,7 @@ class Recipe:
         """Create the "auto" optimizer. It uses the peak learning rate until `fit` is called.
 
         Args:
-            backbone: Backbone to apply `layer_decay` to.
+            backbone: A backbone to apply `layer_decay` to.
             settings: The task's TaskSettings.
         """
         weight_decay, layer_decay, warmup, steps = (
@@ -197,8 +197,8 @@ class Recipe:
         Args:
             optimizer: The model's optimizer.
             total_batches: Integer. Number of batches for all epochs.
-            callbacks: List of callbacks. Nothing will be checked if a callback may set the learning
-                rate.
+            callbacks: A list of callbacks. Nothing will be checked if a callback may set the
+                learning rate.
 
         Raises:
             ValueError: If the learning rate is 0 in all steps, or if there are fewer batches than
@@ -232,7 +232,7 @@ class Recipe:
 
         Args:
             optimizer: The model's optimizer.
-            weights: List of trainable weights.
+            weights: A list of trainable weights.
             total_batches: Integer. Number of batches for all epochs.
         """
         if not self.makes_optimizer:
@@ -369,7 +369,7 @@ class CompiledMetrics:
         of_keras: `keras.Model.metrics` from the compiled task.
 
     Attributes:
-        given: List with all metrics that were passed, as objects or names.
+        given: A list with all metrics that were passed, as objects or names.
     """
 
     def __init__(self, metrics=None, weighted_metrics=None, of_keras: Sequence = ()):
@@ -388,7 +388,7 @@ class CompiledMetrics:
         tokens would then depend on how the examples are divided into batches.
 
         Args:
-            size: Scalar tensor. Size used to divide the batch loss. With None, the Keras weight is
+            size: Scalar tensor. Size used to divide the batch loss. If None, the Keras weight is
                 used.
         """
         mean = self._loss
@@ -410,9 +410,9 @@ class CompiledMetrics:
         Args:
             y: Labels.
             y_pred: Outputs.
-            weights: Weights to use for the metrics with sample weights.
-            weights_of_all: Weights to use for the metrics without sample weights, to mask padding
-                rows.
+            weights: The weights to use for the metrics with sample weights.
+            weights_of_all: The weights to use for the metrics without sample weights, to mask
+                padding rows.
         """
         if self._all is None:
             return
@@ -445,7 +445,7 @@ def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
 
     Args:
         task: Compiled task.
-        dataset: Dataset of preprocessed batches. Arrays will be ignored.
+        dataset: A dataset of preprocessed batches. Arrays will be ignored.
     """
     if keras.config.backend() != "tensorflow" or task.distribution.strategy:
         return  # this is done by Keras

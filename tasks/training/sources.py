@@ -51,7 +51,7 @@ class Examples(Source):
     Args:
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
-        examples: Dict with encoded examples, or with preprocessed inputs and their labels.
+        examples: A dict with encoded examples, or with preprocessed inputs and their labels.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker, examples: dict):
@@ -106,7 +106,7 @@ class DatasetBatches(Source):
     Args:
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
-        dataset: Dataset with `x`, `(x, y)` or `(x, y, sample_weight)`.
+        dataset: A dataset with `x`, `(x, y)` or `(x, y, sample_weight)`.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker, dataset: tf.data.Dataset):
@@ -385,8 +385,8 @@ class StreamBatches(Source):
         """Convert batches with any sizes to a dataset, and store errors from the stream.
 
         Args:
-            batches: Iterable of batches. The structure is taken from the first batch.
-            again: Function to return a new iterator over the batches. With None, the dataset can
+            batches: An iterable of batches. The structure is taken from the first batch.
+            again: A function to return a new iterator over the batches. If None, the dataset can
                 only be read once. Defaults to None.
         """
         batches = iter(batches)
@@ -413,7 +413,7 @@ class InOrder:
     """Stream batches by index. The indices must be requested in order.
 
     Args:
-        begin: Function to return an iterator over the batches, starting from a given index.
+        begin: A function to return an iterator over the batches, starting from a given index.
         total: Integer. Number of batches.
 
     Raises:
@@ -518,7 +518,7 @@ def validation_of(task, data, y) -> tuple | None:
     Args:
         task: `TextModel`.
         data: Optional dataset, or tuple or list `(x, y)` or `(x, y, sample_weight)`.
-        y: Labels from `fit`. With None, a list will be interpreted as texts.
+        y: The labels from `fit`. If None, a list will be interpreted as texts.
 
     Raises:
         ValueError: If labels are missing, or if the data can only be read once.

@@ -103,8 +103,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         record: TaskRecord with the task properties needed by other modules.
         distribution: Distribution. The `tf.distribute` strategy used to build the model, if any.
         graphs: GraphCache with the traced graphs.
-        recipe: Recipe with the arguments for `compile`.
-        objective: Objective with the loss, the metrics and how to interpret the outputs.
+        recipe: The recipe with the arguments for `compile`.
+        objective: The objective with the loss, the metrics and how to interpret the outputs.
         compile_settings: Names for additional `compile` arguments to be stored as task attributes.
         form: Training data format, for tasks with support for several formats.
     """
@@ -239,15 +239,15 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 receive labels and outputs unchanged and should return a value for each example or
                 token. The loss is averaged over the examples or labelled tokens in the whole batch,
                 also when training on several replicas. Defaults to "auto".
-            metrics: List of metrics to use instead of the task metrics. In addition to Keras names,
-                the following names are supported. For classes: "f1", "precision" and "recall", also
-                with the suffixes "_macro", "_macro_all", "_micro" and "_weighted", "auc",
-                "average_precision" and "matthews". For regression: "pearson" and "spearman". For
-                tokens: "perplexity". For answers: "exact_match" and "f1". Keras metrics receive
+            metrics: A list of metrics to use instead of the task metrics. In addition to Keras
+                names, the following names are supported. For classes: "f1", "precision" and
+                "recall", also with the suffixes "_macro", "_macro_all", "_micro" and "_weighted",
+                "auc", "average_precision" and "matthews". For regression: "pearson" and "spearman".
+                For tokens: "perplexity". For answers: "exact_match" and "f1". Keras metrics receive
                 probabilities. With two classes, metrics such as Precision, Recall and AUC treat the
                 second class as positive. Custom functions receive the outputs. Sample weights are
                 not used, except in tasks with sample weights to mask tokens.
-            weighted_metrics: List of metrics to compute with sample weights. Use "auto" for the
+            weighted_metrics: A list of metrics to compute with sample weights. Use "auto" for the
                 task metrics, unless `metrics` is passed. Defaults to "auto".
             jit_compile: Boolean or "auto". With "auto", TensorFlow uses XLA on a GPU or TPU when a
                 `sequence_length` is set. On other backends, this argument works as in Keras.
@@ -258,7 +258,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 optimizer. The gradient for a step equals the gradient for one large batch, also
                 with sample weights or labelled tokens. Remaining batches at the end of `fit` form
                 the last step. Losses that compare the texts in a batch only use the texts in each
-                small batch. When a loss is the sum of several means, as in `Pretraining`,
+                small batch. If a loss is the sum of several means, as in `Pretraining`,
                 `ReplacedTokenDetection` and `Distillation`, batches are weighted by the number of
                 masked tokens or labels.
             weight_decay: Non-negative float. Weight decay for the "auto" optimizer. Defaults to the
@@ -427,9 +427,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         This method extends `keras.Model.fit`. Texts in memory are tokenized once. Batches contain
         examples of similar length and are padded to the longest example. On JAX, short texts are
         packed instead for classifiers and rerankers. The order of batches is reproducible with
-        `keras.utils.set_random_seed`. When a dataset contains single examples, they are shuffled
-        and sorted by length within 50 batches. When a dataset contains batches, they are used
-        unchanged.
+        `keras.utils.set_random_seed`. If a dataset contains single examples, they are shuffled and
+        sorted by length within 50 batches. If a dataset contains batches, they are used unchanged.
 
         Args:
             x: Training inputs. The following inputs are supported:
@@ -446,25 +445,25 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             epochs: Non-negative integer. Number of epochs to train for. Defaults to 1.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
-            callbacks: List of Keras callbacks. To continue an interrupted run, use
+            callbacks: A list of Keras callbacks. To continue an interrupted run, use
                 `encoder_zoo.BackupAndRestore`. A dataset must then return the same examples in the
                 same order. Defaults to None.
             validation_split: Float between 0 and 1. Fraction of examples at the end to be used for
                 validation. Defaults to 0.0.
-            validation_data: Tuple `(x, y)` or `(x, y, sample_weight)`, or dataset. Defaults to
+            validation_data: A tuple `(x, y)` or `(x, y, sample_weight)`, or dataset. Defaults to
                 None.
             shuffle: Boolean. Whether to shuffle texts in memory and the single examples in a
                 dataset. Defaults to True.
-            sample_weight: Array with one weight per example. Defaults to None.
-            class_weight: Dict from class names or indices to weights, for tasks with classes or
+            sample_weight: An array with one weight per example. Defaults to None.
+            class_weight: A dict from class names or indices to weights, for tasks with classes or
                 tags. Missing classes have weight 1. With "balanced", rare classes get larger
                 weights. In multi-label tasks, the weight for a label applies to examples with this
                 label. Defaults to None.
             initial_epoch: Integer. Epoch to start from. Defaults to 0.
-            steps_per_epoch: Positive integer. Number of batches per epoch. With None, an epoch is
-                one pass over the data. Defaults to None.
+            steps_per_epoch: Positive integer. Number of batches per epoch. If None, an epoch is one
+                pass over the data. Defaults to None.
             validation_batch_size: Positive integer. Defaults to `batch_size`.
-            validation_steps: Positive integer. Number of batches to use for validation. With None,
+            validation_steps: Positive integer. Number of batches to use for validation. If None,
                 all validation data is used. Defaults to None.
             validation_freq: Integer or list of epochs, as in Keras. Defaults to 1.
 
@@ -643,10 +642,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             return_dict: Boolean. Whether to return a dict instead of a list. Defaults to False.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
-            sample_weight: Array with one weight per example. Defaults to None.
-            steps: Positive integer. Number of batches to evaluate. With None, all data is used.
+            sample_weight: An array with one weight per example. Defaults to None.
+            steps: Positive integer. Number of batches to evaluate. If None, all data is used.
                 Defaults to None.
-            callbacks: List of Keras callbacks. Defaults to None.
+            callbacks: A list of Keras callbacks. Defaults to None.
             **of_keras: Internal arguments passed by Keras for the validation in `fit`.
 
         Returns:
@@ -737,9 +736,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 or the shape (1, words).
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
-            steps: Positive integer. Number of batches to predict. With None, all data is used.
+            steps: Positive integer. Number of batches to predict. If None, all data is used.
                 Defaults to None.
-            callbacks: List of Keras callbacks. Defaults to None.
+            callbacks: A list of Keras callbacks. Defaults to None.
 
         Returns:
             NumPy arrays with one row per input, e.g. logits, regression values or embeddings. For
@@ -817,7 +816,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         replaced when the layers are called on other replicas.
 
         Args:
-            y_pred: Outputs with shape (B, ...).
+            y_pred: The outputs with shape (B, ...).
         """
         if not self.losses:
             return 0.0

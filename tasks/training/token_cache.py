@@ -36,13 +36,14 @@ class TokenCache:
 
     This cache can be passed to `fit` or `evaluate` instead of the stream. The batches will be the
     same. The first pass writes a file for each batch, or for every 50 batches of single rows, with
-    about four bytes per token. When it is interrupted, the next run will only write the missing
+    about four bytes per token. If it is interrupted, the next run will only write the missing
     files. Later passes and later processes only read the first stream element. Different files are
     used for a different `batch_size`.
 
     Args:
         source: Stream supported by `fit`. It must return the same elements in every pass.
-        folder: Path to the folder for the files. This folder will be created if it does not exist.
+        folder: The path to the folder for the files. This folder will be created if it does not
+            exist.
 
     Raises:
         ValueError: In `fit`, if the source can only be read once, if the folder contains tokens for
@@ -73,11 +74,11 @@ class TokenFiles:
     """Files to store a stream's encoded examples in, with one file per chunk.
 
     Args:
-        folder: Path to the folder for the files.
-        settings: Dict with the plain values used to encode the examples.
+        folder: The path to the folder for the files.
+        settings: A dict with the plain values used to encode the examples.
 
     Attributes:
-        sizes: List with the number of raw inputs per chunk, or None until all chunks are written.
+        sizes: A list with the number of raw inputs per chunk, or None until all chunks are written.
     """
 
     def __init__(self, folder: pathlib.Path, settings: Mapping):
@@ -104,7 +105,7 @@ class TokenFiles:
 
         Args:
             number: Integer. Chunk index.
-            encode: Function to be called without arguments to encode the examples. Defaults to
+            encode: A function to be called without arguments to encode the examples. Defaults to
                 None.
         """
         path = self._path(number)
