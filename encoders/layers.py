@@ -99,7 +99,7 @@ def activate(name: str, x: keras.KerasTensor, training: bool | None = None) -> k
     return ACTIVATIONS[name](x)
 
 
-# No argument: families make their layers with initializers of their own.
+# This is not an argument, because each family creates its layers with other initializers.
 _draws_weights = contextvars.ContextVar("draws_weights", default=True)
 
 

@@ -1,4 +1,4 @@
-"""BART: an encoder, and a decoder that attends to the encoder output.
+"""BART: an encoder, and a decoder to attend to the encoder output.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden.
 """
@@ -34,9 +34,9 @@ class BartEmbeddings(Embeddings):
     """
 
     def share_tokens(self, other: Embeddings) -> None:
-        """Share the token table of another layer, but create a separate position table.
+        """Share the token table with another layer, but create a separate position table.
 
-        Call this method before the layer is built.
+        This method must be called before the layer is built.
         """
         self.token_embedding = other.token_embedding
         self.position_embedding = self.make_table("position_embedding", self.max_positions)
@@ -247,7 +247,7 @@ class BartBackbone(Backbone):
         return states + more[0], probabilities + more[1], contexts
 
     def _shift_tokens(self, inputs: Mapping):
-        """Shift the tokens of each text by one, (B, L)."""
+        """Shift the tokens in each text by one, (B, L)."""
         ids, starts = ops.convert_to_tensor(inputs["token_ids"]), inputs.get("text_starts")
         begin = ops.full_like(ids[:, :1], self.decoder_start_token_id)
         before = ops.concatenate([begin, ids[:, :-1]], axis=1)
@@ -256,7 +256,7 @@ class BartBackbone(Backbone):
         return ops.where(positions_in_texts(starts, ops.shape(ids)[1]) == 0, begin, before)
 
     def _decoder_context(self, inputs: Mapping, encoded) -> Mapping:
-        """Create the context of the decoder blocks, with a causal mask."""
+        """Create the context for decoder blocks, with a causal mask."""
         starts, numbers = inputs.get("text_starts"), ops.arange(ops.shape(encoded)[1])
         mask = (numbers[:, None] >= numbers)[None, None]  # (1, 1, L, L)
         if starts is not None:
@@ -266,12 +266,12 @@ class BartBackbone(Backbone):
         return {"attention_mask": mask, "encoded": encoded, "cross_mask": cross_mask}
 
     def text_vectors(self, sequence_output, inputs: Mapping):
-        """Return the output of the last token as the input of classifiers, (B, D)."""
+        """Return the output for the last token, (B, D), to be used as the input for classifiers."""
         return last_tokens(sequence_output, inputs.get("padding_mask"))
 
 
 def _name_attention(ours: str, theirs: str) -> dict[str, str]:
-    """Map the attribute paths of one attention layer in a block to its names in the checkpoint."""
+    """Map attribute paths for an attention layer in a block to checkpoint names."""
     layers = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
     return {f"{ours}.{name}_dense": f"{theirs}.{there}" for name, there in layers.items()}
 
@@ -291,7 +291,7 @@ _DECODER_BLOCK = {
 
 
 def read_config(config: Mapping) -> dict:
-    """Fill missing fields of a configuration with the defaults of transformers.
+    """Fill in missing fields in a configuration with the default values from transformers.
 
     Args:
         config: Dictionary with the contents of config.json.
@@ -303,7 +303,7 @@ def read_config(config: Mapping) -> dict:
     return {**_DECODER_DEFAULTS, **config}
 
 
-# These defaults of transformers differ from the defaults of the encoder.
+# Default values in transformers that differ from the defaults for the encoder.
 _DECODER_DEFAULTS = {
     "encoder_ffn_dim": 4096,
     "decoder_layers": 12,
@@ -332,7 +332,7 @@ FAMILY = Family(
         "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
     },
-    # Version numbers of the file format of fairseq.
+    # Version numbers for the fairseq file format.
     pretraining_only=("encoder.version", "decoder.version"),
     config_keys={
         "vocabulary_size": "vocab_size",

@@ -1,4 +1,4 @@
-"""DeBERTa-v2 and v3: disentangled attention to the contents and to the distances of tokens.
+"""DeBERTa-v2 and v3: disentangled attention based on token content and on distances.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, S buckets on either
 side, K width.
@@ -115,16 +115,16 @@ class DisentangledAttention(FastAttention):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TextConvolution(ConfigFromSignature, keras.layers.Layer):
-    """Apply a 1D convolution to the tokens of each text, with zero padding at both ends.
+    """Apply a 1D convolution to the tokens in each text, with zero padding at both ends.
 
     Args:
-        hidden_dim: Positive integer. D, the width of the input and output.
-        width: Odd integer. K, the kernel size in tokens.
+        hidden_dim: Positive integer. The input and output width D.
+        width: Odd integer. The kernel size K in tokens.
 
     Call arguments:
         x: Tensor of shape (B, L, D).
-        numbers: Integer tensor of shape (B, L). The index of the text of each token. Tokens of
-            other texts count as zeros.
+        numbers: Integer tensor of shape (B, L). The text index for each token. Tokens of other
+            texts are treated as zeros.
 
     Returns:
         Tensor of shape (B, L, D).
@@ -343,7 +343,7 @@ class DebertaV2Backbone(Backbone):
 
 
 def _make_attending_mask(inputs: Mapping):
-    """Return a boolean mask of tokens that take part in the attention, (B, 1, L, 1)."""
+    """Return a boolean mask for tokens that take part in the attention, (B, 1, L, 1)."""
     return ops.cast(inputs["attended_mask"], "bool")[:, None, :, None]
 
 
@@ -351,7 +351,7 @@ def _make_attending_mask(inputs: Mapping):
 
 
 def read_config(config: Mapping) -> dict:
-    """Fill missing fields of a configuration with the defaults of transformers.
+    """Fill in missing fields in a configuration with the default values from transformers.
 
     Args:
         config: Dictionary with the contents of config.json.
@@ -366,7 +366,7 @@ def read_config(config: Mapping) -> dict:
         config["pos_att_type"] = [t.strip() for t in config["pos_att_type"].lower().split("|")]
     if config["max_relative_positions"] == -1:
         config["max_relative_positions"] = config.get("max_position_embeddings", 512)
-    # These widths can repeat the value of another field.
+    # These widths can be equal to another field.
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if config.get("pooler_hidden_size") == width:
         config.pop("pooler_hidden_size", None)
@@ -377,7 +377,7 @@ def read_config(config: Mapping) -> dict:
     return config
 
 
-# The defaults of transformers.
+# Default values in transformers.
 _MISSING_FIELDS = {
     "relative_attention": False,
     "share_att_key": False,

@@ -25,11 +25,11 @@ from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
 
 
 def distance_encodings(length: int, hidden_dim: int) -> keras.KerasTensor:
-    """Compute sinusoidal encodings of the distances from L - 1 down to -L.
+    """Compute sinusoidal encodings for distances from L - 1 down to -L.
 
     Args:
-        length: Positive integer. L, the sequence length.
-        hidden_dim: Positive integer. D, the width of the encodings.
+        length: Positive integer. The sequence length L.
+        hidden_dim: Positive integer. The encoding width D.
 
     Returns:
         Float32 tensor of shape (2 L, D).
@@ -48,7 +48,7 @@ def distance_encodings(length: int, hidden_dim: int) -> keras.KerasTensor:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SplitHeads(KeepsUpdates, keras.layers.EinsumDense):
-    """Keras's `EinsumDense` with support for low-rank updates. It takes the same arguments."""
+    """Keras `EinsumDense` with support for low-rank updates. It takes the same arguments."""
 
     def quantize(self, mode=None, type_check=True, config=None):
         return super().quantize(mode, type_check=False, config=config)  # allow a subclass
@@ -238,7 +238,7 @@ class XLNetEmbeddings(Embeddings):
         return self.dropout_layer(self.token_embedding(token_ids), training=training)
 
     def queries(self, x, training=None):
-        """Compute the input of the query stream, (B, L, D)."""
+        """Compute the input for the query stream, (B, L, D)."""
         queries = ops.broadcast_to(ops.cast(self.mask_embedding, x.dtype), ops.shape(x))
         return self.dropout_layer(queries, training=training)
 
@@ -275,7 +275,7 @@ class XLNetBackbone(Backbone):
         {'sequence_output': (1, 4, 8)}
     """
 
-    # Two texts, <cls> and (in transformers) padding have their own segments.
+    # Separate segments are used for two texts, for <cls> and (in transformers) for padding.
     defaults: ClassVar = {"num_segments": 4, "pooler": False}
     predicts_in_order = True
 
@@ -348,7 +348,7 @@ class XLNetBackbone(Backbone):
         return self.final_layer(y, training=training)
 
     def _order_masks(self, inputs: Mapping) -> tuple:
-        """Return boolean masks for the content and the query stream, both (B, 1, L, L)."""
+        """Return boolean masks for the content stream and the query stream, both (B, 1, L, L)."""
         mask, order = convert_mask(self.attention_mask(inputs)), inputs.get("prediction_order")
         numbers = ops.arange(ops.shape(inputs["token_ids"])[1])
         itself = numbers[:, None] == numbers
@@ -360,12 +360,12 @@ class XLNetBackbone(Backbone):
         return mask & (read | itself), mask & read
 
     def text_vectors(self, sequence_output, inputs: Mapping):
-        """Return the output of the last token that is not padding, (B, D)."""
+        """Return the output for the last token that is not padding, (B, D)."""
         return last_tokens(sequence_output, inputs.get("padding_mask"))
 
 
 def read_config(config: Mapping) -> dict:
-    """Remove fields of a configuration that repeat the value of other fields.
+    """Remove fields from a configuration that are equal to other fields.
 
     Args:
         config: Dictionary with the contents of config.json.

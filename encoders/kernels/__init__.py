@@ -1,1 +1,1 @@
-"""Faster implementations of the encoder formulas, which `Backbone` uses."""
+"""Faster implementations for encoder formulas, to be used by `Backbone`."""
