@@ -1,4 +1,4 @@
-"""Validation of class labels, their conversion to numbers, and learning of class names.
+"""Validation of class labels, conversion to integers, and learning of class names.
 
 Comment letters: B batch, C classes.
 """
@@ -25,20 +25,21 @@ ROUNDING = 1e-3
 
 
 def learn_classes(y, multi_label: bool = False) -> list[str] | int:
-    """Return the classes that occur in labels.
+    """Collect all classes from labels.
 
     Args:
-        y: One label per text, as for `SequenceClassifier.fit`. For multi-label classifiers, a list
-            of names per text, or rows (B, C).
-        multi_label: Boolean. Whether a text can have any number of labels. Defaults to False.
+        y: A label per text, as for `SequenceClassifier.fit`. For multi-label classifiers, this
+            should be a list of names per text, or rows (B, C).
+        multi_label: Boolean. Whether to allow any number of labels per text. Defaults to False.
 
     Returns:
-        The names in the order of a categorical column or of a table's columns. In other cases, they
-        are sorted. For integers that start at 0 and for rows, only the number of classes.
+        The class names, in the same order as in a categorical column or in the table columns.
+        Otherwise, the names are sorted. For integers starting at 0 and for rows, the number of
+        classes is returned.
 
     Raises:
-        ValueError: If a row has no label or several labels, if a number is not a class, or if there
-            are fewer than two classes.
+        ValueError: If a row has no label or several labels, if a value is not a valid class, or if
+            there are fewer than two classes.
 
     Example:
         >>> learn_classes(["up", "down", "up"]), learn_classes([True, False])
@@ -92,11 +93,12 @@ def _learn_multi_label(y) -> list[str] | int:
 
 
 def labels_of_dataset(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
-    """Return the labels y of a dataset of texts.
+    """Return labels y from a dataset with texts.
 
     Args:
-        dataset: Dataset of texts and labels, batched or not.
-        preprocessor: Preprocessor that batches the dataset, or None for batches of prepared inputs.
+        dataset: Dataset with texts and labels. This can be batched or unbatched.
+        preprocessor: Preprocessor to use for batching the dataset, or None for batches with
+            prepared inputs.
     """
     batches = dataset if preprocessor is None else preprocessor.batched(dataset, 1024)
     parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in batches]
@@ -106,11 +108,11 @@ def labels_of_dataset(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
 
 
 def classes_among(labels: np.ndarray, multi_label: bool) -> set[int]:
-    """Return the indices of the classes that occur in encoded labels.
+    """Return all class indices used in encoded labels.
 
     Args:
         labels: Class indices (B,), or rows (B, C).
-        multi_label: Boolean. Whether a text can have any number of classes.
+        multi_label: Boolean. Whether to allow any number of classes per text.
 
     Example:
         >>> classes_among(np.array([[1, 0, 1]]), multi_label=True)
@@ -126,7 +128,7 @@ def _names(values: list) -> list[str]:
 
 
 def _check_one_each(values: list) -> None:
-    """Raise a ValueError if a row is a list of labels instead of a single label."""
+    """Raise a ValueError for rows with a list of labels instead of a single label."""
     for row, name in enumerate(values):
         if isinstance(name, list | tuple | set | frozenset | dict | np.ndarray):
             raise invalid(
@@ -152,9 +154,9 @@ def _whole_numbers(y: array_ops.Tensor) -> array_ops.Tensor:
 def _array(y) -> np.ndarray:
     """Convert labels to an array.
 
-    It is an object array if lists have different lengths, or if strings are mixed with other types,
-    which NumPy would convert to strings. This also applies to enumerations, which NumPy would
-    truncate.
+    An object array is returned for lists with different lengths, or if strings are mixed with
+    values that would be converted to strings by NumPy. This is also done for enumerations, as they
+    would be truncated by NumPy.
     """
     kept = False
     if isinstance(y, list | tuple):
@@ -172,15 +174,14 @@ def _array(y) -> np.ndarray:
 
 
 def _single_column(y):
-    """Return the only column of a table or of an array (B, 1). Other values are returned
-    unchanged."""
+    """Return the column from a table or array (B, 1). All other values are returned unchanged."""
     if isinstance(y, dict):
         return next(iter(y.values())) if len(y) == 1 else y
     return single_column(y)
 
 
 def _matrix(y, labels: list[str] | None):
-    """Convert a table to rows of numbers, with its columns in the order of the labels."""
+    """Convert a table to numeric rows, with columns in label order."""
     if not isinstance(y, dict):
         return y
     names = {class_name(name): values for name, values in y.items()}
@@ -195,19 +196,19 @@ def _matrix(y, labels: list[str] | None):
 
 
 def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array_ops.Tensor:
-    """Check and convert labels with one class per text, in memory or inside `tf.data`.
+    """Validate and convert labels with a single class per text, in memory or inside `tf.data`.
 
     Args:
-        y: Indices, names, one-hot rows (B, C), or rows of probabilities (B, C).
-        labels: Optional list of strings. Names of the classes.
+        y: Class indices, names, one-hot rows (B, C), or rows with probabilities (B, C).
+        labels: Optional list of strings. The class names.
         num_classes: Optional positive integer. Number of classes C, if it is known.
 
     Returns:
         Int32 class indices (B,), or float32 probabilities (B, C).
 
     Raises:
-        ValueError: If a label is unknown or the shape of `y` is wrong.
-        tf.errors.InvalidArgumentError: Instead of ValueError inside `tf.data`.
+        ValueError: If a label is unknown, or if the shape of `y` is invalid.
+        tf.errors.InvalidArgumentError: Raised instead of ValueError inside `tf.data`.
 
     Example:
         >>> class_indices(["up", "down"], ["down", "up"], 2).numpy().tolist()
@@ -259,7 +260,7 @@ def _numbers_of_names(names: array_ops.Tensor | list, labels: list[str] | None) 
 
 
 def _probabilities(y: array_ops.Tensor) -> array_ops.Tensor:
-    """Check that rows (B, C) sum to 1. Convert one-hot rows to indices (B,)."""
+    """Check that rows (B, C) sum to 1, and convert one-hot rows to indices (B,)."""
     is_hot = not array_ops.as_dtype(y.dtype).is_floating
     y = array_ops.cast(y, array_ops.float32)
     right = array_ops.reduce_all(y >= 0, axis=1) & (
@@ -276,8 +277,8 @@ def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_
     """Check and convert labels with any number of classes per text, in memory or inside `tf.data`.
 
     Args:
-        y: Rows of numbers. In memory, also a table of numbers, or a list of names per text.
-        labels: Optional list of strings. Names of the classes.
+        y: Numeric rows. In memory, this can also be a numeric table, or a list of names per text.
+        labels: Optional list of strings. The class names.
         num_classes: Positive integer. Number of classes C.
 
     Returns:
@@ -286,7 +287,7 @@ def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_
     Raises:
         ValueError: If a row is not a list of labels, has the wrong length, or contains an unknown
             label.
-        tf.errors.InvalidArgumentError: Instead of ValueError inside `tf.data`.
+        tf.errors.InvalidArgumentError: Raised instead of ValueError inside `tf.data`.
 
     Example:
         >>> multi_label_targets([["up"], []], ["down", "up"], 2).numpy().tolist()
@@ -346,7 +347,7 @@ def regression_targets(y, count: int) -> array_ops.Tensor:
 
     Raises:
         ValueError: If `y` has another shape or contains values that are not finite numbers.
-        tf.errors.InvalidArgumentError: Instead of ValueError inside `tf.data`.
+        tf.errors.InvalidArgumentError: Raised instead of ValueError inside `tf.data`.
     """
     y = check_given(y)
     if not array_ops.is_symbolic_tensor(y):

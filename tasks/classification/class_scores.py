@@ -1,4 +1,4 @@
-"""Scores of a classifier for each class, and for answers above a minimum score.
+"""Classifier scores per class, and for answers above a minimum score.
 
 Comment letters: N texts, C classes.
 """
@@ -30,13 +30,13 @@ LEVELS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
 
 class ClassScores(TypedDict):
-    """Scores of one class, or their mean over the classes.
+    """Scores for a single class, or mean scores over all classes.
 
     Attributes:
-        precision: Share of correct answers among the answers with this class.
-        recall: Share of the texts of this class that are answered with it.
+        precision: Share of correct answers among all answers with this class.
+        recall: Share of texts in this class with a correct answer.
         f1: Harmonic mean of precision and recall.
-        support: Number of texts of this class.
+        support: Number of texts in this class.
     """
 
     precision: float
@@ -46,14 +46,14 @@ class ClassScores(TypedDict):
 
 
 class ClassReport(TypedDict, total=False):
-    """Result of `evaluate_classes`.
+    """Result returned from `evaluate_classes`.
 
     Attributes:
-        accuracy: Share of the texts with the correct class. Missing for multi-label classifiers.
-        micro: Scores of all labels counted together. Only for multi-label classifiers.
-        macro: Mean of the scores of all classes.
-        weighted: Mean of the scores of all classes, weighted by their support.
-        per_class: Dict of class names to scores.
+        accuracy: Share of texts with the correct class. Not available for multi-label classifiers.
+        micro: Scores for all labels counted together. Only available for multi-label classifiers.
+        macro: Mean score over all classes.
+        weighted: Mean score over all classes, weighted by support.
+        per_class: Dict mapping class names to scores.
     """
 
     accuracy: float
@@ -64,13 +64,13 @@ class ClassReport(TypedDict, total=False):
 
 
 class Coverage(TypedDict):
-    """Answers whose score reaches a threshold.
+    """Answers at or above a threshold.
 
     Attributes:
         threshold: Minimum score.
-        answered: Number of texts whose best class reaches the minimum score.
+        answered: Number of texts with a best class at or above the threshold.
         coverage: Share of these texts among all texts.
-        accuracy: Share of correct answers among these texts, or NaN without such texts.
+        accuracy: Share of correct answers for these texts, or NaN if there are no such texts.
     """
 
     threshold: float
@@ -82,15 +82,15 @@ class Coverage(TypedDict):
 def class_report(
     names: Sequence, predicted: np.ndarray, true: np.ndarray, several: bool
 ) -> ClassReport:
-    """Compute the precision, recall and F1 of each class, and their means.
+    """Compute precision, recall and F1 for each class, and mean scores.
 
-    Divisions by zero give 0, as in `classification_report` of scikit-learn.
+    When dividing by zero, 0 is returned, as in scikit-learn's `classification_report`.
 
     Args:
-        names: List of strings. Names of the classes.
+        names: List of strings. The class names.
         predicted: Boolean array of shape (N, C). Predicted classes.
         true: Boolean array of shape (N, C). True classes.
-        several: Boolean. Whether a text can have several classes.
+        several: Boolean. Whether to allow several classes per text.
 
     Example:
         >>> hot = np.eye(2)[[0, 0, 1]] > 0
@@ -131,10 +131,10 @@ def _scores(values, support: int) -> ClassScores:
 
 
 def coverage_at(scores: np.ndarray, right: np.ndarray, levels: Sequence[float]) -> list[Coverage]:
-    """Return the number of answers that reach each score, and their accuracy.
+    """Return the number of answers and the accuracy for each minimum score.
 
     Args:
-        scores: Float array of shape (N,). Scores of the answers.
+        scores: Float array of shape (N,). Answer scores.
         right: Boolean array of shape (N,). Whether each answer is correct.
         levels: List of floats. Minimum scores.
 
@@ -158,9 +158,9 @@ def coverage_at(scores: np.ndarray, right: np.ndarray, levels: Sequence[float]) 
 
 
 class ScoresClasses:
-    """Mixin that evaluates a classifier for each class and by the scores of its answers.
+    """Mixin to evaluate classifiers per class and by answer score.
 
-    A classifier has `_class_answers`, its text side, and `_scores_and_classes`.
+    Classifiers should implement `_class_answers` (for text) and `_scores_and_classes`.
     """
 
     _class_answers: ClassAnswers
@@ -172,10 +172,10 @@ class ScoresClasses:
     def evaluate_classes(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> ClassReport:
-        """Compute the precision, recall and F1 of each class, like the report of scikit-learn.
+        """Compute precision, recall and F1 for each class, as in scikit-learn's report.
 
-        The evaluation uses the answers of `classify` with the thresholds of the model, but without
-        abstention. `ez.display.class_report` shows the result as a table.
+        This is based on the answers from `classify` with the model's thresholds, but without
+        abstention. To show the result as a table, use `ez.display.class_report`.
 
         Args:
             x: Texts or pairs of texts in memory, as for `evaluate`.
@@ -185,7 +185,7 @@ class ScoresClasses:
 
         Returns:
             `{"accuracy", "macro", "weighted", "per_class": {label: {"precision", "recall", "f1",
-            "support"}}}`. For multi-label classifiers, "micro" replaces "accuracy".
+            "support"}}}`. For multi-label classifiers, "micro" is returned instead of "accuracy".
 
         Raises:
             ValueError: If the classifier is a regression, or if `x` is a dataset.
@@ -211,22 +211,21 @@ class ScoresClasses:
         thresholds: Levels = LEVELS,
         batch_size: PositiveInt | None = None,
     ) -> list[Coverage]:
-        """Compute the share of answered texts and their accuracy for several values of
-        `abstain_below`.
+        """Compute coverage and accuracy for several values of `abstain_below`.
 
-        `ez.display.coverage` plots both for every score.
+        To plot both for all scores, use `ez.display.coverage`.
 
         Args:
-            x: Texts or pairs of texts in memory. They must not be part of the training data.
+            x: Texts or pairs of texts in memory. These should not be part of the training data.
             y: True labels, as for `evaluate`.
-            thresholds: List of floats. Minimum scores of an answer.
+            thresholds: List of floats. Minimum scores for returning an answer.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
                 Defaults to None.
 
         Returns:
             List of `{"threshold", "answered", "coverage", "accuracy"}`, one per threshold.
             "answered" and "coverage" are the number and share of answered texts, and "accuracy" is
-            the share of correct answers among them.
+            the share of correct answers for these texts.
 
         Raises:
             ValueError: If a text can have several labels, or if the classifier is a regression.
@@ -241,7 +240,7 @@ class ScoresClasses:
         return coverage_at(*self._scores_of_best(x, y, batch_size), thresholds)
 
     def _scores_of_best(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores (N,) of the best classes, and whether each is correct (N,)."""
+        """Return the score for the best class and whether it is correct, both with shape (N,)."""
         if self._class_answers.is_multi_label:
             raise ValueError(
                 "Coverage needs one class for each text, and this classifier gives several. "
@@ -252,9 +251,9 @@ class ScoresClasses:
         return tuple(np.take_along_axis(values, best, axis=1)[:, 0] for values in (scores, true))
 
     def _scores_and_classes(self, method: str, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
-        """Return the probabilities (N, C) of texts and their true classes, booleans (N, C).
+        """Return class probabilities (N, C) and boolean true classes (N, C).
 
         Args:
-            method: String. Name of the method in error messages.
+            method: String. Method name to use in error messages.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Tokens for the masks of texts, from their logits.
+"""Mask filling based on token logits.
 
 Comment letters: N texts, B batch, M masked positions, V vocabulary.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class FilledMask(TypedDict):
-    """A token for a mask, the text with it filled in, and its probability."""
+    """A token for a mask, with the filled text and the token's probability."""
 
     token: str
     text: str
@@ -38,12 +38,13 @@ class FilledMask(TypedDict):
 
 
 class Masks(NamedTuple):
-    """The masks of texts.
+    """The masks in a batch of texts.
 
     Attributes:
-        starts: ragged (N, None) int32, where the masks begin.
-        ends: ragged (N, None) int32, where they end.
-        word_follows: ragged (N, None) bool, whether the token after a mask begins a word.
+        starts: Ragged int32 tensor of shape (N, None). Start offset for each mask.
+        ends: Ragged int32 tensor of shape (N, None). End offset for each mask.
+        word_follows: Ragged boolean tensor of shape (N, None). Whether a word starts at the token
+            after the mask.
     """
 
     starts: array_ops.RaggedTensor
@@ -52,12 +53,12 @@ class Masks(NamedTuple):
 
 
 class Spellings(NamedTuple):
-    """Texts of the V tokens, strings in UTF-8.
+    """Spellings for all V tokens, as UTF-8 strings.
 
     Attributes:
-        names: Array of shape (V,). Names of the tokens.
-        words: Array of shape (V,). Texts of the tokens without a space before them.
-        begins: Bool array of shape (V,). Whether a token begins a word.
+        names: Array of shape (V,). Token names.
+        words: Array of shape (V,). Token texts, without leading space.
+        begins: Boolean array of shape (V,). Whether a word starts at the token.
     """
 
     names: np.ndarray
@@ -74,8 +75,7 @@ WORD_BY_ITSELF = r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}]"  # Chi
 
 
 def touches_word(texts: array_ops.Tensor, at_end: bool) -> array_ops.Tensor:
-    """Return whether the first, or the last, character of texts is of a word that a letter next to
-    it would be a part of."""
+    """Return whether a letter added at the start or end would be joined to a word in the text."""
     of_word, alone = (
         array_ops.strings.regex_full_match(texts, f"(?s).*{kind}" if at_end else f"(?s){kind}.*")
         for kind in (OF_WORD, WORD_BY_ITSELF)
@@ -84,7 +84,7 @@ def touches_word(texts: array_ops.Tensor, at_end: bool) -> array_ops.Tensor:
 
 
 class MaskAnswers(Answers):
-    """Answers of a `MaskedLM`."""
+    """Answers for a `MaskedLM` model."""
 
     preprocessor_class = MaskedLMPreprocessor
     instead_of_predict = "fill_mask(texts)"
@@ -101,7 +101,7 @@ class MaskAnswers(Answers):
         missing: Missing = "error",
         targets: Sequence[str] | None = None,
     ) -> Any:
-        """Find the most probable tokens at masks; see `MaskedLM.fill_mask`."""
+        """Find the most probable tokens for masks. See `MaskedLM.fill_mask`."""
         if isinstance(texts, str):
             return self.fill_mask([texts], top_k, batch_size, targets=targets)[0]
         chosen = None if targets is None else self._find_tokens(targets)
@@ -119,11 +119,10 @@ class MaskAnswers(Answers):
         return [masks[0] if len(masks) == 1 else masks for masks in by_text]
 
     def trace_masks(self, run: Callable, top_k: int) -> Callable:
-        """Make the function of texts (N,) for an export; see `MaskedLM.signatures`.
+        """Create the function to export. See `MaskedLM.signatures`.
 
         Args:
-            run: Function of examples and their numbers of masks (N,) that returns the logits
-                (masks, V).
+            run: Function to compute logits (masks, V) from examples and the number of masks (N,).
             top_k: See `fill_mask`.
         """
 
@@ -138,7 +137,7 @@ class MaskAnswers(Answers):
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer, but with mask tokens in texts read as such."""
+        """Return a tokenizer with support for mask tokens in texts."""
         tokenizer = self.preprocessor.tokenizer
         with array_ops.init_scope():
             return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})
@@ -163,7 +162,7 @@ class MaskAnswers(Answers):
         return self.preprocessor.max_sequence_length - 2
 
     def _examples_with_masks(self, ids, starts, ends) -> tuple[dict, Masks]:
-        """Return encoded examples with their masks' columns, and the masks in the texts."""
+        """Return encoded examples with mask positions, and the masks in the texts."""
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length
         [(begin, count)] = kept_tokens([ids], 1, longest, tokenizer.truncation_side)
         begin, count = (array_ops.cast(values, "int64") for values in (begin, count))
@@ -181,7 +180,7 @@ class MaskAnswers(Answers):
         return {**self.preprocessor.pack([ids]), "mask_positions": positions}, Masks(*found)
 
     def mask_inputs(self, examples: dict) -> tuple[dict, array_ops.Tensor]:
-        """Return the model's inputs, and which of their mask positions (B, M) are real."""
+        """Return the model inputs, and a boolean mask (B, M) for valid mask positions."""
         positions = examples["mask_positions"]
         inputs = {**self.preprocessor.pad(examples), "mask_positions": positions.to_tensor()}
         if self.preprocessor.predicts_in_order:
@@ -190,7 +189,8 @@ class MaskAnswers(Answers):
         return inputs, array_ops.sequence_mask(positions.row_lengths())
 
     def _find_tokens(self, targets: Sequence[str]) -> list[int]:
-        """Return the ids of words or tokens; of two tokens with one text, that of a whole word."""
+        """Return ids for words or tokens. For tokens with the same text, the whole word is
+        preferred."""
         if isinstance(targets, str) or not len(targets):
             raise invalid("targets", targets, "a list of words, such as ['good', 'bad']")
         names, words, begins = (column.tolist() for column in self._spellings)
@@ -207,16 +207,16 @@ class MaskAnswers(Answers):
     def _filled(
         self, texts, masks: Masks, logits, top_k: int, chosen: Sequence[int] | None = None
     ) -> dict[str, array_ops.Tensor]:
-        """Return "token", "text" and "score" (masks, top_k), the best first.
+        """Return "token", "text" and "score" (masks, top_k), sorted by score.
 
-        Blanks next to a token are such that the text has the tokens that were scored.
+        Spaces are added next to a token if needed to get the same tokens as scored.
 
         Args:
-            texts: (N,) strings.
-            masks: of the texts.
-            logits: (masks, V), of all texts.
-            top_k: how many.
-            chosen: Optional list of integers. Ids of the tokens to choose among.
+            texts: String tensor of shape (N,).
+            masks: `Masks`. The masks in the texts.
+            logits: Tensor of shape (masks, V). Logits for all texts.
+            top_k: Positive integer. Number of tokens to return per mask.
+            chosen: Optional list of integers. Token ids to choose from.
         """
         strings = array_ops.strings
         names, words, begins = (array_ops.constant(column) for column in self._spellings)

@@ -31,20 +31,20 @@ MASKED, RANDOM = 0.8, 0.9
 class MaskedLMPreprocessor(Preprocessor):
     """Convert texts to examples with masked tokens, and use the original tokens as labels.
 
-    A share of the ordinary tokens of every row is selected, at least one token. Of the selected
-    tokens, 80% are replaced by the mask token, 10% by a random token, and 10% are not changed.
-    Special tokens are never selected.
+    For each row, a share of all ordinary tokens is selected, with at least one token per row. Then
+    80% of the selected tokens are replaced by the mask token, 10% by a random token, and 10% are
+    not changed. Special tokens will not be selected.
 
     Args:
         tokenizer: The `Tokenizer` to use, from this package.
         sequence_length: Optional positive integer. See `Preprocessor`. Defaults to None.
-        mask_rate: Float between 0 and 1. Share of the tokens to select. Defaults to 0.15.
-        whole_words: Boolean. Whether to select whole words instead of single tokens. A word that
-            would exceed the share is skipped. Defaults to False.
-        dynamic: Boolean. Whether a training batch gets a new pattern of masks whenever it is made,
-            so in every epoch. If False, each example always has the same pattern. The masks of
-            `evaluate` and of validation only depend on the text, so batches of every size give the
-            same result. Defaults to True.
+        mask_rate: Float between 0 and 1. Share of tokens to select. Defaults to 0.15.
+        whole_words: Boolean. Whether to select whole words instead of single tokens. Words
+            exceeding the share will be skipped. Defaults to False.
+        dynamic: Boolean. Whether to create a new mask pattern each time a training batch is created
+            (i.e. in each epoch). If False, the same pattern will be used for each example. For
+            `evaluate` and for validation, the masks only depend on the text, so the result is the
+            same for any batch size. Defaults to True.
         pack_texts: Boolean. Whether `fit` on texts in memory packs several texts into one sequence
             of `sequence_length` tokens (default: the maximum length of the model). Attention and
             positions are separate for each text, so the outputs are the same as without packing,

@@ -45,18 +45,18 @@ SHORT_SHARE = 0.1
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class PretrainingPreprocessor(MaskedLMPreprocessor):
-    """Convert pairs of segments to examples with masked tokens, for `Pretraining`.
+    """Convert segment pairs to examples with masked tokens, to be used in `Pretraining`.
 
-    For a `PretrainingCorpus`, the preprocessor creates the pairs (see `segment_pairs`). In half of
-    the pairs, the second segment follows the first. In the other half, the second segment comes
-    from another document (BERT), or the segments are swapped (ALBERT).
+    For a `PretrainingCorpus`, the pairs are created by the preprocessor (see `segment_pairs`). For
+    half of all pairs, the second segment is the next segment in the document. For the second half,
+    it is taken from another document (BERT), or the segments are swapped (ALBERT).
 
     Args:
         tokenizer: A `BertTokenizer` or `AlbertTokenizer`.
         sequence_length: Optional positive integer. See `Preprocessor`. Pairs of a corpus fill this
             length. Defaults to None.
-        short_share: Float between 0 and 1. Share of the corpus pairs that have a smaller length, so
-            that the model is also trained on short texts.
+        short_share: Float between 0 and 1. Share of corpus pairs with a smaller length, to train
+            the model on short texts as well.
         **kwargs: `mask_rate`, `whole_words`, `dynamic` and `seed` of `MaskedLMPreprocessor`.
 
     Returns:
@@ -138,10 +138,10 @@ LABELS = ("in_order", "swapped")  # in the order of transformers' `sentence_orde
 def sentence_order_pairs(
     documents: Sequence[Sequence[str]], seed: NonNegativeInt = 0
 ) -> tuple[tuple[list[str], list[str]], list[str]]:
-    """Return pairs of neighbouring texts, half of them swapped, and their labels.
+    """Create pairs of neighbouring texts with labels. Half of all pairs are swapped.
 
-    A `SequenceClassifier` must learn the coherence of the texts to classify these pairs. In
-    contrast, the pairs of BERT's next-sentence prediction already differ in their topics.
+    To classify these pairs, a `SequenceClassifier` has to learn text coherence. In contrast, the
+    topics are already different for the pairs in BERT's next-sentence prediction.
 
     Args:
         documents: List of documents. Each document is a list of its sentences or paragraphs. The
@@ -189,10 +189,11 @@ class PretrainingPresetArguments(MaskingPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Pretraining(Task):
-    """Predict masked tokens and classify pairs, as in the pretraining of BERT and ALBERT.
+    """Predict masked tokens and classify pairs, as in pretraining for BERT and ALBERT.
 
-    Both objectives are trained together on a `PretrainingCorpus`. The result is saved as
-    `BertForPreTraining` or `AlbertForPreTraining` of transformers, and all other tasks can load it:
+    Both objectives are trained together on a `PretrainingCorpus`. The model is saved in the format
+    for `BertForPreTraining` or `AlbertForPreTraining` in transformers, and can be loaded into any
+    task:
 
         corpus = PretrainingCorpus.from_files("corpus", paths, tokenizer)
         pretraining = Pretraining(backbone, PretrainingPreprocessor(tokenizer, 128))
@@ -312,7 +313,7 @@ class Pretraining(Task):
 
     @property
     def objective(self) -> Objective:
-        """The objective of the masked tokens. `compute_loss` adds the loss of the pairs."""
+        """The objective for masked tokens. The pair loss is added in `compute_loss`."""
         return Objective(
             masked_lm_loss,
             lambda: {name: token_metrics() for name in ("masked_lm", self.pair_objective)},
@@ -324,7 +325,7 @@ class Pretraining(Task):
         )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the sum of both losses, the mean over masked tokens and the mean over pairs."""
+        """Compute the sum of both losses, averaged over masked tokens and over pairs."""
         weights = sample_weight or dict.fromkeys(y)
         tokens = (y["masked_lm"], y_pred["masked_lm"], weights["masked_lm"])
         loss = super().compute_loss(x, *tokens, training)

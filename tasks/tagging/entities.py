@@ -91,16 +91,16 @@ def is_possible(labels: np.ndarray, row: np.ndarray, allowed: Transitions) -> bo
 def best_tags(
     probabilities: array_ops.Tensor, row: array_ops.Tensor, allowed: Transitions | None
 ) -> array_ops.Tensor:
-    """Find the valid sequence of tags with the highest probability for each text.
+    """Find the most probable valid tag sequence for each text.
 
     Args:
-        probabilities: Float tensor of shape (U, C). Probabilities of the tags of each unit.
-        row: Int64 tensor of shape (U,). Index of the text of each unit, ascending.
+        probabilities: Float tensor of shape (U, C). Tag probabilities for each unit.
+        row: Int64 tensor of shape (U,). Text index for each unit, in ascending order.
         allowed: Optional `Transitions`. Valid transitions between tags, or transition scores. If
             None, all transitions are allowed.
 
     Returns:
-        Int32 tensor of shape (U,). The tag of each unit.
+        Int32 tensor of shape (U,). The tag for each unit.
 
     Source: Forney 1973, The Viterbi Algorithm.
 
@@ -141,7 +141,7 @@ def marginals(
     Args:
         probabilities: Float tensor of shape (U, C). Probabilities of each unit without its
             neighbours.
-        row: Int64 tensor of shape (U,). Index of the text of each unit, ascending.
+        row: Int64 tensor of shape (U,). Text index for each unit, in ascending order.
         scores: `Transitions`. Scores of pairs of tags.
 
     Source: Rabiner 1989, A Tutorial on Hidden Markov Models, section III: forward and backward.
@@ -260,7 +260,7 @@ Strategy = Annotated[str, one_of("simple", "first", "average", "max", "none")]
 
 
 class Entity(TypedDict):
-    """An entity of a text. Its characters begin at `start` and end before `end`."""
+    """An entity in a text, with start and end offsets."""
 
     label: str
     text: str
@@ -270,7 +270,7 @@ class Entity(TypedDict):
 
 
 class EntityExplanation(Entity, Attributions):
-    """An entity, and the contribution of each word in its text to the mean logit of its tags."""
+    """An entity, with the contribution of each word in the text to the mean tag logit."""
 
 
 class Units(NamedTuple):
@@ -317,7 +317,7 @@ def find_entities(
     strategy: str = "simple",
     allowed: Transitions | None = None,
 ) -> Entities:
-    """Decode entities from the probabilities of tokens, with the strategies of transformers.
+    """Decode entities from token probabilities, using the same strategies as in transformers.
 
     Args:
         probabilities: Float tensor of shape (P, C). Probabilities of the tokens.
@@ -364,8 +364,7 @@ def find_entities(
 
 
 def above(found: Entities, thresholds: np.ndarray | None) -> Entities:
-    """Return the entities whose score reaches the threshold of their label, or all if it is
-    None."""
+    """Return all entities at or above the threshold for the label, or all entities for None."""
     if thresholds is None:
         return found
     kept = found.score >= array_ops.gather(array_ops.constant(thresholds), found.label)

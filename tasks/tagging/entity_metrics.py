@@ -54,15 +54,16 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
 class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
     """Compute the precision, recall and F1 of entities like seqeval and the CoNLL script.
 
-    Positions with weight 0 or a negative tag are removed, so the tokens before and after them
-    become neighbours. The metric therefore accepts the token labels of `TokenClassifier`. For
-    logits, it uses the best tag of each token. In `evaluate` and the validation of `fit`, it uses
-    the best sequence of tags, as in the answers of the task (see `valid_tags` and `crf`).
+    Positions with weight 0 or a negative tag are removed, to join the tokens before and after. This
+    way, the metric can be used with token labels from `TokenClassifier`. For logits, the best tag
+    per token is used. For `evaluate` and for validation in `fit`, the best tag sequence is used, as
+    in the task's answers (see `valid_tags` and `crf`).
 
     Args:
         labels: List of strings. All tags, in the order of the model's outputs.
-        average: String. "micro" counts all entities together. "macro" is the mean over the types
-            that occur. "weighted" weights this mean by the number of true entities of each type.
+        average: String. How to average scores. Use "micro" to count all entities together. Use
+            "macro" for the mean over all types in the data. Use "weighted" to weight this mean by
+            the number of true entities per type.
 
     Call arguments:
         y_true: Integer tensor of shape (B, L). Tags.
@@ -72,9 +73,9 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
             its first position.
 
     Returns:
-        `result()` is `{"precision", "recall", "f1"}`. `fit` and `evaluate` report the values under
-        these names. `EarlyStopping(monitor="val_f1")` infers that higher is better. For precision
-        and recall, pass `mode="max"`.
+        `result()` is `{"precision", "recall", "f1"}`. These names are also used in `fit` and
+        `evaluate`. For `EarlyStopping(monitor="val_f1")`, higher values are better by default. For
+        precision and recall, pass `mode="max"`.
 
     Raises:
         ValueError: If `average` is unknown.
@@ -230,22 +231,22 @@ def score_tags(
     scheme: str | None = None,
     tag_set: Sequence[str] | None = None,
 ) -> dict:
-    """Compute entity scores from the names of tags, for sentences of any length.
+    """Compute entity scores from tag names, for sentences of any length.
 
     Args:
-        true: List with the true tags of every sentence.
-        predicted: List with the predicted tags of every sentence.
-        scheme: Optional string. "IOB1", "IOB2" and "IOBES" only count well-formed entities, like
-            the strict mode of seqeval. None reads malformed tags like the CoNLL script. Defaults to
-            None.
-        tag_set: Optional list of strings. All tags, so that the type of an isolated E-LOC is known
-            to be LOC. Defaults to None, which means the tags that occur.
+        true: List with true tags per sentence.
+        predicted: List with predicted tags per sentence.
+        scheme: Optional string. Use "IOB1", "IOB2" or "IOBES" to only count well-formed entities,
+            as in seqeval's strict mode. If None, malformed tags will be read as in the CoNLL
+            script. Defaults to None.
+        tag_set: Optional list of strings. All tags. This is needed e.g. to read LOC as the type for
+            an isolated E-LOC. If None, all tags in the data will be used. Defaults to None.
 
     Returns:
         See `score_entities`.
 
     Raises:
-        ValueError: If the numbers of true and predicted tags of a sentence differ.
+        ValueError: If the number of true and predicted tags is different for a sentence.
 
     Example:
         >>> scores = score_tags([["B-PER", "O"]], [["B-PER", "B-PER"]])
@@ -275,9 +276,9 @@ def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) 
     """Compute entity scores from sets of entities.
 
     Args:
-        true: List with a set of true entities for each text. Entities are tuples whose first item
-            is the type.
-        predicted: List with a set of predicted entities for each text.
+        true: List with a set of true entities per text. Entities are tuples with the type as the
+            first item.
+        predicted: List with a set of predicted entities per text.
 
     Returns:
         `{"precision", "recall", "f1", "per_type": {type: {"precision", ..., "support"}}}`.

@@ -1,4 +1,4 @@
-"""The layers of `EntityExtractor`, which map token embeddings to the logits of spans, and its loss.
+"""Layers for `EntityExtractor` to map token embeddings to span logits, and the loss.
 
 Comment letters: B batch, L tokens, W words, K widths of spans, C labels, D dimensions of token
 embeddings, H dimensions of word embeddings, F = 4 H.
@@ -25,10 +25,10 @@ _WIDENING = {"markerV0": 4, "markerV1": 4, "marker": 2}
 
 
 class Affine(keras.layers.Layer):
-    """A linear layer with bias. `SpanHead` also uses parts of its kernel separately.
+    """Linear layer with bias. Parts of the kernel are also used separately in `SpanHead`.
 
     Args:
-        units: Positive integer. Width of the outputs.
+        units: Positive integer. Output width.
     """
 
     def __init__(self, units: int, **kwargs):
@@ -49,8 +49,8 @@ class TwoAffine(keras.layers.Layer):
     """Linear layer, ReLU, dropout and linear layer, from (..., D) to (..., units).
 
     Args:
-        units: Positive integer. Width of the outputs.
-        widening: Positive integer. Width of the hidden layer as a multiple of `units`.
+        units: Positive integer. Output width.
+        widening: Positive integer. Hidden layer width, as a multiple of `units`.
         dropout: Float between 0 and 1. Dropout rate to apply to the hidden layer.
     """
 
@@ -70,10 +70,10 @@ class TwoAffine(keras.layers.Layer):
 
 
 class LstmWeights(keras.layers.Layer):
-    """The weights of one direction of an LSTM, in the layout of PyTorch: gates i, f, g, o.
+    """Weights for a single LSTM direction, in the same layout as in PyTorch (gates i, f, g, o).
 
     Args:
-        units: Positive integer. Width of the state.
+        units: Positive integer. State width.
     """
 
     def __init__(self, units: int, **kwargs):
@@ -91,10 +91,10 @@ class LstmWeights(keras.layers.Layer):
 
 
 class BidirectionalLstm(keras.layers.Layer):
-    """Bidirectional LSTM over words, which ignores the padding at the end.
+    """Bidirectional LSTM over words. Padding at the end is ignored.
 
     Args:
-        units: Positive integer. Width of the outputs. Each direction has half of the units.
+        units: Positive integer. Output width. Half of the units are used for each direction.
 
     Call arguments:
         x: Float tensor of shape (B, W, D).
@@ -147,14 +147,14 @@ class BidirectionalLstm(keras.layers.Layer):
 
 
 class SpanInputs(NamedTuple):
-    """The inputs of `SpanHead` in addition to the token embeddings.
+    """Additional inputs for `SpanHead`, to be passed with the token embeddings.
 
     Attributes:
-        word_index: Integer tensor of shape (B, L). One-based index of the word that a token
-            represents, or 0 if it does not represent a word.
-        word_mask: Boolean tensor of shape (B, W). Whether the word exists.
-        label_positions: Integer tensor of shape (B, C). Position of the token of each label, or -1
-            for missing labels.
+        word_index: Integer tensor of shape (B, L). One-based word index for each token, or 0 for
+            tokens not used for a word.
+        word_mask: Boolean tensor of shape (B, W). Mask for existing words.
+        label_positions: Integer tensor of shape (B, C). Token position for each label, or -1 for
+            missing labels.
     """
 
     word_index: object
@@ -164,33 +164,33 @@ class SpanInputs(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanHead(ConfigFromSignature, keras.layers.Layer):
-    """Score every span of up to K words with every label, with the layers of GLiNER.
+    """Score each span with up to K words for each label, using the layers from GLiNER.
 
-    The embedding w of a word is computed from its tokens and an LSTM. The embedding p of a label is
-    the embedding of its marker. If each F is linear, ReLU and linear, the logit of the span from
-    word i to word j is
+    The word embedding w is computed from tokens with an LSTM. For the label embedding p, the
+    embedding at the label marker is used. With each F as linear, ReLU and linear, the logit for the
+    span from word i to word j is
 
         F_o(relu([F_s(w_i); F_e(w_j)])) . F_p(p)
 
-    The first linear layer of F_o is computed for each word, and the second is first multiplied by
-    the labels. Therefore, a span needs (K, F) additions, but no matrix product.
+    The first linear layer in F_o is computed per word, and the second is multiplied by the labels
+    first. This way, (K, F) additions are needed per span, but no matrix products.
 
     Args:
-        hidden_dim: Positive integer. Width H of the word embeddings.
-        max_width: Positive integer. Maximum number of words K in a span.
-        span_mode: String. "markerV0" computes the formula above. "markerV1" adds the mean of all
-            words. In "marker", F_o is one linear layer.
-        num_rnn_layers: Integer. Number of LSTM layers. 0 means no LSTM.
+        hidden_dim: Positive integer. Width H for word embeddings.
+        max_width: Positive integer. Maximum number of words K per span.
+        span_mode: String. The span mode to use. "markerV0" is the formula above. In "markerV1", the
+            mean over all words is added. In "marker", a single linear layer is used for F_o.
+        num_rnn_layers: Integer. Number of LSTM layers. Use 0 for no LSTM.
         subtoken_pooling: String. How to pool token embeddings for each word.
-        dropout: Float between 0 and 1. Dropout rate to apply to the hidden layer of each F.
+        dropout: Float between 0 and 1. Dropout rate to apply to the hidden layer in each F.
 
     Call arguments:
         x: Float tensor of shape (B, L, D). Token embeddings.
         inputs: `SpanInputs`.
 
     Returns:
-        Float32 tensor of shape (B, W, K, C). The logits, which are -1e9 for spans and labels that
-        do not exist.
+        Float32 tensor of shape (B, W, K, C). Logits for all spans and labels, with -1e9 for missing
+        spans and labels.
 
     Source: Zaratiana et al. 2024, GLiNER, sections 2.2 and 2.3.
     """
@@ -257,7 +257,7 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
         return ops.where(valid, logits, MASKED_LOGIT)
 
     def _span_logits(self, words, word_mask, labels, training) -> list:
-        """Compute the logits (B, W, C) of the spans of each width from 1 to K."""
+        """Compute span logits (B, W, C) for each width from 1 to K."""
         out, width = self.out.inner if self.out else self.out_affine, self.hidden_dim
         kernel = ops.cast(out.kernel, self.compute_dtype)
 
@@ -302,14 +302,14 @@ def shifted(x, steps: int):
 
 
 def pool_words(x, word_index, count, pooling: SubtokenPooling):
-    """Pool token embeddings to word embeddings (B, W, D), with zeros for words without tokens.
+    """Pool token embeddings into word embeddings (B, W, D), with zeros for words without tokens.
 
     Args:
         x: Float tensor of shape (B, L, D). Token embeddings.
         word_index: Integer tensor of shape (B, L). See `SpanInputs`.
         count: Integer. Number of words W.
-        pooling: String. "mean" and "max" pool all tokens of a word. For other values, each word has
-            only one token in `word_index`.
+        pooling: String. Use "mean" or "max" to pool all tokens per word. For all other values,
+            there should be a single token per word in `word_index`.
     """
     batch = ops.shape(x)[0]
     rows = ops.arange(batch, dtype="int32")[:, None] * (count + 1)
@@ -330,18 +330,18 @@ def pool_words(x, word_index, count, pooling: SubtokenPooling):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanFocalLoss(ConfigFromSignature, keras.losses.Loss):
-    """Compute the focal loss of the logits of spans, summed over the spans of an example.
+    """Compute the focal loss for span logits, summed over all spans per example.
 
     Args:
-        gamma: Float. Focusing parameter. A span is weighted by (1 - p) ** gamma, where p is the
-            probability of the correct answer. 0 is the binary cross-entropy. Defaults to 0.0.
-        alpha: Optional float between 0 and 1. Weight of spans that have the label. Other spans have
-            the weight 1 - alpha. None weights all spans equally. Defaults to None.
+        gamma: Float. Focusing parameter. Spans are weighted by (1 - p) ** gamma, where p is the
+            probability for the correct answer. Use 0 for binary cross-entropy. Defaults to 0.0.
+        alpha: Optional float between 0 and 1. Weight for spans with the label. For all other spans,
+            1 - alpha is used. If None, all spans will be weighted equally. Defaults to None.
 
     Call arguments:
-        y_true: Tensor of shape (B, W, K, C). 1 if a span has a label, and 0 otherwise.
-        y_pred: Float tensor of shape (B, W, K, C). Logits. The loss of a missing span, with the
-            logit -1e9, is 0.
+        y_true: Tensor of shape (B, W, K, C). 1 for spans with the label, and 0 otherwise.
+        y_pred: Float tensor of shape (B, W, K, C). Logits. For missing spans (with logit -1e9), the
+            loss is 0.
 
     Source: Lin et al. 2017, Focal Loss for Dense Object Detection, section 3.
 
@@ -374,15 +374,16 @@ class SpanFocalLoss(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
-    """Compute the precision, recall and F1 of all spans and labels whose score reaches a threshold.
+    """Compute precision, recall and F1 for all spans and labels above a threshold.
 
-    All overlapping spans are counted, unlike in `extract_entities`, which selects some of them.
+    All overlapping spans are counted. This is different from `extract_entities`, where only some of
+    these spans are selected.
 
     Args:
         threshold: Float between 0 and 1. Minimum score. Defaults to 0.5.
 
     Call arguments:
-        y_true: Tensor of shape (B, W, K, C). 1 if a span has a label, and 0 otherwise.
+        y_true: Tensor of shape (B, W, K, C). 1 for spans with the label, and 0 otherwise.
         y_pred: Float tensor of shape (B, W, K, C). Logits.
         sample_weight: Optional float tensor of shape (B,).
 

@@ -235,16 +235,16 @@ def begins_span(prefix, kind, previous_prefix, previous_kind):
 def spans_of_tags(
     tags: Sequence[str], scheme: str | None = None, tag_set: Sequence[str] | None = None
 ) -> list[tuple[str, int, int]]:
-    """Find the spans in the tags of a sentence.
+    """Find all spans in a sentence from tags.
 
     Args:
-        tags: List of strings, one tag per word.
-        scheme: Optional string. "IOB1", "IOB2", "IOE1", "IOE2" and "IOBES" only count spans that
-            are well-formed in this scheme. "BIO", "BIOES", "BILOU", "BMES" and "BMEWO" are
-            alternative names. None reads tags like the CoNLL script, so malformed tags also mark
-            spans. Defaults to None.
-        tag_set: Optional list of strings. All tags, for `parse_tags`. Defaults to None, which means
-            the tags of the sentence.
+        tags: List of strings, with a tag per word.
+        scheme: Optional string. Use "IOB1", "IOB2", "IOE1", "IOE2" or "IOBES" to only count
+            well-formed spans for this scheme. "BIO", "BIOES", "BILOU", "BMES" and "BMEWO" can also
+            be used as alternative names. If None, tags will be read as in the CoNLL script, and
+            malformed tags will also be used to mark spans. Defaults to None.
+        tag_set: Optional list of strings. All tags, to be passed to `parse_tags`. If None, the tags
+            in the sentence will be used. Defaults to None.
 
     Returns:
         List of tuples (type, index of the first word, index after the last word).
@@ -319,7 +319,7 @@ def all_tags(types: Iterable[str]) -> list[str]:
 
 
 def subword_tags(tags: Sequence[str]) -> np.ndarray:
-    """Return the tags of the tokens of a word or span with several tokens.
+    """Return the token tags to use for words or spans with several tokens.
 
     Args:
         tags: List of strings. All C tags.
