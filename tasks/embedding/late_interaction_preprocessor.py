@@ -36,37 +36,40 @@ class LateInteractionPreprocessor(SeparateTexts):
     """Convert documents to `[CLS] [D] text [SEP]` and queries to `[CLS] [Q] text [SEP] [MASK] ...`.
 
     Args:
-        tokenizer: A tokenizer of this package. Its vocabulary contains the markers.
+        tokenizer: A tokenizer from this package. The markers must be in the vocabulary.
         sequence_length: See `Preprocessor`.
-        query_length: Integer. Maximum number of tokens of a query, including special tokens. Longer
-            queries are truncated. None means the maximum length of the model. Defaults to 32.
-        document_length: Integer. Maximum number of tokens of a document, including special tokens.
-            None means the maximum length of the model. Defaults to 180.
-        query_marker: Token before the text of a query. Defaults to None, which means no marker.
-        document_marker: Token before the text of a document. Defaults to None.
-        prompts: Dict {"query": text, "document": text} of prompts, which follow the markers.
+        query_length: Integer. Maximum number of query tokens, including special tokens. Longer
+            queries will be truncated to this length. If None, the model's maximum length will be
+            used. Defaults to 32.
+        document_length: Integer. Maximum number of document tokens, including special tokens. If
+            None, the model's maximum length will be used. Defaults to 180.
+        query_marker: Token to insert before queries. If None, no marker will be used. Defaults to
+            None.
+        document_marker: Token to insert before documents. If None, no marker will be used. Defaults
+            to None.
+        prompts: Dict {"query": text, "document": text} with prompts to insert after the markers.
             Defaults to None.
-        expand_queries: Boolean. Whether to pad queries with [MASK] tokens, which also have vectors.
-            Defaults to True.
-        expansion_length: Integer. Length of queries with [MASK] tokens. Defaults to None, which
-            uses `query_length`.
-        attend_to_expansion: Boolean. Whether tokens attend to these [MASK] tokens. Defaults to
-            False.
-        skiplist: Sequence of words that have no vectors in documents. Words that are not a single
-            token of the vocabulary are ignored. Defaults to ASCII punctuation.
-        score_first: Boolean. Whether the first token, [CLS], has a vector. It has none in BGE-M3.
-            Defaults to True.
+        expand_queries: Boolean. Whether to pad queries with [MASK] tokens, which will also have
+            vectors. Defaults to True.
+        expansion_length: Integer. Query length to pad to with [MASK] tokens. If None,
+            `query_length` will be used. Defaults to None.
+        attend_to_expansion: Boolean. Whether to attend to these [MASK] tokens. Defaults to False.
+        skiplist: Sequence of words to skip in documents. No vectors will be returned for these
+            words. Words are ignored if they are not a single token in the vocabulary. Defaults to
+            ASCII punctuation.
+        score_first: Boolean. Whether to include a vector for the first token, [CLS]. Set this to
+            False for BGE-M3. Defaults to True.
 
     Returns:
         See `Preprocessor`. The output also contains "scored_mask", which is True for tokens with
-        vectors. For expanded queries, it contains "attended_mask". If the input has several texts
-        per row, "token_ids" (B, L) contains the queries, and "candidate_token_ids" (B, K, L) the
-        documents. Without scores, the labels are integers (B, 1 + K), which are equal for equal
-        texts.
+        vectors, and "attended_mask" for expanded queries. For inputs with several texts per row,
+        "token_ids" (B, L) contains the queries, and "candidate_token_ids" (B, K, L) contains the
+        documents. If scores are not provided, the labels will be integers (B, 1 + K), with equal
+        values for equal texts.
 
     Raises:
-        ValueError: If the tokenizer does not contain a marker, or if `skiplist` contains other
-            values than strings.
+        ValueError: If any marker is not in the vocabulary, or if `skiplist` contains any value that
+            is not a string.
 
     Source: Khattab and Zaharia 2020, ColBERT, section 3.2.
 
@@ -162,19 +165,19 @@ class LateInteractionPreprocessor(SeparateTexts):
         return self.sequence_length
 
     def longest(self, kind: str) -> int:
-        """Return the maximum number of tokens of a "query" or a "document"."""
+        """Return the maximum number of tokens for a "query" or a "document"."""
         length = self.query_length if kind == QUERY else self.document_length
         return min(length or self.max_sequence_length, self.max_sequence_length)
 
     @property
     def document_room(self) -> int:
-        """Return the maximum number of tokens of a document, after its marker and prompt."""
+        """Return the maximum number of tokens per document, excluding the marker and prompt."""
         [prompt] = self.tokenizer.tokenize([self.prompts.get(DOCUMENT, "")]).row_lengths()
         return self.longest(DOCUMENT) - 2 - (self._marker_ids[DOCUMENT] is not None) - int(prompt)
 
     @property
     def expanded_length(self) -> int:
-        """Return the length of expanded queries, or 0 without expansion."""
+        """Return the length to expand queries to, or 0 if expansion is disabled."""
         if not self.expand_queries:
             return 0
         longest = self.longest(QUERY)
@@ -198,12 +201,12 @@ class LateInteractionPreprocessor(SeparateTexts):
         }
 
     def _packed(self, tokens: array_ops.RaggedTensor, role: str, filler: int | None = None):
-        """Add special tokens around tokens, ragged (N, None) int32.
+        """Add special tokens to tokens, ragged (N, None) int32.
 
         Args:
             tokens: Ragged int32 tensor of shape (N, None).
             role: "query" or "document".
-            filler: Integer to use instead of the ids of special tokens. Defaults to None.
+            filler: Integer to use instead of the special token ids. Defaults to None.
         """
         own = self._marker_ids[role], self.tokenizer.start_token_id, self.tokenizer.end_token_id
         marker, start, end = own if filler is None else (filler,) * 3
@@ -217,7 +220,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         return pack([tokens], start, end, 1, self.longest(role), *where)[0]
 
     def _expanded(self, packed: array_ops.RaggedTensor, filler: int) -> array_ops.RaggedTensor:
-        """Expand queries with `filler`, ragged (N, None) int32."""
+        """Pad queries with `filler` for query expansion, ragged (N, None) int32."""
         if not self.expanded_length:
             return packed
         missing = array_ops.maximum(self.expanded_length - packed.row_lengths(), 0)
@@ -228,7 +231,7 @@ class LateInteractionPreprocessor(SeparateTexts):
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
-        """Return the model's inputs (B, L) for queries or for documents."""
+        """Pad queries or documents and convert them to model inputs (B, L)."""
         # All tokens belong to segment 0.
         first_length = {
             "first_length": array_ops.fill([array_ops.shape(examples["token_ids"])[0]], 2**30)
@@ -246,7 +249,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         return inputs
 
     def skipped(self, ids: array_ops.Tensor) -> array_ops.Tensor:
-        """Return a mask of the tokens that are on the skiplist."""
+        """Return a mask for the tokens on the skiplist."""
         if not self._skipped_ids:
             return array_ops.zeros_like(ids, "bool")
         return array_ops.reduce_any(
@@ -254,7 +257,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         )
 
     def scored(self, examples: dict) -> array_ops.Tensor:
-        """Return a flat mask of the tokens that have vectors, for all encoded examples."""
+        """Return a flat mask for the tokens with vectors in all encoded examples."""
         ids = examples["token_ids"]
         kept = array_ops.ones_like(ids.flat_values, "bool")
         if "text_length" not in examples:
@@ -265,15 +268,15 @@ class LateInteractionPreprocessor(SeparateTexts):
         return kept
 
     def spans(self, texts: array_ops.Tensor, prompt: str | None) -> list[np.ndarray]:
-        """Return the character offsets of each token in the examples.
+        """Return the character offsets for each token in the examples.
 
         Args:
             texts: Texts in memory, shape (N,).
             prompt: Prompt of the texts, see `encode`.
 
         Returns:
-            For each text, an int32 array (tokens, 2) with the start and end offset of each token.
-            It is -1 for special tokens, for the padding of queries and for prompts.
+            List with an int32 array (tokens, 2) per text, containing the start and end offset for
+            each token. Offsets are -1 for special tokens, for query padding and for prompts.
         """
         role = role_of(prompt)
         text = self.prompts.get(role, "")
@@ -292,10 +295,10 @@ class LateInteractionPreprocessor(SeparateTexts):
 
 
 def role_of(prompt: str | None) -> str:
-    """Return the role of texts: "query" or "document". Without a prompt, they are documents.
+    """Return the role for a prompt: "query" or "document". By default, this is "document".
 
     Raises:
-        ValueError: If `prompt` is not None and is not the name of a prompt.
+        ValueError: If `prompt` is not None and not a valid prompt name.
 
     Example:
         >>> role_of("query"), role_of("passage"), role_of(None)

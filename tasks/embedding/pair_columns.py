@@ -1,4 +1,4 @@
-"""The texts of `fit`: single texts, pairs, triplets, or pairs with a list of negatives.
+"""Read the texts for `fit`: single texts, pairs, triplets, or pairs with negatives.
 
 Comment letters: N examples, K further texts of each.
 """
@@ -31,7 +31,7 @@ COLUMNS = Inputs(
 
 
 def only_column(texts) -> array_ops.Tensor:
-    """Check the texts (N,) or chunks that `embed` received. Raise an error for pairs.
+    """Check the texts (N,) or chunks passed to `embed`. An error is raised for pairs.
 
     Raises:
         ValueError: If there are several columns, or if the chunks were created with `late=True`.
@@ -48,10 +48,10 @@ TEXT_IDS = "text_ids"  # (N, 1 + K) int32, equal where texts are equal
 
 
 class SeparateTexts(Preprocessor):
-    """Base class of preprocessors for texts that are compared. Each text is a separate input.
+    """Base class for preprocessors with each text passed to the model as a separate input.
 
     Attributes:
-        values_per_text: Tuple of names. Values that an example contains per text, in addition to
+        values_per_text: Tuple with the names of additional values to include per text, besides
             "token_ids".
     """
 
@@ -60,17 +60,17 @@ class SeparateTexts(Preprocessor):
     values_per_text: tuple[str, ...] = ()
 
     def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
-        """Tokenize and truncate texts (N,) after a prompt. Also return `values_per_text`."""
+        """Tokenize and truncate texts (N,) with a prompt. This also returns `values_per_text`."""
         raise NotImplementedError
 
     def _prompts_of_rows(
         self, prompt: str | None, symmetric: bool
     ) -> tuple[str | None, str | None]:
-        """Return the prompts of the first and of the other texts in each row.
+        """Return the prompts to use for the first text and for the other texts in each row.
 
         Args:
-            prompt: The prompt that the caller requested.
-            symmetric: Boolean. Whether the rows are pairs with scores, whose texts may be similar.
+            prompt: The prompt requested by the caller.
+            symmetric: Boolean. Whether the rows are pairs with similarity scores.
         """
         return (prompt, prompt) if symmetric else ("query", "document")
 
@@ -80,7 +80,7 @@ class SeparateTexts(Preprocessor):
         return self._rows(COLUMNS.read(x), y)
 
     def _rows(self, columns: tuple, y) -> tuple:
-        """Return the inputs of `fit` and the labels. Single texts become pairs of equal texts."""
+        """Return inputs and labels for `fit`. Single texts are paired with themselves."""
         if len(columns) == 1 and y is not None:
             return columns[0], y
         return tuple(columns if len(columns) > 1 else columns * 2), y
@@ -89,19 +89,19 @@ class SeparateTexts(Preprocessor):
         """Convert inputs to token ids without padding.
 
         Args:
-            x: See `fit` of the task.
-            y: Values for the loss: scores of pairs, (N,) or (N, K), or vectors of a teacher, (N, D)
-                or (N, 1 + K, D). Defaults to None.
-            sample_weight: One number per example. Defaults to None.
-            prompt: Prompt of single texts, and of pairs with one score or vector, see `embed` of
-                the task. In other rows, the first text gets the prompt "query", and the other texts
-                get the prompt "document". Defaults to None.
+            x: See `fit` in the task for details.
+            y: Values to pass to the loss: scores for pairs, (N,) or (N, K), or vectors from a
+                teacher, (N, D) or (N, 1 + K, D). Defaults to None.
+            sample_weight: Optional weight for each example. Defaults to None.
+            prompt: Prompt to use for single texts, and for pairs with a single score or vector, as
+                in `embed`. For other rows, the prompt "query" is used for the first text, and the
+                prompt "document" for the other texts. Defaults to None.
 
         Returns:
-            Dict of tensors with one row per example: "token_ids", ragged (N, None), and for rows of
-            several texts "candidate_token_ids", ragged (N, K, None), and "text_ids" (N, 1 + K),
-            which are equal for equal texts. `values_per_text` have the same shapes without the last
-            axis. "labels" and "sample_weight" exist if they are given.
+            Dict of tensors with a row per example. "token_ids" is ragged (N, None). For rows with
+            several texts, "candidate_token_ids" is ragged (N, K, None), and "text_ids" (N, 1 + K)
+            has equal values for equal texts. `values_per_text` have the same shapes without the
+            last axis. "labels" and "sample_weight" are only included if provided.
         """
         first, *others = self.texts_of(x)
         if y is not None:
@@ -142,7 +142,7 @@ class SeparateTexts(Preprocessor):
         return pack_batch(x, labels, examples.get("sample_weight"))
 
     def _padded_candidates(self, examples: dict, bucketed: Bucketed) -> dict:
-        """Return the model's inputs (B, K, L) for the other texts."""
+        """Pad the other texts and convert them to model inputs (B, K, L)."""
         names = ("token_ids", *self.values_per_text)
         parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}
         flat = self.pad({name: value.values for name, value in parts.items()}, bucketed)
@@ -158,17 +158,17 @@ class SeparateTexts(Preprocessor):
 
 
 def _numbered(values: array_ops.Tensor) -> array_ops.Tensor:
-    """Replace values by int32 numbers, starting at 0, which are equal for equal values."""
+    """Map values to int32 numbers, starting at 0, with equal numbers for equal values."""
     return array_ops.reshape(
         array_ops.unique(array_ops.reshape(values, [-1])).idx, array_ops.shape(values)
     )
 
 
 def as_scores(y) -> array_ops.Tensor:
-    """Check scores of pairs, or vectors of rows of texts, and convert them to float32 (N, ...).
+    """Check scores for pairs, or vectors for texts, and convert them to float32 (N, ...).
 
     Raises:
-        ValueError: If `y` does not consist of finite numbers.
+        ValueError: If any value in `y` is not finite.
 
     Example:
         >>> as_scores([0.5, float("inf")])
@@ -184,10 +184,10 @@ def as_scores(y) -> array_ops.Tensor:
 
 
 def as_vectors(y) -> array_ops.Tensor:
-    """Check the target vectors of single texts and convert them to float32 (N, D).
+    """Check the target vectors for single texts and convert them to float32 (N, D).
 
     Raises:
-        ValueError: If `y` does not have two axes.
+        ValueError: If `y` does not have exactly two axes.
     """
     vectors = as_scores(y)
     if len(vectors.shape) != 2:

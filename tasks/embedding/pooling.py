@@ -1,4 +1,4 @@
-"""From the vectors of a text's tokens to one vector: pooling, dense layers, length 1.
+"""Pooling, dense layers and normalization to convert token vectors to a text vector.
 
 Comment letters: B batch, L sequence, D hidden.
 """
@@ -17,7 +17,7 @@ from encoder_zoo.encoders.layers import activation_function, initializer
 
 
 def _first(x, mask):
-    """Return the first token that is pooled, (B, D)."""
+    """Return the vector for the first token to pool, (B, D)."""
     return _at(x, _first_one(mask))
 
 
@@ -26,7 +26,7 @@ def _last(x, mask):
 
 
 def _max(x, mask):
-    """Return the largest numbers, (B, D), each with its gradient to the first token that has it."""
+    """Compute the maximum (B, D), with the gradient only for the first token to reach it."""
     # The gradient for `max` in TensorFlow is divided by the number of equal values. XLA recomputes
     # these values with different rounding, so this can lead to a division by 0.
     tokens = ops.argmax(ops.where(ops.expand_dims(mask, 2) > 0, x, -1e9), axis=1)
@@ -42,7 +42,7 @@ def _mean_sqrt(x, mask):
 
 
 def _weighted_mean(x, mask):
-    """Return the mean in which later tokens count more (Muennighoff 2022, SGPT, section 3.1)."""
+    """Compute the position-weighted mean (Muennighoff 2022, SGPT, section 3.1)."""
     return _mean(x, mask * ops.arange(1, ops.shape(mask)[1] + 1, dtype="float32"))
 
 
@@ -69,7 +69,7 @@ def _at(x, positions):
 
 
 def _weighted(x, weights):
-    """Return the sum of the tokens' vectors, each times its weight, (B, D)."""
+    """Compute the weighted sum of the token vectors, (B, D)."""
     return ops.matmul(ops.expand_dims(weights, 1), x)[:, 0]
 
 
@@ -78,15 +78,16 @@ def _positive(x):
 
 
 def pool(x: keras.KerasTensor, mask: keras.KerasTensor, modes: Sequence[str]) -> keras.KerasTensor:
-    """Return one vector for each text, float32; those of several modes are concatenated.
+    """Pool token vectors into a single float32 vector per text.
 
     Args:
-        x: (B, L, D), vectors of tokens.
-        mask: (B, L), true or 1 at the tokens that are pooled.
-        modes: keys of `POOLINGS`.
+        x: Token vectors, shape (B, L, D).
+        mask: Boolean or float tensor of shape (B, L). True or 1 for tokens to be pooled.
+        modes: Sequence of keys from `POOLINGS`. The results are concatenated if there are several
+            modes.
 
     Returns:
-        (B, number of modes * D).
+        Float32 tensor of shape (B, number of modes * D).
 
     Source: Reimers and Gurevych 2019, Sentence-BERT, section 3.
 
@@ -102,7 +103,7 @@ def pool(x: keras.KerasTensor, mask: keras.KerasTensor, modes: Sequence[str]) ->
 
 
 def checked_modes(pooling: str | Sequence[str]) -> str | list[str]:
-    """Return the pooling of a model, or raise an error for an unknown mode.
+    """Check the pooling modes and return them as a string or a list.
 
     Example:
         >>> checked_modes(("cls", "mean"))
@@ -116,12 +117,12 @@ def checked_modes(pooling: str | Sequence[str]) -> str | list[str]:
 
 
 def modes_of(pooling: str | list[str]) -> list[str]:
-    """Return the modes of a pooling."""
+    """Return the pooling modes as a list."""
     return [pooling] if isinstance(pooling, str) else pooling
 
 
 def to_unit_length(x: keras.KerasTensor) -> keras.KerasTensor:
-    """Return vectors (..., D) divided by their Euclidean length.
+    """Normalize vectors (..., D) to unit length.
 
     Example:
         >>> import numpy as np
@@ -133,7 +134,7 @@ def to_unit_length(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def principal_components(x: np.ndarray, count: int) -> np.ndarray:
-    """Return the first principal components of vectors (N, D), (N, count).
+    """Compute the first principal components (N, count) for vectors (N, D).
 
     Example:
         >>> x = np.array([[0.0, 0.0], [4.0, 0.1], [8.0, 0.0]])
@@ -149,20 +150,21 @@ def principal_components(x: np.ndarray, count: int) -> np.ndarray:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Projection(ConfigFromSignature, keras.layers.Layer):
-    """A dense layer after pooling, in float32.
+    """Dense layer to apply after pooling, in float32.
 
     Args:
-        units: width of the outputs.
-        activation: see `encoders.layers.ACTIVATIONS`.
-        use_bias: whether the dense layer has a bias.
-        residual: whether the input is added to the output, after a linear map without bias where
-            the widths differ.
+        units: Integer. The output dimension.
+        activation: String. The activation to use, from `encoders.layers.ACTIVATIONS`. Defaults to
+            "tanh".
+        use_bias: Boolean. Whether to use a bias in the dense layer. Defaults to True.
+        residual: Boolean. Whether to add the input to the output. If the dimensions are different,
+            a linear layer without bias will be applied to the input first. Defaults to False.
 
     Call arguments:
-        x: (B, D).
+        x: Float tensor of shape (B, D).
 
     Returns:
-        (B, units) float32.
+        Float32 tensor of shape (B, units).
 
     Example:
         >>> import numpy as np

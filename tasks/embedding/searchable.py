@@ -1,4 +1,4 @@
-"""Similarity, ranking and search with vectors of texts, of any kind, without Keras.
+"""Similarity, ranking and search for any kind of embeddings, without Keras.
 
 Comment letters: N and M texts.
 """
@@ -24,12 +24,12 @@ IndexKind = TypeVar("IndexKind", bound="Index")
 
 
 class Searchable(Generic[IndexKind]):
-    """Mixin of `Embedder` and of opened exports of embedders, which have `embed`.
+    """Mixin for `Embedder` and for opened exports with an `embed` method.
 
     Attributes:
-        embedding_dim: Integer. Size of each vector.
-        similarity_function: String. Name of the function that compares vectors.
-        index_class: Class of the indexes that `index` builds.
+        embedding_dim: Integer. The embedding dimension.
+        similarity_function: String. Name of the function to use for comparing vectors.
+        index_class: The index class used by `index`.
     """
 
     embedding_dim: int
@@ -44,12 +44,15 @@ class Searchable(Generic[IndexKind]):
         """Compute the similarity between all texts in `a` and all texts in `b`.
 
         Args:
-            a: Texts, or vectors returned by `embed`. `LateInteraction` expects queries.
-            b: Texts, or vectors returned by `embed`. `LateInteraction` expects documents.
+            a: Texts, or vectors returned by `embed`. For `LateInteraction`, these should be
+                queries.
+            b: Texts, or vectors returned by `embed`. For `LateInteraction`, these should be
+                documents.
 
         Returns:
-            Float32 array of shape (N, M), computed with the model's `similarity_function`. Higher
-            scores mean more similar texts. A single text or vector has no axis in the result.
+            Float32 array of shape (N, M), based on the model's `similarity_function`. More similar
+            texts will have higher scores. For a single text or vector, the corresponding axis is
+            removed from the result.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -65,7 +68,7 @@ class Searchable(Generic[IndexKind]):
         return found[tuple(0 if one else slice(None) for one in (one_a, one_b))]
 
     def _vectors_of(self, x: Any, prompt: str | None, name: str) -> tuple[Any, bool]:
-        """Return the vectors of `x`, and whether `x` is a single text or vector."""
+        """Return the vectors for `x`, and whether `x` is a single text or vector."""
         if isinstance(x, str | bytes):
             return self.embed([x], prompt), True
         given = self._answers.given_vectors(x, name)
@@ -79,18 +82,18 @@ class Searchable(Generic[IndexKind]):
         top_k: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[RankedText]:
-        """Rank texts by their relevance to a query, from the highest score to the lowest.
+        """Rank texts by relevance to a query, sorted by decreasing score.
 
         Args:
-            query: String.
-            texts: List, array or column of one or more texts.
+            query: String. The query to compare the texts to.
+            texts: List, array or column of texts to rank.
             top_k: Integer. The maximum number of results to return. If None, all texts are
                 returned. Defaults to None.
             batch_size: Integer. The batch size used for the computation. Defaults to 32.
 
         Returns:
-            List of `{"index", "score", "text"}`, where "index" is the position in `texts`. Texts
-            with equal scores keep their order.
+            List with a dict `{"index", "score", "text"}` per result, sorted by decreasing score.
+            "index" is the position in `texts`. In case of ties, the original order is kept.
 
         Raises:
             ValueError: If `query` is not a single text, or if `texts` is empty or contains an
@@ -106,13 +109,14 @@ class Searchable(Generic[IndexKind]):
         """Build an index for semantic search.
 
         Args:
-            documents: List, array or column of texts. A table or a list of dicts needs a column
-                "text" (or `text_column=`). Its column "id" contains the ids, and the other
-                columns are fields for the argument `where` of `search`. Also accepts the format
-                of BEIR: {id: text} or {id: {"title", "text"}}.
-            **options: `ids` and `metadata`, a list each, if `documents` contains only texts. Also
-                the options of `build` of `VectorIndex`, `MultiVectorIndex` or `SparseIndex`, such
-                as `precision="int8"`.
+            documents: List, array or column of texts to index. For a table or a list of dicts, a
+                column "text" is required (or set `text_column=`). The column "id" is used for the
+                ids, and all other columns for fields, which can be used in the `where` argument of
+                `search`. The BEIR format is also supported: {id: text} or {id: {"title", "text"}}.
+            **options: `ids` and `metadata` can be passed as lists if `documents` contains only
+                texts. In addition, all options of `build` are supported, for example
+                `precision="int8"`. See `VectorIndex`, `MultiVectorIndex` or `SparseIndex` for
+                details.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -126,11 +130,12 @@ class Searchable(Generic[IndexKind]):
     def load_index(
         self, folder: str | os.PathLike[str], **options: Unpack[OpenOptions]
     ) -> IndexKind:
-        """Load an index that was saved for this embedder. See also `encoder_zoo.load_index`.
+        """Load an index built with this embedder. See also `encoder_zoo.load_index`.
 
         Args:
-            folder: Path to the folder of the index.
-            **options: Options of `encoder_zoo.load_index`, such as `verify=False`.
+            folder: Path to the index folder.
+            **options: Additional options to pass to `encoder_zoo.load_index`, for example
+                `verify=False`.
         """
         from encoder_zoo.tasks.retrieval.hybrid_index import load_index
 
@@ -138,7 +143,7 @@ class Searchable(Generic[IndexKind]):
 
 
 def similarities(a: Any, b: Any, function: str) -> np.ndarray:
-    """Compute the similarity between all rows of `a` and all rows of `b`, (N, M) float32."""
+    """Compute the similarity between all rows in `a` and `b`, (N, M) float32."""
     if isinstance(a, list):
         return max_sim(queries_for(a, function), b)
     if isinstance(a, np.ndarray):

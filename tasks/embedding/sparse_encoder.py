@@ -1,4 +1,4 @@
-"""The task of sparse vectors: a weight for each term of the vocabulary, by SPLADE.
+"""Sparse encoder models (SPLADE) to embed texts with a weight per term.
 
 Comment letters: B batch, N texts, K further texts of an example, V vocabulary.
 """
@@ -103,40 +103,46 @@ class SparseEncoder(Embedder[SparseIndex]):
         index = encoder.index(documents)
         index.search("How do I reset it?")
 
-    A masked language model head predicts which terms fit at the position of each token. So a text
-    also gets weights for related terms that it does not contain. The logits are transformed with
-    max(0, x) and log(1 + x). The weight of a term is the maximum or the sum over the tokens.
-    `from_preset` loads SparseEncoder models from sentence-transformers. It also loads masked
-    language models, which need training with `fit`. Before the training, most terms have a weight.
+    A masked language model head is used to predict which terms fit at each token position. This
+    means that the embedding will also include weights for related terms that are not in the text.
+    An activation with max(0, x) and log(1 + x) is applied to the logits, followed by max or sum
+    pooling over the tokens. `from_preset` can be used to load SparseEncoder models from
+    sentence-transformers. It is also possible to load masked language models, which have to be
+    trained with `fit`. Before training, most terms will have a weight.
 
-    With `pooling="token_weights"`, as in BGE-M3, only terms that occur in a text get a weight. A
-    linear layer computes the weight max(0, x) of each token. If a term occurs several times, its
-    largest weight is used. Special tokens and the unknown token have no weight.
+    With `pooling="token_weights"`, as in BGE-M3, weights are only computed for terms in the text.
+    In this case, a linear layer followed by max(0, x) is used to compute a weight per token. For
+    terms that occur several times, the largest weight is used. Special tokens and the unknown token
+    are ignored.
 
     Args:
-        backbone: A `Backbone` of a family with a masked language model.
+        backbone: A `Backbone` from a family with a masked language model.
         preprocessor: `SparseEncoderPreprocessor` for raw text. Defaults to None.
-        pooling: "max" or "sum" over the tokens of a text, or "token_weights". Defaults to "max".
-        activation: Transformation of the logits. "relu" is log(1 + max(0, x)), and "log1p_relu"
-            applies log(1 + x) to it once more. Token weights do not use it. Defaults to "relu".
-        max_terms: Integer. Maximum number of terms per vector. The largest weights are kept.
-            Defaults to None, which keeps all terms.
+        pooling: The pooling to use: "max" or "sum" over all tokens, or "token_weights". Defaults to
+            "max".
+        activation: The activation to apply to the logits. "relu" is log(1 + max(0, x)), and for
+            "log1p_relu", log(1 + x) is applied a second time. This is not used for token weights.
+            Defaults to "relu".
+        max_terms: Integer. Maximum number of terms to keep per vector, based on the largest
+            weights. If None, all terms are kept. Defaults to None.
         similarity_function: "dot" or "cosine". Defaults to "dot".
         head_activation, head_layer_norm_epsilon: See `MaskedLM`.
-        query_encoder: Separate encoder for queries, which are the texts with the prompt "query". A
-            `TermTable` runs no model. Another `SparseEncoder` must have the same vocabulary, but
-            can be smaller. Defaults to None, which embeds queries with this model.
+        query_encoder: Separate encoder to use for queries, i.e. for texts with the prompt "query".
+            Use a `TermTable` to embed queries without a model. It is also possible to use a smaller
+            `SparseEncoder` with the same vocabulary. If None, this model will be used for queries.
+            Defaults to None.
 
     `fit` accepts these forms of data:
 
-    - Pairs, `fit((queries, documents))`. The loss `SPLADE` moves each query near its document and
-      away from the other documents in the batch, and keeps the number of terms small.
-      `fit((queries, documents, negatives))` adds hard negatives, as in `TextEmbedder`.
-    - Scores of a teacher, `fit((queries, documents, negatives), scores)`. The model learns the
-      scores of the documents and negatives with the loss `MarginMSE` inside `SPLADE`.
+    - Pairs, `fit((queries, documents))`. With the default loss `SPLADE`, each query is trained to
+      be close to the corresponding document and far from all other documents in the batch, with
+      regularization to reduce the number of terms. To add hard negatives, call `fit((queries,
+      documents, negatives))`, as in `TextEmbedder`.
+    - Scores from a teacher, `fit((queries, documents, negatives), scores)`. The model is trained on
+      the scores for documents and negatives with the loss `MarginMSE` inside `SPLADE`.
 
-    The first text of each row gets the prompt "query", and the other texts get the prompt
-    "document".
+    The prompt "query" is used for the first text in each row, and the prompt "document" for the
+    other texts.
 
     Call arguments:
         inputs: Dict of tensors, as returned by the preprocessor.
@@ -203,7 +209,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         self._finish_building()
 
     def _check_queries(self) -> None:
-        """Raise an error if the query encoder has a different vocabulary or a query encoder."""
+        """Check that the query encoder has the same vocabulary and no query encoder."""
         other = self.query_encoder
         if other is None:
             return
@@ -220,7 +226,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             raise ValueError("query_encoder has a query_encoder of its own. Expected None.")
 
     def _make_head(self) -> None:
-        """Create the masked language model head, or the layer of token weights."""
+        """Create the masked language model head, or the layer for token weights."""
         if self.pooling != TOKEN_WEIGHTS:
             self.head = make_masked_lm_head(
                 self.head_record,
@@ -249,14 +255,14 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @property
     def default_losses(self) -> Mapping[str, Callable[[], keras.losses.Loss]]:
-        """Return a dict that maps forms of the data to functions that create their loss."""
+        """Return a dict mapping data formats to functions to create the default loss."""
         if self.pooling == TOKEN_WEIGHTS:
             return TOKEN_WEIGHTS_LOSSES
         return TABLE_LOSSES if isinstance(self.query_encoder, TermTable) else DEFAULT_LOSSES
 
     @functools.cached_property
     def _without_weight(self) -> list[int]:
-        """Return the ids of tokens without a weight. Without a tokenizer, the list is empty."""
+        """Return the token ids to ignore. If there is no tokenizer, the list is empty."""
         if self.preprocessor is None:
             return []
         tokenizer = self.preprocessor.tokenizer
@@ -265,19 +271,19 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @property
     def embedding_dim(self) -> int:
-        """Return the number of terms in the vocabulary."""
+        """Return the vocabulary size."""
         return self.backbone.vocabulary_size
 
     @functools.cached_property
     def terms(self) -> list[str]:
-        """Return the terms of the vocabulary (V,), as spelled by the tokenizer.
+        """Return the terms in the vocabulary (V,), as spelled by the tokenizer.
 
-        Rows of the token embedding without a token are empty strings.
+        Empty strings are used for rows in the token embedding without a token.
         """
         return self._answers.terms
 
     def logits_of(self, encoded, inputs, training=None):
-        """Compute the weights of the terms (B, V) from the outputs of the backbone."""
+        """Compute the term weights (B, V) from the backbone outputs."""
         mask = inputs.get("pooling_mask", add_padding_mask(inputs)["padding_mask"])
         x = encoded["sequence_output"]
         if self.pooling == TOKEN_WEIGHTS:
@@ -288,12 +294,12 @@ class SparseEncoder(Embedder[SparseIndex]):
         return term_weights(self.backbone, self.head, x, mask, *settings)
 
     def _token_weights(self, x, token_ids, mask):
-        """Compute the weight of each token (B, L) float32.
+        """Compute the weight for each token, (B, L) float32.
 
         Args:
-            x: Output of the backbone, shape (B, L, D).
+            x: The backbone output, with shape (B, L, D).
             token_ids: Integer tensor of shape (B, L).
-            mask: Tensor of shape (B, L). Marks the tokens that get a weight.
+            mask: Tensor of shape (B, L) to select the tokens to compute weights for.
         """
         weights = self.head(ops.cast(x, "float32"))[..., 0]
         mask = ops.cast(mask, "float32")
@@ -303,12 +309,12 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @property
     def _sparse_gradients(self) -> bool:
-        """Return whether training computes gradients only for the terms that need them."""
+        """Return whether to only compute gradients for the required terms during training."""
         in_graphs = keras.config.backend() == "tensorflow" and not self.jit_compile
         return in_graphs and self.compute_dtype == "float32"
 
     def check_savable(self) -> None:
-        """Raise a ValueError if sentence-transformers cannot represent this model."""
+        """Check that this model can be saved in the sentence-transformers format."""
         if self.pooling != TOKEN_WEIGHTS:
             check_head_representable(self)
         other = self.query_encoder
@@ -344,17 +350,17 @@ class SparseEncoder(Embedder[SparseIndex]):
         query_learning_rate: PositiveFloat | None = None,
         **options: Unpack[EmbedderCompileOptions],
     ) -> None:
-        """Configure the training. See also `Embedder.compile`.
+        """Configure the model for training. See also `Embedder.compile`.
 
         Args:
             optimizer, loss, metrics: See `Embedder.compile`.
-            query_learning_rate: Float. Peak learning rate of `query_encoder`, if the optimizer is
-                "auto". A typical value for a table is 1e-3. Defaults to None, which uses the
-                learning rate of the other weights.
-            **options: `chunk_size`, and other arguments of `TextModel.compile`.
+            query_learning_rate: Float. Peak learning rate to use for `query_encoder` if the
+                optimizer is "auto". A typical value for a table is 1e-3. If None, the same learning
+                rate is used as for other weights. Defaults to None.
+            **options: `chunk_size`, and additional arguments to pass to `TextModel.compile`.
 
         Raises:
-            ValueError: If `query_learning_rate` is passed without a query encoder.
+            ValueError: If `query_learning_rate` is used without a query encoder.
         """
         if query_learning_rate is not None:
             if self.query_encoder is None:
@@ -376,7 +382,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         return self.query_encoder(inputs, training=training)
 
     def encoded_queries(self, texts: array_ops.Tensor) -> dict:
-        """Tokenize texts (N,) for a separate query encoder, without a prompt."""
+        """Tokenize texts (N,) for use as queries in another model, without a prompt."""
         return self.preprocessor.encoded_texts(texts, NO_PROMPT)
 
     def call(self, inputs, training=None):
@@ -385,14 +391,14 @@ class SparseEncoder(Embedder[SparseIndex]):
         return super().call(inputs, training)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the loss. In training, the regularization of `SPLADE` rises with the steps."""
+        """Compute the loss. During training, the regularization in `SPLADE` increases over time."""
         batch_loss = None
         if training and isinstance(self.loss, losses.SPLADE):
             batch_loss = self.objective.batch_loss(self.loss.scaled(self._share()))
         return super().compute_loss(x, y, y_pred, sample_weight, training, batch_loss)
 
     def _share(self):
-        """Return the fraction of the regularization weights that this step uses."""
+        """Return the factor to apply to the regularization weights in this step."""
         step, rising = self.schedule[0] - 1, self.schedule[1]
         share = ops.square(ops.minimum(step / ops.maximum(rising, 1.0), 1.0))
         return ops.where(rising > 0, share, 1.0)
@@ -420,27 +426,27 @@ class SparseEncoder(Embedder[SparseIndex]):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> csr_array:
-        """Compute the sparse embeddings of texts.
+        """Compute the sparse embeddings for texts.
 
         Args:
             texts: A text, or a list, array, tensor or column of texts.
-            prompt: String. Name of a prompt of the model, such as "query" or "document", or the
-                text of a prompt. The prompt is prepended to each text. If the model has no prompts,
-                these names have no effect. If None, the model's default prompt will be used.
-                Defaults to None. See also `TextEmbedder.embed`.
-            max_terms: Integer. Maximum number of terms per text. The largest weights are kept.
-                Defaults to None, which uses the model's `max_terms`.
+            prompt: String. The prompt to use for encoding: either a prompt name (e.g. "query" or
+                "document") or a prompt text. The prompt will be prepended to each text. These names
+                have no effect on models without prompts. If None, the model's default prompt will
+                be used. Defaults to None. See also `TextEmbedder.embed`.
+            max_terms: Integer. Maximum number of terms to keep per text, based on the largest
+                weights. If None, the model's `max_terms` will be used. Defaults to None.
             batch_size: Integer. The batch size used for the computation. Defaults to 32.
             missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
                 strings). "none" returns a row without terms. "error" raises an error with the index
                 of the first missing row. Defaults to "error".
 
         Returns:
-            Float32 `scipy.sparse.csr_array` of shape (N, V), in the order of the texts. A single
-            text returns one row.
+            Float32 `scipy.sparse.csr_array` of shape (N, V), in the same order as the texts. For a
+            single text, the result has a single row.
 
         Raises:
-            ValueError: If a text is empty or `prompt` is unknown.
+            ValueError: If any text is empty or `prompt` is unknown.
             ImportError: If the package scipy is not installed.
 
         Example:
@@ -469,17 +475,17 @@ class SparseEncoder(Embedder[SparseIndex]):
         prompt: str | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[Term] | list[list[Term]]:
-        """Return the terms with the largest weights in each text, largest weight first.
+        """Return the terms with the largest weights for each text, in descending order.
 
         Args:
-            texts: One or several texts, see `embed`.
-            k: Integer. Maximum number of terms per text. Only terms with a weight are returned.
-                Defaults to 10.
+            texts: The text or texts to embed, as in `embed`.
+            k: Integer. Maximum number of terms to return per text. Only terms with a weight are
+                returned. Defaults to 10.
             prompt, batch_size: See `embed`.
 
         Returns:
-            List of (term, weight) for each text, where terms are spelled as in the tokenizer. A
-            single text returns a single list.
+            List of (term, weight) tuples for each text, with terms as spelled by the tokenizer. For
+            a single text, a single list is returned.
 
         Example:
             >>> from encoder_zoo import SparseEncoder
@@ -492,18 +498,19 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @validate_arguments
     def signatures(self, max_terms: PositiveInt | None = None) -> dict[str, Callable]:
-        """Return the functions that an export contains.
+        """Return the functions to include in an export.
 
         The functions are called "serving_default", "query" and "document". The input "text" is
         embedded with the default prompt, or with the prompt for queries or documents.
 
         Args:
-            max_terms: Integer. Maximum number of terms per text, see `embed`. Defaults to None.
+            max_terms: Integer. Maximum number of terms to keep per text, as in `embed`. Defaults to
+                None.
 
         Returns:
-            Dict of functions. Each function returns "count" (N,), the number of terms per text, and
-            "index" in the vocabulary, "term" and "weight" (N, K), largest weight first. After
-            "count" terms, these are padded with 0 and "".
+            Dict of functions. Each function returns "count" (N,), which is the number of terms per
+            text, and "index" in the vocabulary, "term" and "weight" (N, K), sorted by decreasing
+            weight. After "count" terms, these are padded with 0 and "".
         """
         preprocessor, most = self.preprocessor, max_terms or self.max_terms
 
@@ -552,16 +559,16 @@ class SparseEncoder(Embedder[SparseIndex]):
     ) -> Self:
         """Load a pretrained sparse encoder, or a masked language model to train.
 
-        An encoder without a masked language model head gets a new head, which needs training. If
-        the folder contains `sparse_linear.pt`, as in BGE-M3, the pooling is "token_weights". See
-        also `Task.from_preset`.
+        For encoders without a masked language model head, a new head will be added, which has to be
+        trained. If the folder contains `sparse_linear.pt`, as for BGE-M3, the pooling is set to
+        "token_weights". See also `Task.from_preset`.
 
         Args:
             source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
                 optional `@revision`, or `kaggle://...`.
             **arguments: Options for the model: `pooling`, `activation`, `max_terms`,
-                `similarity_function` and `query_encoder`. `query_encoder=None` does not load the
-                separate query encoder. Options for the preprocessor: `sequence_length`,
+                `similarity_function` and `query_encoder`. Use `query_encoder=None` to skip loading
+                the separate query encoder. Options for the preprocessor: `sequence_length`,
                 `max_length`, `prompts`, `default_prompt` and `include_prompt`. Options for the
                 backbone, for example `dropout` and `dtype`. Option for the tokenizer:
                 `added_tokens`. Options for the checks: `verify`, `max_bytes` and `allow_nonfinite`.

@@ -1,4 +1,4 @@
-"""Texts to examples for sparse vectors, where queries may be read by another encoder."""
+"""Convert texts to examples for sparse encoders, with an optional query encoder."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def _read_tokenizer(files: FolderFiles, family: Family) -> Tokenizer:
 
 @serializable
 class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
-    """Texts to `[CLS] text [SEP]`, with the arguments and results of `TextEmbedderPreprocessor`.
+    """Convert texts to `[CLS] text [SEP]`, as in `TextEmbedderPreprocessor`.
 
-    Of rows of several texts the first always gets the prompt "query", the others "document".
+    For rows with several texts, the prompt "query" is always used for the first text, and the
+    prompt "document" for all other texts.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -60,7 +61,7 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
         self._of_queries = task.query_encoder
 
     def is_query(self, prompt: str | None) -> bool:
-        """Return whether texts with a prompt are read by another encoder, that of queries."""
+        """Return whether to pass texts with this prompt to the separate query encoder."""
         name = self.default_prompt if prompt is None else prompt
         return self._of_queries is not None and name == "query"
 

@@ -1,9 +1,11 @@
-"""From the logits of a text's tokens to a weight for each term of the vocabulary.
+"""Pooling to convert token logits to a weight for each term in the vocabulary.
 
-Logits of all positions, (B, L, V), are the largest tensor of the model: 2 GB for 32 texts of 512
-tokens and 30,522 terms. They are made for some positions at a time, unless gradients need them all.
+The logits for all positions (B, L, V) would be the largest tensor in the model: 2 GB for 32 texts
+with 512 tokens and 30,522 terms. To reduce memory usage, logits are only computed for some
+positions at a time, unless all logits are required for the gradients.
 
-Of token weights (BGE-M3) there is one for each token, and no others than the text's own terms.
+With token weights (BGE-M3), there is only a single weight per token, and weights are only computed
+for terms in the text.
 
 Comment letters: B batch, L sequence, D hidden, V vocabulary.
 """
@@ -27,7 +29,7 @@ POSITIONS = 32  # whose logits are in memory at once
 
 
 def _log1p_relu(x):
-    """Return log(1 + max(x, 0)), of Formal et al. 2021, SPLADE, equation 1."""
+    """Compute log(1 + max(x, 0)), as in Formal et al. 2021, SPLADE, equation 1."""
     return ops.log1p(ops.relu(x))
 
 
@@ -48,17 +50,18 @@ def term_weights(
     training: bool | None = None,
     sparse_gradients: bool = False,
 ) -> keras.KerasTensor:
-    """Return the weight of each term in each text, (B, V) float32.
+    """Compute the weight for each term in each text, (B, V) float32.
 
     Args:
-        backbone: with the token embedding.
-        head: of a masked language model.
-        x: (B, L, D), the backbone's output.
-        mask: (B, L), true or 1 at the tokens that are pooled.
-        pooling: "max" or "sum" over the tokens of a text.
-        activation: a key of `ACTIVATIONS`.
-        training: whether gradients are taken.
-        sparse_gradients: take them as `largest_logits` does, on TensorFlow without XLA.
+        backbone: Backbone with the token embedding to use for the logits.
+        head: Masked language model head.
+        x: Backbone output, with shape (B, L, D).
+        mask: Boolean or float tensor of shape (B, L). True or 1 for tokens to be pooled.
+        pooling: "max" or "sum", to pool over all tokens.
+        activation: String. The activation to use, from `ACTIVATIONS`.
+        training: Boolean. Whether gradients are required.
+        sparse_gradients: Boolean. Whether to compute gradients with `largest_logits`, on TensorFlow
+            without XLA.
 
     Source: Formal et al. 2021, SPLADE v2, equations 1 and 3; `log1p_relu` Shen et al. 2025,
     Exploring l0 Sparsification for Inference-free Sparse Retrievers, section 3.
@@ -95,12 +98,12 @@ def term_weights(
 def largest_of_terms(
     weights: keras.KerasTensor, token_ids: keras.KerasTensor, vocabulary_size: int
 ) -> keras.KerasTensor:
-    """Return the largest weight that each term has among a text's tokens, 0 of others, (B, V).
+    """Compute the largest token weight for each term, with 0 for other terms, (B, V).
 
     Args:
-        weights: (B, L) float32, 0 or more; 0 of tokens that do not count.
-        token_ids: (B, L).
-        vocabulary_size: V.
+        weights: Float32 tensor of shape (B, L). Nonnegative weights, with 0 for tokens to ignore.
+        token_ids: Integer tensor of shape (B, L).
+        vocabulary_size: Integer. The vocabulary size (V).
 
     Source: Chen et al. 2024, BGE M3-Embedding, section 3.2, lexical retrieval.
 
@@ -118,7 +121,7 @@ def largest_of_terms(
 
 
 def _over_positions(function: Callable, join: Callable, x, mask, training) -> keras.KerasTensor:
-    """Return the function of x (B, L, D) and a mask (B, L), joined over parts of the positions."""
+    """Apply a function to parts of x (B, L, D) and a mask (B, L), and join the results."""
     length = ops.shape(x)[1]
     if training or _is_traced_by_torch() or (isinstance(length, int) and length <= POSITIONS):
         return function(x, mask)
@@ -152,7 +155,7 @@ def _is_traced_by_torch() -> bool:
 
 
 def _divided(values, number, size):
-    """Divide (B, L, ...) into (P, B, l, ...), with zeros behind."""
+    """Split (B, L, ...) into parts (P, B, l, ...), padded with zeros."""
     batch, length, *rest = ops.shape(values)
     widths = [[0, 0], [0, number * size - length], *([0, 0] for _ in rest)]
     values = ops.reshape(ops.pad(values, widths), (batch, number, size, *rest))
@@ -162,12 +165,12 @@ def _divided(values, number, size):
 def largest_logits(
     x: array_ops.Tensor, table: array_ops.Tensor, positions: int
 ) -> array_ops.Tensor:
-    """Return the largest product of each row of a table with a text's tokens, (B, V).
+    """Compute the largest dot product over all tokens for each table row, (B, V).
 
     Args:
-        x: (B, L, E).
-        table: (V, E), the token embedding.
-        positions: P, whose products are in memory at once.
+        x: Float tensor of shape (B, L, E).
+        table: Token embedding, with shape (V, E).
+        positions: Integer. The number of positions to compute at a time (P).
 
     Example:
         >>> import tensorflow as tf
@@ -186,7 +189,7 @@ def largest_logits(
 
 
 def _largest(x, table, positions: int) -> tuple:
-    """Return the largest products and the indices of their tokens, (B, V), P at a time."""
+    """Compute the largest products and the token indices, (B, V), in steps of P positions."""
 
     def step(start, found, index):
         products = tf.matmul(x[:, start : start + positions], table, transpose_b=True)
@@ -205,7 +208,7 @@ def _largest(x, table, positions: int) -> tuple:
 
 
 def _gradients(x, table, index, dy) -> tuple:
-    """Return the gradients of x (B, L, E) and the table (V, E): products with a sparse matrix."""
+    """Compute the gradients for x (B, L, E) and the table (V, E) with a sparse matrix."""
     length, width = array_ops.shape(x)[1], x.shape[2]
     pairs = array_ops.where(dy != 0)  # (N, 2)
     token = pairs[:, 0] * array_ops.cast(length, array_ops.int64) + array_ops.cast(

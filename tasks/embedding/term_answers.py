@@ -1,4 +1,4 @@
-"""Weights of terms of texts, sparse vectors.
+"""Sparse embeddings with term weights for texts.
 
 Comment letters: N texts, V vocabulary.
 """
@@ -28,14 +28,15 @@ Term = tuple[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class TermAnswers(EmbeddingAnswers):
-    """Answers of a `SparseEncoder`; its settings are described there.
+    """Answers from `SparseEncoder` models. See there for the settings.
 
     Attributes:
-        similarity_function: Function that compares vectors.
-        max_terms: Positive integer or None. Largest number of terms of a text.
-        query_runner: Runner of the model for queries, or None if it is that of documents.
-        query_rows: Function from a column of queries (N,) to their sparse vectors, or None. It
-            takes the place of a model for queries.
+        similarity_function: Function to use for comparing vectors.
+        max_terms: Positive integer or None. Maximum number of terms to keep per text.
+        query_runner: Runner for the query model. If None, the same model is used for queries and
+            documents.
+        query_rows: Function to compute sparse vectors from a column of queries (N,) without a
+            model, or None.
     """
 
     preprocessor_class = SparseEncoderPreprocessor
@@ -48,7 +49,7 @@ class TermAnswers(EmbeddingAnswers):
 
     @property
     def terms(self) -> list[str]:
-        """Return the terms of the vocabulary (V,); "" for rows that the tokenizer does not use."""
+        """Return the terms in the vocabulary (V,), with "" for rows not used by the tokenizer."""
         tokens = self.preprocessor.tokenizer.get_vocabulary()
         return tokens + [""] * (self.embedding_dim - len(tokens))
 
@@ -63,7 +64,7 @@ class TermAnswers(EmbeddingAnswers):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> csr_array:
-        """Compute the weights of terms; see `SparseEncoder.embed`."""
+        """Compute the term weights. See `SparseEncoder.embed` for details."""
         column = only_column([texts] if isinstance(texts, str | bytes) else texts)
         most = max_terms or self.max_terms
         require(sparse)
@@ -90,7 +91,7 @@ class TermAnswers(EmbeddingAnswers):
         prompt: str | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[Term] | list[list[Term]]:
-        """Find the terms with the largest weights; see `SparseEncoder.top_terms`."""
+        """Return the terms with the largest weights. See `SparseEncoder.top_terms` for details."""
         if isinstance(texts, str | bytes):
             return self.top_terms([texts], k, prompt, batch_size)[0]
         vectors, terms = self.embed(texts, prompt, None, batch_size), self.terms

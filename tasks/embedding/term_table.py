@@ -1,4 +1,4 @@
-"""Queries of sparse vectors without a model: a weight for each term of the vocabulary.
+"""Sparse query embeddings without a model, with a fixed weight for each term.
 
 Comment letters: B batch, L sequence, N texts, V vocabulary.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TermTable(ConfigFromSignature, keras.layers.Layer):
-    """Embed queries without a model: a weight for each term, which those have that a query has.
+    """Table with a fixed weight per term, to embed queries without running a model.
 
         table = ez.TermTable.from_documents(tokenizer, documents)  # rare terms weigh more
         encoder = ez.SparseEncoder.from_preset("bert_base_en_uncased", query_encoder=table)
@@ -41,15 +41,17 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         encoder.fit((queries, documents))  # `table.trainable = False` leaves it as it is
 
     Args:
-        tokenizer: of the queries, any of this package's.
-        max_length: longer queries are truncated to so many tokens; None reads all.
-        vocabulary_size: V, of the documents' vectors; None is that of the tokenizer.
+        tokenizer: Tokenizer from this package, to be used for the queries.
+        max_length: Integer. Maximum number of tokens per query. Longer queries will be truncated to
+            this length. If None, queries are not truncated. Defaults to None.
+        vocabulary_size: Integer. The vocabulary size in the document vectors (V). If None, the
+            tokenizer's vocabulary size will be used. Defaults to None.
 
     Call arguments:
-        inputs: {"token_ids", "padding_mask"} (B, L), without special tokens.
+        inputs: Dict with "token_ids" and "padding_mask" (B, L), without special tokens.
 
     Returns:
-        (B, V) float32.
+        Float32 tensor of shape (B, V).
 
     Source: Geng et al. 2024, Towards Competitive Search Relevance For Inference-Free Learned Sparse
     Retrievers, section 3.
@@ -88,7 +90,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
 
     @classmethod
     def least_weights(cls, config: dict) -> int:
-        """Return how many numbers a configuration's table has."""
+        """Return the number of weights in the table for a configuration."""
         return config["vocabulary_size"]
 
     @classmethod
@@ -105,8 +107,8 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         0.5)) for a term that n of N documents have.
 
         Args:
-            tokenizer, max_length: as of the class.
-            documents: a list, array or column of texts.
+            tokenizer, max_length: See the class.
+            documents: List, array or column of texts to compute the weights from.
 
         Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
         section 3.1, with 1 added so that no weight is negative.
@@ -121,7 +123,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         return table
 
     def encoded_queries(self, texts: array_ops.Tensor) -> dict:
-        """Return the tokens of texts (N,), without special ones."""
+        """Tokenize texts (N,) without adding special tokens."""
         most = self.max_length
         tokens = self.tokenizer.tokenize(texts, most and most + 1)
         if most:
@@ -136,10 +138,11 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         return self.weight * largest_of_terms(real, ids, self.vocabulary_size)
 
     def embed(self, texts: object) -> csr_array:
-        """Return the weights of the terms of each query, (N, V), a `scipy.sparse.csr_array`.
+        """Compute the term weights for queries, (N, V) as a `scipy.sparse.csr_array`.
 
         Args:
-            texts: a text, or a list, array, tensor or column of texts.
+            texts: The query or queries to embed, as a string or a list, array, tensor or column of
+                strings.
         """
         require(sparse)
         texts = [texts] if isinstance(texts, str | bytes) else texts
@@ -151,7 +154,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
             return self.rows_of(self.encoded_queries(column)["token_ids"])
 
     def rows_of(self, ids: array_ops.RaggedTensor) -> csr_array:
-        """Return the weights of the terms among the tokens (N, None), (N, V)."""
+        """Look up the term weights (N, V) for tokens (N, None)."""
         rows, columns = np.asarray(ids.value_rowids()), np.asarray(ids.flat_values)
         places = np.unique(rows.astype("int64") * self.vocabulary_size + columns)
         rows, columns = np.divmod(places, self.vocabulary_size)

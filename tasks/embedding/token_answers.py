@@ -1,4 +1,4 @@
-"""Vectors of the tokens of texts, for late interaction.
+"""Token embeddings for late interaction.
 
 Comment letters: D dimensions, K further texts.
 """
@@ -27,10 +27,10 @@ from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, que
 
 @dataclasses.dataclass(frozen=True)
 class TokenAnswers(EmbeddingAnswers):
-    """Answers of a `LateInteraction`.
+    """Answers from `LateInteraction` models.
 
     Attributes:
-        similarity_function: Function that compares the tokens of two texts.
+        similarity_function: Function to use for comparing the tokens in two texts.
     """
 
     preprocessor_class = LateInteractionPreprocessor
@@ -41,7 +41,7 @@ class TokenAnswers(EmbeddingAnswers):
 
     @prepares_in_numpy
     def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
-        """Compute the vectors of texts; of queries with further texts their scores (K,)."""
+        """Compute the vectors for texts, or scores (K,) for queries with several texts."""
         first, *others = COLUMNS.read(x)
         if not others:
             return self.embed(first, batch_size=batch_size)
@@ -79,7 +79,7 @@ class TokenAnswers(EmbeddingAnswers):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> list[np.ndarray] | np.ndarray:
-        """Embed the tokens of texts; see `LateInteraction.embed`."""
+        """Compute the token embeddings. See `LateInteraction.embed` for details."""
         if isinstance(texts, str | bytes):
             return self.embed([texts], prompt, batch_size)[0]
         examples = self.preprocessor.encode(only_column(texts), prompt=prompt)
@@ -95,7 +95,7 @@ class TokenAnswers(EmbeddingAnswers):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> Any:
-        """Embed the tokens of texts, and find their characters; see `LateInteraction`."""
+        """Compute the token embeddings and offsets. See `LateInteraction` for details."""
         if isinstance(texts, str | bytes):
             return self.embed_with_spans([texts], prompt, batch_size)[0]
         column = only_column(texts)
@@ -106,7 +106,7 @@ class TokenAnswers(EmbeddingAnswers):
         return [(v, s[k]) for v, s, k in zip(vectors, spans, kept, strict=True)]
 
     def _embed_examples(self, examples: dict, batch_size: int | None) -> list[np.ndarray]:
-        """Compute the vectors of encoded examples, (tokens, D) float32 of each."""
+        """Compute the vectors for encoded examples, (tokens, D) float32 for each example."""
         kept = self.scored_tokens(examples)
         found: list[np.ndarray] = [np.zeros((0, self.embedding_dim), "float32")] * len(kept)
         for indices, outputs in self.runner.run_examples(examples, batch_size):
@@ -115,6 +115,6 @@ class TokenAnswers(EmbeddingAnswers):
         return found
 
     def scored_tokens(self, examples: dict) -> list[np.ndarray]:
-        """Return which tokens of every example get vectors, (tokens,) bool of each."""
+        """Return a boolean mask (tokens,) for the tokens with vectors in each example."""
         ids, kept = examples["token_ids"], np.asarray(self.preprocessor.scored(examples))
         return np.split(kept, np.asarray(ids.row_splits)[1:-1]) if ids.shape[0] else []

@@ -1,4 +1,4 @@
-"""Vectors of texts: of whole texts, of their windows, of the rows of a table.
+"""Dense embeddings from whole texts, from windows, or from table rows.
 
 Comment letters: N texts, W windows, D dimensions, V vocabulary.
 """
@@ -29,12 +29,12 @@ ROWS = 1024  # texts at a time whose rows of a table are added
 
 @dataclasses.dataclass(frozen=True)
 class VectorAnswers(EmbeddingAnswers):
-    """Answers of a `TextEmbedder`; its settings are described there.
+    """Answers from `TextEmbedder` models. See there for the settings.
 
     Attributes:
-        similarity_function: Function that compares vectors.
-        normalize: Whether vectors have unit length.
-        dim: Positive integer or None. Number of dimensions of the answers.
+        similarity_function: Function to use for comparing vectors.
+        normalize: Whether to normalize vectors to unit length.
+        dim: Positive integer or None. The number of dimensions to truncate the embeddings to.
     """
 
     preprocessor_class = TextEmbedderPreprocessor
@@ -56,7 +56,7 @@ class VectorAnswers(EmbeddingAnswers):
         windows: Literal["mean"] | None = None,
         missing: Missing = "error",
     ) -> np.ndarray:
-        """Embed texts; see `TextEmbedder.embed`."""
+        """Compute the embeddings. See `TextEmbedder.embed` for details."""
         if isinstance(texts, str | bytes):
             return self.embed([texts], prompt, dim, batch_size, windows)[0]
         check_dim(dim, self.embedding_dim)
@@ -64,14 +64,14 @@ class VectorAnswers(EmbeddingAnswers):
         return self.shorten(embed(only_column(texts), prompt, batch_size or BATCH_SIZE), dim)
 
     def embed_whole(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
-        """Compute the vectors (N, D) of texts (N,), each truncated to what the model reads."""
+        """Compute the vectors (N, D) for texts (N,), truncated to the model's maximum length."""
         if not texts.shape[0]:
             return np.zeros((0, self.embedding_dim), "float32")
         encode = functools.partial(self.preprocessor.encode, prompt=prompt)
         return self.runner.run_texts((texts,), batch_size, encode)
 
     def embed_windows(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
-        """Compute the vectors (N, D) of texts (N,), the mean of their windows, by their tokens."""
+        """Compute the vectors (N, D) for texts (N,) by averaging windows, weighted by tokens."""
         if isinstance(self.preprocessor.tokenizer, FileTokenizer):
             raise invalid("windows", "mean", "None for an export of static embeddings")
         examples = self.preprocessor.encode_windows(texts, prompt)
@@ -87,11 +87,11 @@ class VectorAnswers(EmbeddingAnswers):
         return self.scale((vectors / np.maximum(total, 1)).astype("float32"))
 
     def scale(self, vectors: np.ndarray) -> np.ndarray:
-        """Scale vectors (N, D) to unit length if the model does."""
+        """Normalize vectors (N, D) to unit length if this is enabled in the model."""
         return unit_rows(vectors) if self.normalize else vectors
 
     def shorten(self, vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
-        """Truncate vectors to this many dimensions, or to those of the settings."""
+        """Truncate vectors to `dim` dimensions. By default, the setting is used."""
         dim = dim or self.dim
         if dim is None or dim == vectors.shape[1]:
             return vectors
@@ -100,11 +100,11 @@ class VectorAnswers(EmbeddingAnswers):
 
 @dataclasses.dataclass(frozen=True)
 class StaticAnswers(VectorAnswers):
-    """Answers of a `TextEmbedder` with a table in place of an encoder.
+    """Answers from `TextEmbedder` models with a table instead of an encoder.
 
     Attributes:
-        table: Float array of shape (V, D). Vectors of the tokens, of which a text has the mean.
-        project: Function that computes the layers after the mean, from (N, D).
+        table: Float array of shape (V, D). Token vectors to be averaged for each text.
+        project: Function to apply the layers after averaging, to vectors (N, D).
     """
 
     table: np.ndarray = dataclasses.field(kw_only=True)
@@ -134,6 +134,6 @@ class StaticAnswers(VectorAnswers):
 
 
 def check_dim(dim: int | None, embedding_dim: int) -> None:
-    """Raise a ValueError for more dimensions than a model has."""
+    """Check that `dim` is not larger than the embedding dimension."""
     if dim is not None and dim > embedding_dim:
         raise invalid("dim", dim, f"at most {embedding_dim}")

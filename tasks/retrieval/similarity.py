@@ -208,7 +208,7 @@ def check_finite(vectors: np.ndarray, name: str) -> None:
 
 
 def first_not_held(vectors: np.ndarray) -> tuple[int, str] | None:
-    """Find the first row in vectors (N, D) with an invalid value, and return the reason.
+    """Return the first row in vectors (N, D) with an invalid value and the reason, or None.
 
     Example:
         >>> first_not_held(np.float32([[1, 2], [np.nan, 0]]))
