@@ -1,4 +1,4 @@
-"""Check that a teacher and a student are compatible, and prepare examples for both."""
+"""Compatibility checks for teacher and student, and preprocessing for both."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ NOWHERE = -1
 def positions_in_examples(
     texts: list[array_ops.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> array_ops.RaggedTensor:
-    """Return the position of each token of the student in the example of the teacher.
+    """Return the position in the teacher's example for each student token.
 
     Args:
         texts: One or two string tensors of shape (B,).
-        student: Preprocessor that adds special tokens around the texts.
-        teacher: Preprocessor that adds special tokens around the texts.
+        student: Preprocessor to use for adding special tokens to the texts.
+        teacher: Preprocessor to use for adding special tokens to the texts.
 
     Returns:
         Ragged int32 tensor of shape (B, None). The start tokens correspond to each other. The
@@ -75,9 +75,9 @@ def _positions_of_chunk(
 
 
 def corresponding(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops.RaggedTensor):
-    """Return the index of the other token that contains the last character of each token.
+    """For each token, find the token with the same last character in the second tokenization.
 
-    The last character is used because some tokenizers include the space before a word.
+    The last character is used because leading spaces are included in tokens by some tokenizers.
 
     Args:
         tokens: Tuple of ids, starts and ends, ragged tensors of shape (B, None) that
@@ -112,10 +112,10 @@ OBJECTIVES = ("soft_labels", "hidden_states", "relations")
 
 
 def backbone_of(model: Task | Backbone) -> Backbone:
-    """Return the backbone of a task, or the model itself if it is a backbone.
+    """Return the backbone for a task. Backbones are returned unchanged.
 
     Raises:
-        TypeError: If the model is neither a task nor a backbone.
+        TypeError: If the model is not a task or a backbone.
     """
     if not isinstance(model, Task | Backbone):
         raise invalid("The teacher or student", model, "a task or a backbone", TypeError)
@@ -123,7 +123,7 @@ def backbone_of(model: Task | Backbone) -> Backbone:
 
 
 def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[str]:
-    """Check the objectives. The default is "soft_labels" for tasks, "relations" for backbones.
+    """Validate the objectives. Defaults to "soft_labels" for tasks, and "relations" for backbones.
 
     Raises:
         ValueError: If `given` is not a list of known objectives, or if the teacher and the student
@@ -167,7 +167,7 @@ def _check_same_answers(teacher, student) -> None:
 
 
 def _take_over_classes(teacher: Task, student: Task) -> None:
-    """Set the teacher's classes and settings in a student without classes."""
+    """Copy the teacher's classes and settings to a student without classes."""
     teacher._check_labels_known()
     if student.num_classes is None:
         student._set_classes(teacher.num_classes, teacher.labels)
@@ -232,7 +232,7 @@ def check_same_strategy(student: Task | Backbone) -> None:
 def paired_preprocessor(
     teacher: Task | Backbone, student: Task | Backbone, own: Preprocessor | None, by_token: list
 ) -> DistillationPreprocessor | None:
-    """Create a preprocessor for both models, or return None if there is no tokenizer.
+    """Create a preprocessor for both models, or return None without a tokenizer.
 
     Args:
         teacher: Task with a preprocessor, or a backbone, which reads the student's examples.
@@ -273,14 +273,14 @@ def paired_preprocessor(
 
 
 def _identity(preprocessor: Preprocessor) -> dict:
-    """Return the settings that determine the token ids of a text."""
+    """Return all settings used to compute token ids."""
     tokenizer = preprocessor.tokenizer
     config = {n: v for n, v in tokenizer.get_config().items() if n != "uses_segments"}
     return {"kind": type(tokenizer), **config}
 
 
 def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[str]) -> bool:
-    """Return whether the tokens of both can be aligned by characters.
+    """Return whether tokens can be aligned by characters.
 
     This requires examples of one text or pair, and objectives other than answers per token.
     """
@@ -301,9 +301,9 @@ def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[st
 
 
 def untrained_weights(student: Task | Backbone, objectives: list[str], answers: bool) -> list:
-    """Return the weights of the student that get no gradients.
+    """Return all student weights without gradients.
 
-    An example is the weights of a head, if only hidden states are learned.
+    For example, these are the head weights when only training on hidden states.
 
     Args:
         student: A task or a backbone.

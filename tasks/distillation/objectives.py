@@ -20,13 +20,13 @@ from encoder_zoo.tasks.training.batch_loss import BatchLoss
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):
-    """Compute the KL divergence between the softened answers of the teacher and the student.
+    """Compute the KL divergence between softened answers from the teacher and the student.
 
     Args:
         student: Logits of shape (..., C).
         teacher: Logits of shape (..., C).
-        temperature: Float. Both logits are divided by it. The divergence is multiplied by its
-            square, so that the size of the gradient does not depend on the temperature.
+        temperature: Float. Value to divide both logits by. The divergence is multiplied by the
+            square of the temperature to keep the gradient at the same scale.
         activation: "softmax" for exclusive classes. "sigmoid" for independent classes, whose mean
             is returned. "linear" for regression, which returns the squared difference.
 
@@ -69,7 +69,7 @@ def matched_states(student_layers: int, teacher_layers: int) -> list[int]:
 
 
 def hidden_states(student: list, teacher: list, maps: list):
-    """Compute the distance between the hidden states of the student and the teacher.
+    """Compute the distance between student and teacher hidden states.
 
     Args:
         student: List of tensors (B, L, D). The first tensor contains the embeddings.
@@ -151,7 +151,7 @@ def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]
 
 
 def as_labels(logits, activation: str):
-    """Convert the logits of a teacher to labels.
+    """Convert teacher logits to labels.
 
     Example:
         >>> as_labels(ops.convert_to_tensor([[0.0, 2.0]]), "softmax").numpy().tolist()
@@ -167,7 +167,7 @@ MEAN = BatchLoss(lambda y_true, y_pred: y_pred, of_tokens=True)
 
 
 def known_tokens(inputs: dict, positions=None):
-    """Return a boolean mask (B, L) of the tokens that also exist for the teacher.
+    """Return a boolean mask (B, L) for tokens that are also available to the teacher.
 
     Args:
         inputs: Inputs of the student.

@@ -1,4 +1,4 @@
-"""Convert tags of words and spans of characters to labels of tokens.
+"""Conversion of word tags and character spans to token labels.
 
 Comment letters: N texts, P tokens of all texts, S spans of all texts, C tags, T types.
 """
@@ -48,17 +48,17 @@ def labels_of_words(
     names: Sequence[str] | None,
     all_tokens: bool,
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Convert tags of words to labels of tokens.
+    """Convert word tags to token labels.
 
     Args:
-        tokens: `TokenizedTexts` of sentences split into words.
-        tags: Ragged integer tensor of shape (N, None). Tag of every word.
-        names: Optional list of strings. Names of the C tags.
-        all_tokens: Boolean. Whether to label every token. If False, only the first token of each
-            word is labelled.
+        tokens: `TokenizedTexts` for sentences split into words.
+        tags: Ragged integer tensor of shape (N, None). Tag for each word.
+        names: Optional list of strings. Names for all C tags.
+        all_tokens: Boolean. Whether to label all tokens. If False, only the first token in each
+            word will be labelled.
 
     Returns:
-        Int32 labels (P,), and booleans (P,) that mark the labelled tokens.
+        Int32 labels (P,), and a boolean mask (P,) for labelled tokens.
     """
     row = tokens.ids.value_rowids()
     index = array_ops.gather(tags.row_starts(), row) + array_ops.cast(
@@ -82,20 +82,20 @@ def tags_of_tokens(
     by_all_tokens: bool,
     allowed: Transitions | None,
 ) -> list[list[str]]:
-    """Compute the tags of words from the logits of their tokens.
+    """Compute word tags from token logits.
 
     Args:
         tokens: `TokenizedTexts` with P tokens.
         logits: Float array of shape (P, C).
-        word_counts: List of integers. Number of words of every text.
+        word_counts: List of integers. Number of words per text.
         names: List of strings. Names of the tags.
-        by_all_tokens: Boolean. Whether all tokens of a word were labelled in training. If False,
-            only the first token was labelled.
+        by_all_tokens: Boolean. Whether all tokens in each word were labelled during training. If
+            False, only the first token was labelled.
         allowed: Optional `Transitions`. Valid transitions between tags. If None, all transitions
             are allowed.
 
     Returns:
-        List of tags for each text. A word without tokens has the tag O.
+        List of tags per text. For words without tokens, the tag is O.
     """
     outside = names[outside_index(names) or 0]
     tags = [[outside] * count for count in word_counts]
@@ -121,18 +121,18 @@ def labels_of_spans(
     names: Sequence[str],
     all_tokens: bool,
 ) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
-    """Convert spans of characters to labels of tokens.
+    """Convert character spans to token labels.
 
-    A token belongs to a span if they share a character. If a span cuts a word, both parts are
-    treated as separate words.
+    Tokens are included in a span if they share a character with it. If a word is cut by a span,
+    both parts are treated as separate words.
 
     Args:
         tokens: `TokenizedTexts`.
         spans: Dict {"start", "end", "label"} of ragged integer tensors (N, None). Labels are
             indices in the sorted types of the tags. The spans of a text do not overlap.
-        names: List of strings. Names of the C tags.
-        all_tokens: Boolean. Whether to label every token. If False, only the first token of each
-            word is labelled.
+        names: List of strings. Names for all C tags.
+        all_tokens: Boolean. Whether to label all tokens. If False, only the first token in each
+            word will be labelled.
 
     Returns:
         Int32 labels (P,), booleans (P,) that mark the labelled tokens, and int32 marks (P,) of the
@@ -157,7 +157,7 @@ def labels_of_spans(
 
 
 def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]) -> np.ndarray:
-    """Return whether each span (S,) begins or ends inside a word, between two of its tokens.
+    """Return whether each span (S,) starts or ends inside a word, between two tokens.
 
     Args:
         tokens: `TokenizedTexts`.
@@ -175,7 +175,7 @@ def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor])
 def _spans_of_tokens(
     tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]
 ) -> array_ops.Tensor:
-    """Return the index of the span with which each token (P,) shares a character, or -1."""
+    """Return the span index for each token (P,), or -1 for tokens without a span."""
     order = array_ops.argsort(keys(spans["start"]))
     start_keys = array_ops.gather(keys(spans["start"]), order)
     # The last span that starts before the token's end, if it ends after the token's start.
@@ -250,7 +250,7 @@ def _any_of_each(
 
 
 def _report_lost(spans: dict[str, array_ops.RaggedTensor], lost: np.ndarray) -> None:
-    """Log the number of spans that are whitespace or lie inside a token of another span."""
+    """Log the number of spans with only whitespace or inside a token from another span."""
     if len(lost):
         logger.warning(
             "%d of the spans have no token of their own and are ignored. First span: example %d, "
@@ -261,7 +261,7 @@ def _report_lost(spans: dict[str, array_ops.RaggedTensor], lost: np.ndarray) -> 
 
 
 def _report_inexact(spans: dict[str, array_ops.RaggedTensor], inexact: np.ndarray) -> None:
-    """Log the number of spans that begin or end inside a token, which answers cannot match."""
+    """Log the number of spans starting or ending inside a token, as they cannot be predicted."""
     if len(inexact):
         logger.warning(
             "%d of the spans begin or end inside a token of the vocabulary. Answers contain the "
@@ -272,7 +272,7 @@ def _report_inexact(spans: dict[str, array_ops.RaggedTensor], inexact: np.ndarra
 
 
 def _place(spans: dict[str, array_ops.RaggedTensor], index: int) -> tuple[int, int, int]:
-    """Return the index of the example, the start and the end of a span."""
+    """Return example index, start and end for a span."""
     start, end = spans["start"], spans["end"]
     return tuple(int(v[index]) for v in (start.value_rowids(), start.flat_values, end.flat_values))
 

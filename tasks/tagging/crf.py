@@ -1,4 +1,4 @@
-"""Conditional random field (CRF) in Keras, which learns scores for transitions between tags.
+"""Conditional random field (CRF) in Keras, used to learn scores for tag transitions.
 
 Comment letters: B batch, L tokens, C tags.
 """
@@ -16,11 +16,11 @@ from encoder_zoo.tasks.tagging.entities import LEAST
 
 
 def best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
-    """Return the tags (B, L) int32 of the best sequences, like `best_tags`, with Keras ops.
+    """Find the best tag sequences (B, L) int32 with Keras ops, as in `best_tags`.
 
     Args:
         logits: Float tensor of shape (B, L, C).
-        mask: Boolean tensor of shape (B, L). Real tokens, which come first.
+        mask: Boolean tensor of shape (B, L). Mask for real tokens, followed by padding.
         transitions: List of variables. Scores of the first tag (C,), of transitions between tags
             (C, C), and of the last tag (C,).
     """
@@ -52,7 +52,7 @@ def best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TagTransitions(ConfigFromSignature, keras.layers.Layer):
-    """Learned scores of the first tag, of transitions between tags, and of the last tag.
+    """Learned scores for the first tag, for tag transitions, and for the last tag.
 
     The score of a sequence of tags y is the sum of the logits of its tags and of these scores. Its
     probability is exp(score) divided by the sum of exp(score) over all sequences.
@@ -85,12 +85,12 @@ class TagTransitions(ConfigFromSignature, keras.layers.Layer):
         self.last = scores("last", self.units)
 
     def score(self, logits, tags, mask):
-        """Compute the scores (B,) of sequences of tags.
+        """Compute scores (B,) for tag sequences.
 
         Args:
             logits: Float32 tensor of shape (B, L, C).
             tags: Integer tensor of shape (B, L).
-            mask: Boolean tensor of shape (B, L). Real tokens, which come first.
+            mask: Boolean tensor of shape (B, L). Mask for real tokens, followed by padding.
         """
         chosen = ops.one_hot(tags, self.units, dtype=logits.dtype)
         real = ops.cast(mask, logits.dtype)
@@ -122,10 +122,10 @@ class TagTransitions(ConfigFromSignature, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CrfLoss(keras.losses.Loss):
-    """Compute the negative log-likelihood of sequences of tags, divided by the number of tags.
+    """Compute the negative log-likelihood for tag sequences, divided by the number of tags.
 
-    Tokens with sample weight 0 are removed, so the tokens before and after them become neighbours.
-    The weight of a text is the mean weight of its tokens.
+    Tokens with sample weight 0 are removed, to join the tokens before and after. For each text, the
+    mean over all token weights is used.
 
     Args:
         transitions: `TagTransitions`.
@@ -133,8 +133,8 @@ class CrfLoss(keras.losses.Loss):
     Call arguments:
         y_true: Integer tensor of shape (B, L). Tags.
         y_pred: Float tensor of shape (B, L, C). Logits.
-        tokens: Optional float tensor of shape (B, L). Weights of tokens. Defaults to None, which
-            means all tokens.
+        tokens: Optional float tensor of shape (B, L). Weights of tokens. If None, all tokens will
+            be used. Defaults to None.
 
     Returns:
         `call` returns a float tensor of shape (B, L). The loss of each text is distributed equally

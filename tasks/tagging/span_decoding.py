@@ -1,4 +1,4 @@
-"""Selection of entities from the scores of spans in windows.
+"""Entity selection based on span scores in windows.
 
 Comment letters: N texts, M windows, W words, K widths, C labels, P candidates, G entities.
 """
@@ -15,7 +15,7 @@ from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows,
 
 
 class Candidates(NamedTuple):
-    """Spans whose score is above the threshold, sorted by text, first word, width and label.
+    """Spans above the threshold, sorted by text, first word, width and label.
 
     Attributes:
         row: Int64 tensor of shape (P,). Index of the text, or of the window for candidates in
@@ -33,7 +33,7 @@ class Candidates(NamedTuple):
     score: array_ops.Tensor
 
     def masked(self, kept: array_ops.Tensor) -> Candidates:
-        """Return the candidates for which `kept` (P,) is True."""
+        """Return the candidates selected by the boolean mask `kept` (P,)."""
         return Candidates(*(array_ops.boolean_mask(field, kept) for field in self))
 
     def ordered(self, order: array_ops.Tensor) -> Candidates:
@@ -44,7 +44,7 @@ class Candidates(NamedTuple):
 def in_texts(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> Candidates:
     """Convert candidates in windows to candidates in texts.
 
-    A span is only taken from the window to which its middle token is assigned.
+    Each span is only taken from the window assigned to the middle token.
 
     Args:
         found: `Candidates` in windows, sorted by window.
@@ -76,11 +76,11 @@ def in_texts(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> Candi
 
 
 def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
-    """Select from overlapping spans, the best first, like gliner.
+    """Select the best spans from overlapping spans, as in gliner.
 
     A span is selected unless it overlaps a selected span with a higher score, or with the same
-    score and an earlier position. With `nested`, spans inside each other do not count as
-    overlapping. With `multi_label`, the same words with several labels do not count as overlapping.
+    score and an earlier position. With `nested`, spans can be inside each other. With
+    `multi_label`, the same words can be selected for several labels.
 
     Args:
         found: `Candidates` in texts.
