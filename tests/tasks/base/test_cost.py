@@ -54,7 +54,7 @@ def tokenizer():
 @functools.cache
 def backbone(kind=ez.BertBackbone):
     """Return an encoder that costs next to nothing, so that everything around it is measured."""
-    sizes = {"num_layers": 1, "num_heads": 1, "hidden_dim": 8, "intermediate_dim": 8}
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 8}
     return kind(vocabulary_size=30522, max_sequence_length=128, **sizes)
 
 
