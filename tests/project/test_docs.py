@@ -387,7 +387,7 @@ class TestSite:
         bert = (site / "reference" / "families" / "bert.html").read_text("utf-8")
         assert "bert_base_en_uncased" in bert and "google-bert/bert-base-uncased" in bert
         guides = (site / "guides" / "index.html").read_text("utf-8")
-        assert "From a table with texts and labels to a table with answers." in guides
+        assert "your_own_csv" in guides
 
     @pytest.mark.matrix
     def test_one_search_finds_guides_and_reference(self, site):
