@@ -322,7 +322,7 @@ QUERIES = {
     "TFAutoModel": "moving.html",
     "sentence-transformers encode": "moving.html",
     "spacy": "moving.html",
-    "gliner": "entity_extractor",
+    "gliner": "topics/entities",
     "model2vec static embeddings": "static-embeddings",
     "bge-m3": "bge-m3",
     "custom ner training": "ner",
