@@ -83,7 +83,7 @@ class BatchMaker:
 
     @property
     def lengths_vary(self) -> bool:
-        """Whether the batch length depends on its texts."""
+        """Return whether the batch length depends on its texts."""
         return self.preprocessor is None or self.preprocessor.sequence_length is None
 
     @property

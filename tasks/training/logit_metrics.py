@@ -333,7 +333,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         return ops.one_hot(ops.cast(y_true, "int32"), classes, dtype=scores.dtype), scores
 
     def _wants_one_hot(self) -> bool:
-        """Whether to also evaluate the first class when there are two classes."""
+        """Return whether the metric needs one score per class, although there are two classes."""
         if isinstance(self.metric, metrics.FBetaScore):
             return self.metric.threshold is None
         chosen = [getattr(self.metric, name, None) for name in ("class_id", "top_k")]

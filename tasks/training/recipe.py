@@ -79,7 +79,7 @@ class Recipe:
 
     @property
     def makes_optimizer(self) -> bool:
-        """Whether the optimizer is "auto"."""
+        """Return whether the optimizer is "auto"."""
         return is_auto(self.arguments.get("optimizer"))
 
     @property

@@ -163,7 +163,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @property
     def has_one_graph(self) -> bool:
-        """Whether to use one graph for batches with any shape, instead of a program per shape."""
+        """Return whether one graph is used for batches with any shape, not one per shape."""
         if keras.config.backend() != "tensorflow" or self.distribution.strategy:
             return False
         several = self.compiled and (self.run_eagerly or self.steps_per_execution > 1)

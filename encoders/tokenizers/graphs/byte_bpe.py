@@ -101,7 +101,7 @@ class ByteBPE(tf.Module):
 
     def __call__(self, words: Words) -> Tokens:
         """Tokenize words."""
-        chars, starts = words.chars, tf.cast(tf.where(words.begins)[:, 0], tf.int32)
+        chars, starts = words.chars, words.starts
         symbols, splits, owners = encode_utf8(chars.codes)  # (S,), (N + 1,), (S,)
         begins = tf.gather(splits, starts)
         ends = shift_left(begins, 1, tf.size(symbols))

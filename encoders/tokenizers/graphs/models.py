@@ -155,7 +155,7 @@ class CharacterModel(tf.Module):
 
     def __call__(self, words: Words) -> Tokens:
         """Tokenize words."""
-        chars, starts = words.chars, tf.cast(tf.where(words.begins)[:, 0], tf.int32)
+        chars, starts = words.chars, words.starts
         numbers = self._numbers(chars.codes)
         ids, begins, ends, splits = self._word_table.tokens(
             numbers,
@@ -189,7 +189,7 @@ class WordLevel(tf.Module):
 
     def __call__(self, words: Words) -> Tokens:
         """Tokenize words."""
-        chars, starts = words.chars, tf.cast(tf.where(words.begins)[:, 0], tf.int32)
+        chars, starts = words.chars, words.starts
         last = shift_left(starts, 1, tf.size(chars.codes)) - 1
         number = tf.gather(chars.codes, starts) - SPECIALS.start
         most = tf.size(self._special_ids) - 1

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.steps import Model, Steps
     from encoder_zoo.encoders.tokenizers.text.characters import Characters
 
-MODELS = {"WordLevel": WordLevel, "WordPiece": CharacterModel, "Unigram": CharacterModel}
-
 
 class StepsGraph(TokenizerGraph):
     """Graph for all steps that are supported by TensorFlow operations.
@@ -42,7 +40,8 @@ class StepsGraph(TokenizerGraph):
         self._normalizer = make_normalizer(steps.normalizer)
         self._pre_tokenize = make_pre_tokenizer(steps.pre_tokenizer)
         is_byte_level = "ByteLevel" in steps.types("pre_tokenizer")
-        kind = ByteBPE if is_byte_level else MODELS.get(model.settings["type"], CharacterModel)
+        of_words = WordLevel if model.settings["type"] == "WordLevel" else CharacterModel
+        kind = ByteBPE if is_byte_level else of_words
         self._model = kind(model.settings, self.unknown_token_id, self.special_ids)
         self._is_byte_level = is_byte_level
         self._needs_space = steps.keeps_spaces and not steps.inserts_space

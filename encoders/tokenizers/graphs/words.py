@@ -55,6 +55,11 @@ class Words(NamedTuple):
         special = is_special_token(chars.codes)
         return cls(chars, chars.row_starts() | special | shift_right(special, 1, False))
 
+    @property
+    def starts(self) -> tf.Tensor:
+        """Return the index of the first character in each word, as an int32 tensor."""
+        return tf.cast(tf.where(self.begins)[:, 0], tf.int32)
+
     def insert(self, code: int, wanted: tf.Tensor) -> Words:
         """Insert a character before each first character that is `wanted`, with the same span.
 
