@@ -276,20 +276,42 @@ def take_examples(examples: Mapping, indices) -> dict:
     return array_ops.nest.map_structure(lambda values: array_ops.gather(values, indices), examples)
 
 
-def batches_by_length(examples: Mapping, batch_size: int) -> Iterator[np.ndarray]:
+def batches_by_length(
+    examples: Mapping, batch_size: int, max_padding: int | None = None
+) -> Iterator[np.ndarray]:
     """Yield the example indices for each batch, starting with the longest examples.
 
     A batch that is too large for the memory will therefore fail immediately.
 
+    Args:
+        examples: A dict with the ragged "token_ids", (N, None).
+        batch_size: Positive integer. Maximum number of examples per batch.
+        max_padding: Optional non-negative integer. Maximum number of padding tokens per batch.
+            Defaults to None, which means no maximum.
+
     Example:
         >>> from encoder_zoo.common.ragged_array import RaggedArray
-        >>> ids = RaggedArray.from_row_lengths(np.arange(6), np.array([1, 3, 2]))
+        >>> ids = RaggedArray.from_row_lengths(np.arange(10), np.array([1, 5, 4]))
         >>> [indices.tolist() for indices in batches_by_length({"token_ids": ids}, 2)]
         [[1, 2], [0]]
+        >>> batches = batches_by_length({"token_ids": ids}, 3, max_padding=1)
+        >>> [indices.tolist() for indices in batches]
+        [[1, 2], [0]]
     """
-    order = np.argsort(-np.asarray(examples["token_ids"].row_lengths()), kind="stable")
-    for start in range(0, len(order), batch_size):
-        yield order[start : start + batch_size]
+    lengths = np.asarray(examples["token_ids"].row_lengths())
+    order = np.argsort(-lengths, kind="stable")
+    if max_padding is None:
+        for start in range(0, len(order), batch_size):
+            yield order[start : start + batch_size]
+        return
+    start, padding = 0, 0
+    for end, length in enumerate(lengths[order].tolist()):
+        padding += lengths[order[start]] - length
+        if end - start == batch_size or padding > max_padding:
+            yield order[start:end]
+            start, padding = end, 0
+    if start < len(order):
+        yield order[start:]
 
 
 def with_candidates(

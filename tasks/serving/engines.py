@@ -42,6 +42,10 @@ openvino = LazyModule(
 # All attention weights for a call are in memory, so longer texts are passed in smaller parts.
 MAX_POSITION_PAIRS = 32 * 512**2
 MASKS = ("pooling_mask", "scored_mask", "attended_mask", "answer_mask")
+# A call of a model costs about as much time as 16 tokens of all-MiniLM-L6-v2 (AMD EPYC, 2 cores).
+# For 16 review sentences in random order, this maximum decreases the number of computed tokens per
+# sentence from 40 to 24, of which 17 are text.
+MAX_PADDING = 24
 OPTIONAL = ("padding_mask", "segment_ids", *MASKS)
 
 
@@ -268,6 +272,8 @@ class EngineRunner:
         self, examples: dict, batch_size: int | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the example indices for each batch (B,), longest first, and the outputs."""
-        for indices in batches_by_length(examples, batch_size or BATCH_SIZE):
+        is_fixed = self.session.only_batch or self.preprocessor.sequence_length
+        max_padding = None if is_fixed else MAX_PADDING
+        for indices in batches_by_length(examples, batch_size or BATCH_SIZE, max_padding):
             inputs = self.preprocessor.collate(take_examples(examples, indices))
             yield indices, self.session.run({n: np.asarray(v) for n, v in inputs.items()})
