@@ -128,6 +128,13 @@ def _check_takes(task: Task, format: str) -> None:
             "optimizations=[tf.lite.Optimize.DEFAULT], which stores int8 weights."
         )
     backend = keras.config.backend()
+    single = any(getattr(layer, "num_heads", None) == 1 for layer in layers_in(task))
+    if (backend, format) == ("tensorflow", "onnx") and single:
+        # tf2onnx merges a reshape to (B L, D) with one that keeps its first two axes.
+        raise ValueError(
+            "num_heads is 1, for which the ONNX exporter writes a file that cannot be run. Export "
+            "the task as 'openvino' or 'litert', or use an encoder with at least 2 heads."
+        )
     if (backend, format) == ("torch", "litert") and _only_length(task) is None:
         raise ValueError(
             "LiteRT files from PyTorch have a fixed shape: one text of `sequence_length` tokens. "

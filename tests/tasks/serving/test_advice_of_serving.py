@@ -6,6 +6,7 @@ import shutil
 from unittest import mock
 
 import keras
+import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
@@ -138,3 +139,16 @@ def test_large_integers_are_kept_as_texts(number, limit, tmp_path):
     write_rows(file, "0.5", str(number))
     [answers] = ez.answer_files(classifier, file, tmp_path / "out", keep=["id"], verbose=0)
     assert pd.read_parquet(answers)["id"].tolist() == ["0.5", str(number)]
+
+
+@pytest.mark.slow
+def test_a_single_head_is_exported_to_litert(tmp_path):
+    own = preprocessor("SequenceClassifier")
+    backbone = tiny.backbone(BERT, num_heads=1)
+    model = ez.SequenceClassifier(backbone, own, labels=["a", "b"])
+    with pytest.raises(ValueError, match=r"num_heads.*'litert'"):
+        model.export(tmp_path / "m", format="onnx")
+    assert not (tmp_path / "m").exists()
+    model.export(tmp_path / "m", format="litert")
+    opened = ez.open_export(tmp_path / "m")
+    np.testing.assert_allclose(opened.predict(TEXTS), model.predict(TEXTS), atol=1e-5)
