@@ -564,6 +564,48 @@ def merges_file(count: int, folder) -> None:
     ez.Tokenizer.from_preset(folder).tokenize("abc")
 
 
+def tokenizer_json_file(count: int, folder) -> None:
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *ids_of(count)]
+    flags = dict.fromkeys(("special", "single_word", "lstrip", "rstrip", "normalized"), False)
+    names = [*tokens[:5], *(f"<{i}>" for i in range(count // 10))]
+    places = [*range(5), *range(len(tokens), len(tokens) + count // 10)]
+    added = [{"id": i, "content": name} | flags for i, name in zip(places, names, strict=True)]
+    pieces = {"type": "WordPiece", "vocab": {token: i for i, token in enumerate(tokens)}}
+    model = {**pieces, "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+    model["max_input_chars_per_word"] = 100
+    file = {"version": "1.0", "added_tokens": added, "model": model}
+    file["pre_tokenizer"] = {"type": "WhitespaceSplit"}
+    special = {t: {"id": t, "ids": [tokens.index(t)], "tokens": [t]} for t in ("[CLS]", "[SEP]")}
+    around = [{"SpecialToken": {"id": token, "type_id": 0}} for token in special]
+    single = [around[0], {"Sequence": {"id": "A", "type_id": 0}}, around[1]]
+    end = {"SpecialToken": {"id": "[SEP]", "type_id": 1}}
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}, end]
+    template = {"type": "TemplateProcessing", "single": single, "pair": pair}
+    file["post_processor"] = {**template, "special_tokens": special}
+    (folder / "tokenizer.json").write_text(json.dumps(file))
+    ez.Tokenizer.from_preset(folder).tokenize("1 <7>")
+
+
+def preset_folder(count: int, folder) -> None:
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *ids_of(count)]
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 8}
+    encoder = ez.BertBackbone(vocabulary_size=len(tokens), **sizes)
+    preprocessor = ez.SequenceClassifierPreprocessor(ez.BertTokenizer(tokens))
+    ez.SequenceClassifier(encoder, preprocessor, labels=ids_of(count)).save_to_preset(folder)
+    ez.SequenceClassifier.from_preset(folder)
+
+
+def doc_bin_file(count: int, folder) -> None:
+    spacy = pytest.importorskip("spacy")
+    words = spacy.blank("en")
+    docs = [words.make_doc(row) for row in texts(count)]
+    for doc in docs:
+        doc.set_ents([spacy.tokens.Span(doc, 0, 1, label="x")])
+    bin_of = spacy.tokens.DocBin(docs=docs)
+    bin_of.to_disk(folder / "rows.spacy")
+    ez.read_annotations(folder / "rows.spacy")
+
+
 def answered_file(count: int, folder) -> None:
     (folder / "texts.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in texts(count)))
     ez.answer_files(classifier(), folder / "texts.jsonl", folder / f"answers {count}", verbose=0)
@@ -582,6 +624,9 @@ FILES = {
     "vocab.txt": (10_000, vocabulary_file),
     "added tokens of a file": (500, added_file),
     "merges": (1_000, merges_file),
+    "tokenizer.json": (5_000, tokenizer_json_file),
+    "preset": (5_000, preset_folder),
+    "DocBin": (500, doc_bin_file),
     "answer_files": (500, answered_file),
 }
 

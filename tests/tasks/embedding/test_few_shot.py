@@ -107,6 +107,22 @@ class TestFit:
     @pytest.mark.matrix
     @pytest.mark.slow
     @pytest.mark.parametrize("backend", ["jax", "torch"])
+    def test_is_trained_on_all_backends(self, backend):
+        code = """
+            import encoder_zoo as ez
+
+            classifier = ez.FewShotClassifier.from_preset("bert_nano_en_uncased_embedder")
+            texts = ["a good film", "a fine film", "a bad film", "an awful film"]
+            before = classifier.embed(texts)
+            losses = classifier.fit(texts, [*"xxyy"], epochs=1, verbose=0).history["loss"]
+            changed = abs(classifier.embed(texts) - before).max() > 1e-4
+            print(len(losses), changed, classifier.classify(texts)[0]["label"])
+        """
+        assert run(code, KERAS_BACKEND=backend).split() == ["1", "True", "x"]
+
+    @pytest.mark.matrix
+    @pytest.mark.slow
+    @pytest.mark.parametrize("backend", ["jax", "torch"])
     def test_without_epochs_works_on_all_backends(self, backend):
         code = """
             import encoder_zoo as ez
