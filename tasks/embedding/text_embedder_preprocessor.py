@@ -141,7 +141,6 @@ class TextEmbedderPreprocessor(SeparateTexts):
 
     task_name = "text_embedder"
     values_per_text = ("pooled_from",)  # number of tokens to skip if `include_prompt` is False
-    truncation_advice = 'embed(texts, windows="mean") reads all of a text.'
 
     @validate_arguments
     def __init__(
@@ -159,6 +158,12 @@ class TextEmbedderPreprocessor(SeparateTexts):
         self.prompts = checked_prompts(prompts, default_prompt)
         self.default_prompt = default_prompt
         self.include_prompt = include_prompt
+
+    @property
+    def truncation_advice(self) -> str:
+        if isinstance(self.tokenizer, FileTokenizer):  # static embeddings have no windows
+            return super().truncation_advice
+        return 'embed(texts, windows="mean") reads all of a text.'
 
     @staticmethod
     def folder_format() -> FolderFormat:

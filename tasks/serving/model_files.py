@@ -28,6 +28,7 @@ import numpy as np
 from encoder_zoo.common.layers import layers_in
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.trace import tracing
+from encoder_zoo.encoders.core import SelfAttention
 from encoder_zoo.presets.files.atomic import replacing_file
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ def _check_takes(task: Task, format: str) -> None:
             "optimizations=[tf.lite.Optimize.DEFAULT], which stores int8 weights."
         )
     backend = keras.config.backend()
-    single = any(getattr(layer, "num_heads", None) == 1 for layer in layers_in(task))
+    layers = layers_in(task.backbone)  # not the generator, which is not exported
+    single = any(isinstance(layer, SelfAttention) and layer.num_heads == 1 for layer in layers)
     if (backend, format) == ("tensorflow", "onnx") and single:
         # tf2onnx merges a reshape to (B L, D) with one that keeps its first two axes.
         raise ValueError(

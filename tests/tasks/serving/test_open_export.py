@@ -31,7 +31,6 @@ REFUSED = {
     ("Pretraining", "onnx"): "no method",
     ("Pretraining", "openvino"): "no method",
     ("Pretraining", "litert"): "no method",
-    ("SparseEncoder", "litert"): "Log1p",
 }
 PACKAGES = {"onnx": "tf2onnx", "openvino": "openvino", "litert": "ai_edge_litert"}
 
@@ -376,7 +375,7 @@ def test_folders_that_are_no_exports(tmp_path, classifier):
         classifier.export(tmp_path / "preset", format="onnx")
 
 
-def test_static_embeddings(tmp_path):
+def test_static_embeddings(tmp_path, caplog):
     words = ["[PAD]", "[UNK]", "the", "cat", "dog"]
     library = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
@@ -393,6 +392,7 @@ def test_static_embeddings(tmp_path):
     opened, texts = ez.open_export(tmp_path / "served"), ["the cat", "dog", "x", "the dog " * 400]
     expected = [table[2:4].mean(axis=0), table[4], np.zeros(4), table[[2, 4]].mean(axis=0)]
     np.testing.assert_allclose(opened.embed(texts), expected, atol=1e-5)
+    assert "longer than 512 tokens" in caplog.text and "windows" not in caplog.text
     assert_same(opened.rank("cat", ["dog", "the cat"]), embedder.rank("cat", ["dog", "the cat"]))
     with pytest.raises(ValueError, match="windows is 'mean'.*static"):
         opened.embed(texts, windows="mean")
