@@ -400,22 +400,17 @@ class Tokenizer(TokenizerArguments):
             ValueError: If a field has an invalid value, or if a step is not supported, see
                 `compare_steps`.
         """
-        tokenizer = None
         try:
             tokenizer = cls._from_files(files, **template)
             if "tokenizer.json" in files:
                 compare_steps(files, tokenizer)
             return tokenizer
-        except ValueError as own:
-            error = own
+        except ValueError as error:
             if "tokenizer.json" in files and not files.names_class:
-                try:
+                with contextlib.suppress(ValueError):
                     return ANY_STEPS.load().from_files(files, cls, **template)
-                except ValueError as general:
-                    # Steps that differ from those in this class are not why the file is refused.
-                    error = own if tokenizer is None else general
             if str(files.folder) in str(error):
-                raise error from None
+                raise
             raise ValueError(f"{files.folder}: {error}") from None
 
     @classmethod

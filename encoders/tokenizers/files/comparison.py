@@ -131,30 +131,19 @@ def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
             raise files.mismatch(
                 f"model.{field} is {shown(value)}", f"{expected[field]!r}{of_token}"
             )
-    name = type(tokenizer).__name__
-    alternative = f", or name the tokenizer_class {name} in tokenizer_config.json"
-    compare_processors(files, tokenizer, alternative)
+    compare_processors(files, tokenizer)
 
 
-def compare_processors(files: TokenizerFiles, tokenizer: Tokenizer, alternative: str = "") -> None:
-    """Compare the special tokens added around texts, and the settings to trim spans.
-
-    Args:
-        files: `TokenizerFiles` with a tokenizer.json.
-        tokenizer: The `Tokenizer` loaded from it.
-        alternative: String. What else can be changed in a file without special tokens. Defaults to
-            "".
-
-    Raises:
-        ValueError: If the file adds no special tokens, or others than the tokenizer.
-    """
+def compare_processors(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
+    """Compare the special tokens added around texts, and the settings to trim spans."""
     found, expected = files.steps("post_processor"), tokenizer.steps.post_processor
     template = files.template()
     if template is None and not files.names_class:
         raise ValueError(
             f"{files.json_path}: post_processor is {describe_steps(found)}, which puts no special "
             f"tokens around texts. Write one that does, such as {tokenizer.start_token} $A "
-            f"{tokenizer.end_token}{alternative}."
+            f"{tokenizer.end_token}, or name a tokenizer_class in tokenizer_config.json, such as "
+            f"{type(tokenizer).__name__}."
         )
     for token, token_id in template_ids(found):
         if tokenizer.token_to_id(token) != token_id:

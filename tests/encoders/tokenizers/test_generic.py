@@ -386,19 +386,3 @@ def test_a_step_is_added_to_the_graph(monkeypatch):
     monkeypatch.setitem(normalizers.NORMALIZERS, "Nmt", nmt)
     monkeypatch.setitem(CASES, "Nmt", (*CASES["Nmt"][:3], True))
     check_engines("Nmt", TEXTS)
-
-
-def test_a_file_without_a_template_is_refused_for_that(tmp_path):
-    """The steps before it differ from every named class, but that is no reason to refuse them."""
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
-    pieces = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
-    vocabulary = {token: i for i, token in enumerate(tokens)}
-    file = {
-        "version": "1.0",
-        "added_tokens": [],
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "model": {**pieces, "max_input_chars_per_word": 100, "vocab": vocabulary},
-    }
-    (tmp_path / "tokenizer.json").write_text(json.dumps(file))
-    with pytest.raises(ValueError, match=r"post_processor.*\[CLS\] \$A \[SEP\]\.$"):
-        ez.Tokenizer.from_preset(tmp_path)
