@@ -81,7 +81,8 @@ def term_weights(
     first = POOLINGS["cls"](x, mask)[:, None]
 
     def repeated(x, mask):
-        return ops.where(ops.expand_dims(mask, -1) > 0, x, first)
+        real = ops.expand_dims(mask, -1)  # LiteRT cannot slice dynamic sizes [..., None]
+        return ops.where(real > 0, x, first)
 
     if training and sparse_gradients and head.tied:
         table = ops.convert_to_tensor(backbone.embeddings.token_embedding.embeddings)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import openvino
     from onnx import GraphProto
 
+    from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.tasks.base.task import Task
 
 logger = logging.getLogger("encoder_zoo")
@@ -129,9 +130,7 @@ def _check_takes(task: Task, format: str) -> None:
             "optimizations=[tf.lite.Optimize.DEFAULT], which stores int8 weights."
         )
     backend = keras.config.backend()
-    layers = layers_in(task.backbone)  # not the generator, which is not exported
-    single = any(isinstance(layer, SelfAttention) and layer.num_heads == 1 for layer in layers)
-    if (backend, format) == ("tensorflow", "onnx") and single:
+    if (backend, format) == ("tensorflow", "onnx") and _has_single_heads(task.backbone):
         # tf2onnx merges a reshape to (B L, D) with one that keeps its first two axes.
         raise ValueError(
             "num_heads is 1, for which the ONNX exporter writes a file that cannot be run. Export "
@@ -143,6 +142,12 @@ def _check_takes(task: Task, format: str) -> None:
             "Set it with from_preset(..., sequence_length=128), or use the backend tensorflow."
         )
     require_packages(format, f"The format {format!r}")
+
+
+def _has_single_heads(backbone: Backbone) -> bool:
+    """Return whether there is an attention layer with one head."""
+    layers = layers_in(backbone)
+    return any(isinstance(layer, SelfAttention) and layer.num_heads == 1 for layer in layers)
 
 
 def require_packages(format: str, what: str) -> None:

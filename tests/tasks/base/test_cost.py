@@ -566,22 +566,9 @@ def merges_file(count: int, folder) -> None:
 
 def tokenizer_json_file(count: int, folder) -> None:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *ids_of(count)]
-    flags = dict.fromkeys(("special", "single_word", "lstrip", "rstrip", "normalized"), False)
-    names = [*tokens[:5], *(f"<{i}>" for i in range(count // 10))]
-    places = [*range(5), *range(len(tokens), len(tokens) + count // 10)]
-    added = [{"id": i, "content": name} | flags for i, name in zip(places, names, strict=True)]
-    pieces = {"type": "WordPiece", "vocab": {token: i for i, token in enumerate(tokens)}}
-    model = {**pieces, "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
-    model["max_input_chars_per_word"] = 100
-    file = {"version": "1.0", "added_tokens": added, "model": model}
-    file["pre_tokenizer"] = {"type": "WhitespaceSplit"}
-    special = {t: {"id": t, "ids": [tokens.index(t)], "tokens": [t]} for t in ("[CLS]", "[SEP]")}
-    around = [{"SpecialToken": {"id": token, "type_id": 0}} for token in special]
-    single = [around[0], {"Sequence": {"id": "A", "type_id": 0}}, around[1]]
-    end = {"SpecialToken": {"id": "[SEP]", "type_id": 1}}
-    pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}, end]
-    template = {"type": "TemplateProcessing", "single": single, "pair": pair}
-    file["post_processor"] = {**template, "special_tokens": special}
+    added = [f"<{i}>" for i in range(count // 10)]
+    file = json.loads(ez.BertTokenizer(tokens, added_tokens=added).to_files()["tokenizer.json"])
+    file["pre_tokenizer"] = {"type": "WhitespaceSplit"}  # of no named class
     (folder / "tokenizer.json").write_text(json.dumps(file))
     ez.Tokenizer.from_preset(folder).tokenize("1 <7>")
 
@@ -601,8 +588,7 @@ def doc_bin_file(count: int, folder) -> None:
     docs = [words.make_doc(row) for row in texts(count)]
     for doc in docs:
         doc.set_ents([spacy.tokens.Span(doc, 0, 1, label="x")])
-    bin_of = spacy.tokens.DocBin(docs=docs)
-    bin_of.to_disk(folder / "rows.spacy")
+    spacy.tokens.DocBin(docs=docs).to_disk(folder / "rows.spacy")
     ez.read_annotations(folder / "rows.spacy")
 
 

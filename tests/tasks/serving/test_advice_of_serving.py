@@ -142,13 +142,15 @@ def test_large_integers_are_kept_as_texts(number, limit, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_single_head_is_exported_to_litert(tmp_path):
+@pytest.mark.parametrize("format", ["litert", "openvino"])
+def test_a_single_head_is_exported_to_other_formats(format, tmp_path):
+    pytest.importorskip({"litert": "ai_edge_litert"}.get(format, format))
     own = preprocessor("SequenceClassifier")
     backbone = tiny.backbone(BERT, num_heads=1)
     model = ez.SequenceClassifier(backbone, own, labels=["a", "b"])
-    with pytest.raises(ValueError, match=r"num_heads.*'litert'"):
+    with pytest.raises(ValueError, match=f"num_heads.*'{format}'"):
         model.export(tmp_path / "m", format="onnx")
     assert not (tmp_path / "m").exists()
-    model.export(tmp_path / "m", format="litert")
+    model.export(tmp_path / "m", format=format)
     opened = ez.open_export(tmp_path / "m")
     np.testing.assert_allclose(opened.predict(TEXTS), model.predict(TEXTS), atol=1e-5)
