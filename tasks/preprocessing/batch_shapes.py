@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated
 
@@ -277,40 +278,35 @@ def take_examples(examples: Mapping, indices) -> dict:
 
 
 def batches_by_length(
-    examples: Mapping, batch_size: int, max_padding: int | None = None
+    examples: Mapping, batch_size: int, max_padding: float = math.inf
 ) -> Iterator[np.ndarray]:
     """Yield the example indices for each batch, starting with the longest examples.
 
     A batch that is too large for the memory will therefore fail immediately.
 
     Args:
-        examples: A dict with the ragged "token_ids", (N, None).
+        examples: Dict with the ragged "token_ids", (N, None).
         batch_size: Positive integer. Maximum number of examples per batch.
-        max_padding: Optional non-negative integer. Maximum number of padding tokens per batch.
-            Defaults to None, which means no maximum.
+        max_padding: Float. Maximum number of padding tokens per batch. Defaults to infinity.
 
     Example:
         >>> from encoder_zoo.common.ragged_array import RaggedArray
         >>> ids = RaggedArray.from_row_lengths(np.arange(10), np.array([1, 5, 4]))
-        >>> [indices.tolist() for indices in batches_by_length({"token_ids": ids}, 2)]
-        [[1, 2], [0]]
-        >>> batches = batches_by_length({"token_ids": ids}, 3, max_padding=1)
-        >>> [indices.tolist() for indices in batches]
+        >>> [indices.tolist() for indices in batches_by_length({"token_ids": ids}, 3)]
+        [[1, 2, 0]]
+        >>> [indices.tolist() for indices in batches_by_length({"token_ids": ids}, 3, 1)]
         [[1, 2], [0]]
     """
     lengths = np.asarray(examples["token_ids"].row_lengths())
     order = np.argsort(-lengths, kind="stable")
-    if max_padding is None:
-        for start in range(0, len(order), batch_size):
-            yield order[start : start + batch_size]
-        return
+    lengths = lengths[order]
     start, padding = 0, 0
-    for end, length in enumerate(lengths[order].tolist()):
-        padding += lengths[order[start]] - length
+    for end in range(len(order)):
+        padding += lengths[start] - lengths[end]
         if end - start == batch_size or padding > max_padding:
             yield order[start:end]
             start, padding = end, 0
-    if start < len(order):
+    if len(order):
         yield order[start:]
 
 

@@ -6,6 +6,7 @@ Comment letters: B batch, L sequence.
 from __future__ import annotations
 
 import contextlib
+import math
 import pathlib
 import threading
 from abc import ABC, abstractmethod
@@ -273,7 +274,7 @@ class EngineRunner:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the example indices for each batch (B,), longest first, and the outputs."""
         is_fixed = self.session.only_batch or self.preprocessor.sequence_length
-        max_padding = None if is_fixed else MAX_PADDING
+        max_padding = math.inf if is_fixed else MAX_PADDING
         for indices in batches_by_length(examples, batch_size or BATCH_SIZE, max_padding):
             inputs = self.preprocessor.collate(take_examples(examples, indices))
             yield indices, self.session.run({n: np.asarray(v) for n, v in inputs.items()})

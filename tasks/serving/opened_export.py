@@ -162,8 +162,8 @@ class OpenedExport:
 
         Args:
             x: Texts, as for the task's `predict`, or a dict with prepared inputs.
-            batch_size: Optional positive integer. Number of examples per batch. Defaults to None,
-                which means 32.
+            batch_size: Optional positive integer. Maximum number of examples per batch. Texts of
+                different lengths are computed in smaller batches. Defaults to None, which means 32.
         """
         is_prepared = isinstance(x, Mapping) and "token_ids" in x
         run = self._answers.runner.predict if is_prepared else self._answers.predict_texts

@@ -1,12 +1,15 @@
 """Packing and batching, against hand-worked rows and properties."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from encoder_zoo.tasks.preprocessing.batch_shapes import LENGTHS
+from encoder_zoo.common.ragged_array import RaggedArray
+from encoder_zoo.tasks.preprocessing.batch_shapes import LENGTHS, batches_by_length
 from encoder_zoo.tasks.preprocessing.batching import (
     LengthGroupedBatcher,
     Plan,
@@ -107,6 +110,22 @@ def test_every_example_once_in_an_order(sizes, batch_size, seed):
 
 
 @pytest.mark.slow
+@given(st.lists(st.integers(1, 40), max_size=50), st.integers(1, 9), st.integers(0, 60))
+def test_batches_by_length_have_every_example_and_little_padding(sizes, batch_size, most):
+    sizes = np.array(sizes, np.int64)
+    examples = {"token_ids": RaggedArray.from_row_lengths(np.zeros(sizes.sum(), np.int32), sizes)}
+    batches = list(batches_by_length(examples, batch_size, most))
+    order = np.concatenate([np.zeros(0, np.int64), *batches])
+    np.testing.assert_array_equal(order, np.argsort(-sizes, kind="stable"))
+    for batch in batches:
+        assert 0 < len(batch) <= batch_size
+        assert sizes[batch].max() * len(batch) - sizes[batch].sum() <= most
+    for batch, later in itertools.pairwise(batches):  # no batch ends too early
+        joined = sizes[[*batch, later[0]]]
+        too_much = joined.max() * len(joined) - joined.sum() > most
+        assert len(batch) == batch_size or too_much
+
+
 def test_epochs_differ_are_complete_and_repeatable():
     sizes = np.random.default_rng(0).integers(1, 30, 103)
 

@@ -375,6 +375,42 @@ def test_folders_that_are_no_exports(tmp_path, classifier):
         classifier.export(tmp_path / "preset", format="onnx")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("format", PACKAGES)
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+def test_every_kind_of_term_weights(pooling, activation, format, tmp_path):
+    pytest.importorskip(PACKAGES[format])
+    preprocessor = ez.SparseEncoderPreprocessor(tiny.tokenizer(BERT))
+    backbone = tiny.backbone(BERT, pooler=False)
+    task = ez.SparseEncoder(backbone, preprocessor, pooling=pooling, activation=activation)
+    task.export(tmp_path / "served", format=format)
+    texts = ["a b c", "b", "c d a b"]
+    assert_same(ez.open_export(tmp_path / "served").embed(texts), task.embed(texts))
+
+
+@pytest.mark.parametrize("sequence_length", [None, 16])
+def test_texts_of_different_lengths_have_little_padding(sequence_length, tmp_path, monkeypatch):
+    preprocessor = ez.TextEmbedderPreprocessor(tiny.tokenizer(BERT), sequence_length)
+    task = ez.TextEmbedder(tiny.backbone(BERT), preprocessor)
+    task.export(tmp_path / "served", format="onnx")
+    masks, run = [], engines.Session.run
+
+    def record(session, inputs):
+        masks.append(inputs["padding_mask"])
+        return run(session, inputs)
+
+    monkeypatch.setattr(engines.Session, "run", record)
+    texts = [" ".join("ab"[i % 2] * (12 if i % 3 else 1)) for i in range(16)]
+    found = ez.open_export(tmp_path / "served").embed(texts)
+    np.testing.assert_allclose(found, task.embed(texts), atol=1e-5)
+    assert sum(map(len, masks)) == 16
+    if sequence_length:  # the padding is the same for any batches
+        assert [mask.shape for mask in masks] == [(16, 16)]
+    else:
+        assert max(mask.size - mask.sum() for mask in masks) <= engines.MAX_PADDING
+
+
 def test_static_embeddings(tmp_path, caplog):
     words = ["[PAD]", "[UNK]", "the", "cat", "dog"]
     library = tokenizers.Tokenizer(
