@@ -69,17 +69,13 @@ from encoder_zoo.tasks.classification.window_pooling import (
     pooled_by_text,
     pooled_logits,
 )
+from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy, LabelCrossentropy
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_one_each
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.training.data import Source
-from encoder_zoo.tasks.training.logit_metrics import (
-    ClassAccuracy,
-    ClassCrossentropy,
-    ClassScore,
-    LabelCrossentropy,
-)
+from encoder_zoo.tasks.training.metrics import ClassAccuracy, ClassScore
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import is_dataset
 

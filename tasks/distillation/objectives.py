@@ -15,8 +15,8 @@ from keras import ops
 
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT, make_attention_mask
 from encoder_zoo.encoders.positions import take_positions
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.losses.score_distillation import kl_divergence
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):

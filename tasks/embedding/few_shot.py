@@ -64,7 +64,7 @@ from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import columns_advice, texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
 from encoder_zoo.tasks.training.callbacks import Callbacks, History
-from encoder_zoo.tasks.training.logit_metrics import metric_by_name
+from encoder_zoo.tasks.training.metrics import ClassScore
 
 if TYPE_CHECKING:
     from typing import Self
@@ -498,7 +498,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         logits = self.predict(texts, batch_size)
         hot = self._hot(len(logits), labels, self.labels, self.num_classes)
         if self._takes_several:
-            f1 = metric_by_name("f1", "sigmoid", self.num_classes)
+            f1 = ClassScore("f1", "macro", "sigmoid")
             f1.update_state(hot, logits)
             results = {"accuracy": float(np.mean((logits > 0) == hot)), "f1": float(f1.result())}
         else:

@@ -29,7 +29,7 @@ from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.pretraining.mask_answers import FilledMask, MaskAnswers
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
-from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.metrics import by_token
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import check_preprocessor
 

@@ -21,6 +21,7 @@ from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.head import TaskHead, head_dropout
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.classification.class_labels import class_indices
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.preprocessor import check_same_count
 from encoder_zoo.tasks.pretraining.masked_lm import (
@@ -31,8 +32,7 @@ from encoder_zoo.tasks.pretraining.masked_lm import (
     token_metrics,
 )
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
-from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.metrics import by_token
 from encoder_zoo.tasks.training.objective import Objective
 
 if TYPE_CHECKING:

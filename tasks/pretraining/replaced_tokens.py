@@ -24,6 +24,7 @@ from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.pretraining.detection_answers import DetectionAnswers, ReplacedToken
 from encoder_zoo.tasks.pretraining.masked_lm import (
     MaskedLM,
@@ -35,8 +36,7 @@ from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreproc
 from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
     ReplacedTokenDetectionPreprocessor,
 )
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
-from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.metrics import by_token
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import check_preprocessor
 

@@ -26,6 +26,7 @@ from encoder_zoo.tasks.classification.window_pooling import (
     WindowPooling,
     pooled_by_text,
 )
+from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.ranking.choice_answers import Choice, ChoiceAnswers
 from encoder_zoo.tasks.ranking.list_scores import ListScores
@@ -33,7 +34,7 @@ from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
     CHOICE_INDEX,
     MultipleChoicePreprocessor,
 )
-from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, ClassCrossentropy
+from encoder_zoo.tasks.training.metrics import ClassAccuracy
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import check_preprocessor
 

@@ -24,6 +24,12 @@ from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
+from encoder_zoo.tasks.losses.batch_loss import (
+    OF_ACTIVATION,
+    OF_ONE_CLASS,
+    OF_PROBABILITIES,
+    function_of,
+)
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
@@ -42,9 +48,7 @@ from encoder_zoo.tasks.ranking.reranker_preprocessor import (
 )
 from encoder_zoo.tasks.retrieval.evaluation import ranking_metrics
 from encoder_zoo.tasks.retrieval.ranking import RankedText
-from encoder_zoo.tasks.training import loss_inputs
-from encoder_zoo.tasks.training.loss_inputs import function_of
-from encoder_zoo.tasks.training.objective import Objective
+from encoder_zoo.tasks.training.objective import Objective, find_loss
 from encoder_zoo.tasks.training.recipe import is_auto
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
@@ -265,7 +269,7 @@ class Reranker(ListScores):
         """Return the kind of scores expected by the loss. None means any finite scores."""
         if not self.compiled:
             return None
-        if function_of(self.loss) in loss_inputs.OF_PROBABILITIES:
+        if function_of(self.loss) in OF_PROBABILITIES:
             return "probabilities"
         return "gains" if isinstance(self.loss, LambdaLoss) else None
 
@@ -488,18 +492,18 @@ class Relevance(Objective):
     """Objective for `Reranker` models, with a logit per text pair or per text in a list."""
 
     def resolve_loss(self, loss):
-        found = loss_inputs.find_loss(loss)
-        if function_of(found) in loss_inputs.OF_ONE_CLASS:
+        found = find_loss(loss)
+        if function_of(found) in OF_ONE_CLASS:
             raise ValueError(
                 f"{type(found).__name__} is for several classes, but a Reranker has one output. "
                 f"Use loss='auto' ({type(self.default_loss()).__name__}) or 'binary_crossentropy'."
             )
-        if function_of(found) not in loss_inputs.OF_ACTIVATION:
+        if function_of(found) not in OF_ACTIVATION:
             return super().resolve_loss(loss)
         # Cross-entropy is computed on logits, even for models without an activation.
-        return loss_inputs.resolve_loss(loss, _crossentropy(), "sigmoid")
+        return Objective(_crossentropy, activation="sigmoid").resolve_loss(loss)
 
     def metrics_for(self, loss) -> list:
         found = super().metrics_for(loss)  # the metrics for lists
-        of_probabilities = function_of(loss) in loss_inputs.OF_PROBABILITIES
+        of_probabilities = function_of(loss) in OF_PROBABILITIES
         return [PairAccuracy()] if of_probabilities and not found else found

@@ -38,6 +38,7 @@ from encoder_zoo.tasks.base.confidence import (
 )
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
+from encoder_zoo.tasks.losses.batch_loss import function_of, name_of
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
 from encoder_zoo.tasks.preprocessing.inputs import as_column
@@ -56,7 +57,6 @@ from encoder_zoo.tasks.tagging.span_head import (
     SpanMode,
     SubtokenPooling,
 )
-from encoder_zoo.tasks.training.loss_inputs import function_of, name_of
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import (
     check_inputs,

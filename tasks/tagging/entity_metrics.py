@@ -21,7 +21,7 @@ from encoder_zoo.tasks.tagging.alignment import INEXACT, LOST, SPAN_MARKS
 from encoder_zoo.tasks.tagging.crf import best_sequences
 from encoder_zoo.tasks.tagging.entities import Transitions, scores_of
 from encoder_zoo.tasks.tagging.tags import OUTSIDE, begins_span, parse_tags, spans_of_tags
-from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.metrics import by_token
 
 AVERAGES = ("micro", "macro", "weighted")
 

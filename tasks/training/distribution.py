@@ -31,7 +31,7 @@ from encoder_zoo.common.tensorflow_private import separate_collectives
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.data import Source
-    from encoder_zoo.tasks.training.exact_metrics import ExactMetric
+    from encoder_zoo.tasks.training.metrics import ExactMetric
 
 logger = logging.getLogger(__name__)
 

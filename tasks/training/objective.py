@@ -2,19 +2,93 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import keras
+from keras import losses, metrics
 
-from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.training import logit_metrics
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
-from encoder_zoo.tasks.training.loss_inputs import resolve_loss
+from encoder_zoo.common.wording import close_names, did_you_mean, invalid
+from encoder_zoo.tasks.losses.batch_loss import (
+    CLASSES,
+    FUNCTIONS,
+    OF_ACTIVATION,
+    OF_INDICES,
+    OF_OTHER_THINGS,
+    OF_PROBABILITIES,
+    OF_TRUE_CLASS,
+    BatchLoss,
+    argument_of,
+    computes_rows,
+    function_of,
+    name_of,
+    wrapped_function,
+)
+from encoder_zoo.tasks.training.metrics import (
+    AUC,
+    OF_CLASS_INDICES,
+    SPARSE,
+    AveragePrecision,
+    ClassScore,
+    Matthews,
+    MeanOfLoss,
+    OfLogits,
+    Pearson,
+    Perplexity,
+    Spearman,
+)
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.data import Source
+
+# -- metrics by name ------------------------------------------------------------------------------
+
+SCORES = ("f1", "precision", "recall")
+AVERAGES = ("macro", "macro_all", "micro", "weighted")
+CLASS_SCORES = tuple(name for s in SCORES for name in (s, *(f"{s}_{a}" for a in AVERAGES)))
+EXACT = {"auc": AUC, "average_precision": AveragePrecision}
+CORRELATIONS = {"pearson": Pearson, "spearman": Spearman}
+OF_ONE_CLASS = {"matthews": Matthews, "perplexity": Perplexity}
+NAMES = (*CLASS_SCORES, *EXACT, *OF_ONE_CLASS, *CORRELATIONS)
+
+# -- metrics of Keras -----------------------------------------------------------------------------
+
+KINDS = {
+    cls
+    for cls in vars(metrics).values()
+    if isinstance(cls, type) and issubclass(cls, metrics.Metric)
+}
+OF_NUMBERS = "a metric of numbers, such as 'mae', 'mse' or keras.metrics.R2Score()"
+OF_CLASSES = (
+    *(*SPARSE, *OF_CLASS_INDICES, metrics.CategoricalAccuracy, metrics.TopKCategoricalAccuracy),
+    *(metrics.BinaryAccuracy, metrics.BinaryIoU, metrics.FBetaScore, metrics.AUC),
+    *(metrics.Precision, metrics.Recall, metrics.PrecisionAtRecall, metrics.RecallAtPrecision),
+    *(metrics.SensitivityAtSpecificity, metrics.SpecificityAtSensitivity),
+    *(metrics.TruePositives, metrics.TrueNegatives),
+    *(metrics.FalsePositives, metrics.FalseNegatives),
+)
+# Keras metrics that compare the rows in a batch.
+OF_WHOLE_BATCHES = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
+# Keras metrics to compute a function's mean, by function.
+MEANS = {
+    wrapped_function(metric): type(metric)
+    for metric in (
+        cls()
+        for cls in KINDS
+        if issubclass(cls, metrics.MeanMetricWrapper)
+        and cls is not metrics.MeanMetricWrapper
+        and not issubclass(cls, metrics.MeanIoU)
+    )
+}
+KERAS_FUNCTIONS = {
+    function
+    for functions in (losses, metrics)
+    for function in vars(functions).values()
+    if inspect.isfunction(function)
+}
 
 
 def unchanged(x, y, y_pred, sample_weight) -> tuple:
@@ -66,13 +140,49 @@ class Objective:
     names_outputs: bool = False
     inputs_of_metrics: Callable[..., tuple] = unchanged
 
+    # -- loss ------------------------------------------------------------------------------------
+
     def resolve_loss(self, loss):
         """Convert the `loss` argument from `compile` to the loss to be computed.
 
         Args:
-            loss: Loss, see `loss_inputs.resolve_loss`.
+            loss: Name, function, class or instance, or a list or dict with one loss.
+
+        Returns:
+            A `keras.losses.Loss` or a function of labels and outputs. Cross-entropies that include
+            the task's activation will be computed from logits.
+
+        Raises:
+            ValueError: If the loss is unknown, does not fit this task, or is not reduced to a
+                scalar.
+
+        Example:
+            >>> classes = Objective(
+            ...     lambda: losses.SparseCategoricalCrossentropy(from_logits=True),
+            ...     activation="softmax",
+            ... )
+            >>> classes.resolve_loss(losses.SparseCategoricalCrossentropy()).from_logits
+            True
         """
-        return resolve_loss(loss, self.default_loss(), self.activation, self.pads_classes)
+        found, default = find_loss(loss), self.default_loss()
+        if found is None:
+            return default
+        if isinstance(found, losses.Loss) and found.reduction in (None, "none"):
+            raise invalid(
+                f"The reduction of {name_of(found)}",
+                found.reduction,
+                "'sum_over_batch_size', 'mean_with_sample_weight' or 'sum'",
+            )
+        function = function_of(found)
+        if function is None or self.activation is None:
+            return found
+        self._check_fits(found, f"loss='auto', here {type(default).__name__}")
+        if function is function_of(default) and not isinstance(_only_one(loss), losses.Loss):
+            return default
+        includes_activation = OF_ACTIVATION.get(function) == self.activation
+        if includes_activation and type(found) is CLASSES[function]:
+            return type(found).from_config({**found.get_config(), "from_logits": True})
+        return found
 
     def batch_loss(self, loss) -> BatchLoss:
         """Return the `BatchLoss` for a loss.
@@ -81,6 +191,44 @@ class Objective:
             loss: A loss from `resolve_loss`.
         """
         return BatchLoss(loss, self.activation, self.of_tokens, self.of_examples)
+
+    def _check_fits(self, loss, expected: str) -> None:
+        """Raise a ValueError if a Keras loss does not fit the task outputs.
+
+        Args:
+            loss: A loss instance, function or metric.
+            expected: String. Suggestion to add to the error message.
+        """
+        name, function = name_of(loss), function_of(loss)
+        if function in OF_OTHER_THINGS:
+            raise ValueError(
+                f"{name} needs {OF_OTHER_THINGS[function]}, which this task does not predict. "
+                f"Expected {expected}."
+            )
+        if function in OF_INDICES and self.activation != "softmax":
+            raise ValueError(
+                f"{name} needs one class for each text, which this task does not learn. "
+                f"Expected {expected}."
+            )
+        of_logits = OF_ACTIVATION.get(function) == "sigmoid" and argument_of(loss, "from_logits")
+        if self.activation == "linear" and function in OF_PROBABILITIES and not of_logits:
+            raise ValueError(
+                f"{name} needs probabilities, but this task predicts numbers. Expected {expected}, "
+                "or a regression loss such as 'mae' or 'huber'."
+            )
+        smooths = argument_of(loss, "label_smoothing")
+        if self.pads_classes and (function not in OF_TRUE_CLASS or smooths):
+            what = "smooths labels over" if smooths else "is a mean over"
+            raise ValueError(
+                f"{name} {what} all classes, but some classes of this task are padding. Expected "
+                f"{expected}, or a cross-entropy without label smoothing."
+            )
+
+    # -- data ------------------------------------------------------------------------------------
+
+    def can_fill(self, loss, given: list) -> bool:
+        """Return whether a loss and the given metrics can ignore rows used to pad a batch."""
+        return self.fills_batches and computes_rows(loss) and all(map(_takes_weights, given))
 
     def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
         """Return the data with sample weights based on the classes.
@@ -98,6 +246,8 @@ class Objective:
 
     def report_split(self, examples: dict, held_out: dict) -> None:
         """Log the properties of examples removed from training by `validation_split`."""
+
+    # -- metrics ---------------------------------------------------------------------------------
 
     def metrics_for(self, loss) -> list | dict | None:
         """Return the default metrics for a loss."""
@@ -121,33 +271,205 @@ class Objective:
         return {"metrics": given, "weighted_metrics": weighted}
 
     def resolve_metrics(self, given):
-        """Convert the metrics passed to `compile` to the metrics to be computed.
+        """Convert the metrics passed to `compile` to metrics for logits.
+
+        Keras metrics are wrapped in `OfLogits`, and functions in `MeanOfLoss`. Custom functions and
+        metrics receive the model outputs unchanged.
 
         Args:
-            given: Metrics, see `logit_metrics.metrics_on_logits`. Names from `own_metrics` are also
-                supported.
+            given: Metric or list of metrics. Each metric can be a name, function, class or
+                instance. None will be returned unchanged.
+
+        Raises:
+            ValueError: If a metric does not fit the task outputs.
         """
         if given is None or self.activation is None or self.names_outputs:
             return given
-        named = (
-            self.metric_by_name(metric) if isinstance(metric, str) else metric
-            for metric in keras.tree.flatten(given)
-        )
-        return logit_metrics.metrics_on_logits(list(named), self.activation, self.pads_classes)
+        return [self._metric_on_logits(metric) for metric in keras.tree.flatten(given)]
 
     def metric_by_name(self, name: str):
         """Create a metric from its name. Names of Keras metrics are returned unchanged.
 
+        Args:
+            name: String. A name from `own_metrics`, from `NAMES` or from Keras. With two classes,
+                "f1", "precision" and "recall" are computed for the second class. Otherwise they are
+                equal to "f1_macro", "precision_macro" and "recall_macro", see `ClassScore`.
+
         Raises:
-            ValueError: If the name is unknown, or if the metric does not fit the outputs.
+            ValueError: If the name is unknown, or if the metric does not fit the task outputs.
+
+        Example:
+            >>> classes = Objective(
+            ...     losses.SparseCategoricalCrossentropy, activation="softmax", num_classes=3
+            ... )
+            >>> classes.metric_by_name("f1_macro").average, classes.metric_by_name("mse")
+            ('macro', 'mse')
         """
         if name in self.own_metrics:
             return self.own_metrics[name]()
-        if self.of_tokens and name.lower() in logit_metrics.EXACT:
+        given, name = name, name.lower() if name.lower() in NAMES else name
+        if self.of_tokens and name in EXACT:
             raise invalid(
                 "A metric",
-                name,
+                given,
                 "'f1_macro' or keras.metrics.AUC(multi_label=True, num_labels="
                 f"{self.num_classes}): an exact one would keep the outputs of all tokens",
             )
-        return logit_metrics.metric_by_name(name, self.activation, self.num_classes)
+        if name in CORRELATIONS and self.activation != "linear":
+            raise invalid("A metric", given, "a metric of classes, which this task predicts")
+        if name in OF_ONE_CLASS and self.activation != "softmax":
+            raise invalid(
+                "A metric",
+                given,
+                "another one: it needs one class for each example, unlike this task",
+            )
+        of_classes = name in (*CLASS_SCORES, *EXACT)
+        if of_classes and self.activation not in ("softmax", "sigmoid"):
+            raise invalid("A metric", given, "another one: it needs classes, unlike this task")
+        if name in CLASS_SCORES:
+            score, _, average = name.partition("_")
+            only_second = self.num_classes == 2 and self.activation == "softmax"
+            average = average or ("binary" if only_second else "macro")
+            return ClassScore(score, average, self.activation, name=given)
+        if name in EXACT:
+            return EXACT[name](self.activation, name=given)
+        if name in NAMES:
+            return {**OF_ONE_CLASS, **CORRELATIONS}[name](name=given)
+        _check_known(name)
+        return name
+
+    def _metric_on_logits(self, metric):
+        metric = self.metric_by_name(metric) if isinstance(metric, str) else metric
+        name = metric if isinstance(metric, str) else None
+        if name and name.lower() in ("accuracy", "acc"):
+            if self.activation == "linear":
+                raise invalid("A metric", metric, OF_NUMBERS)
+            of_one_class = self.activation == "softmax"
+            kind = metrics.SparseCategoricalAccuracy if of_one_class else metrics.BinaryAccuracy
+            metric = kind()
+        elif not isinstance(metric, metrics.Metric):
+            metric = _made(metric)
+        if name:
+            metric.name = name
+        if isinstance(metric, MeanOfLoss):
+            if function_of(metric.loss):
+                self._check_fits(metric.loss, "another metric")
+            metric.activation = self.activation
+            return metric
+        function = function_of(metric)
+        if type(metric) not in KINDS or (
+            type(metric) is metrics.MeanMetricWrapper and not function
+        ):
+            return metric
+        if function:
+            self._check_fits(metric, "another metric")
+        self._check_metric(metric)
+        return metric if self.activation == "linear" else OfLogits(metric, self.activation)
+
+    def _check_metric(self, metric: metrics.Metric) -> None:
+        """Raise a ValueError if a Keras metric does not fit the task outputs."""
+        name = type(metric).__name__
+        if self.activation == "linear" and isinstance(metric, OF_CLASSES):
+            raise invalid("A metric", name, OF_NUMBERS)
+        if isinstance(metric, OF_WHOLE_BATCHES) and metric.axis != 0:
+            raise invalid(
+                f"{name}'s axis",
+                metric.axis,
+                f"0, to correlate the outputs of different texts: {name}(axis=0). `fit` and "
+                "`evaluate` report the mean over the batches",
+            )
+        is_best_of_all = isinstance(metric, metrics.FBetaScore) and metric.threshold is None
+        if is_best_of_all and self.activation == "sigmoid":
+            raise invalid(
+                f"{name}'s threshold",
+                None,
+                f"a number, because texts can have several labels: {name}(threshold=0.5)",
+            )
+
+
+def find_loss(loss):
+    """Return the loss to use for an argument of `compile`, or None for "crossentropy".
+
+    Keras losses are converted to instances when they are passed as a name, a function or a
+    `functools.partial`.
+
+    Raises:
+        ValueError: If the name is unknown, or if several losses are passed.
+    """
+    loss = _only_one(loss)
+    if isinstance(loss, str) and loss.lower() in ("auto", "crossentropy", "ce"):
+        return None
+    found = _loss_by_name(loss) if isinstance(loss, str) else loss
+    found = found() if inspect.isclass(found) else found
+    if not callable(found):
+        raise invalid("loss", loss, "a name, a function or a keras.losses.Loss")
+    keywords = {}
+    if isinstance(found, partial) and not found.args:
+        found, keywords = found.func, found.keywords
+    is_function = inspect.isfunction(found) and found in CLASSES
+    return CLASSES[found](**keywords) if is_function else loss if keywords else found
+
+
+def _only_one(loss):
+    """Return the only loss in a list or dict."""
+    if not isinstance(loss, list | tuple | dict):
+        return loss
+    values = list(loss.values() if isinstance(loss, dict) else loss)
+    if len(values) != 1 or isinstance(values[0], list | tuple | dict):
+        raise invalid(
+            "loss", loss, "a single loss. To sum losses, pass a function of labels and outputs"
+        )
+    return values[0]
+
+
+def _loss_by_name(name: str):
+    try:
+        return losses.get(name)
+    except ValueError:
+        known = ["auto", "crossentropy", *sorted(f.__name__ for f in FUNCTIONS)]
+        close = close_names(name.lower(), known, most=2)
+        raise ValueError(
+            f"Unknown loss {name!r}.{did_you_mean(close)} Expected a name in keras.losses, a "
+            "function or a loss instance."
+        ) from None
+
+
+def _made(given) -> metrics.Metric:
+    """Create a metric from a name, class, function or loss."""
+    if isinstance(given, str):
+        try:
+            given = metrics.get(given)
+        except ValueError:
+            given = find_loss(given)
+    if isinstance(given, type):
+        given = given()
+    if isinstance(given, metrics.Metric):
+        return given
+    function = given if inspect.isfunction(given) else None
+    return MEANS[function]() if function in MEANS else MeanOfLoss(given)
+
+
+def _check_known(name: str) -> None:
+    """Raise a ValueError if Keras has no metric or loss with this name."""
+    if name.lower() in ("accuracy", "acc", "crossentropy", "ce"):
+        return
+    try:
+        _made(name)
+    except ValueError:
+        known = [*NAMES, "accuracy", *filter(str.islower, dir(metrics))]
+        close = close_names(name.lower(), known, most=2)
+        raise ValueError(
+            f"Unknown metric {name!r}.{did_you_mean(close)} Expected {', '.join(NAMES)} or the "
+            "name of a Keras metric."
+        ) from None
+
+
+def _takes_weights(metric) -> bool:
+    if isinstance(metric, str):
+        return True  # name for a Keras metric
+    metric = getattr(metric, "metric", metric)  # metric inside `OfLogits`
+    if not isinstance(metric, metrics.Metric):
+        return metric in KERAS_FUNCTIONS
+    if type(metric) in KINDS:
+        return not isinstance(metric, OF_WHOLE_BATCHES)
+    return getattr(type(metric).update_state, "leaves_out_rows", False)

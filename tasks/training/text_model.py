@@ -38,6 +38,7 @@ from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.encoders.training import undecayed_weights
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss, mean_over_replicas
 from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
@@ -48,7 +49,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.backup import resume
-from encoder_zoo.tasks.training.batch_loss import BatchLoss, mean_over_replicas
 from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.data import BatchMaker, Source, own_errors, uncounted
 from encoder_zoo.tasks.training.distribution import (
@@ -58,7 +58,6 @@ from encoder_zoo.tasks.training.distribution import (
     whole_batches,
     worker_of,
 )
-from encoder_zoo.tasks.training.exact_metrics import ExactMetric
 from encoder_zoo.tasks.training.fine_tuning_optimizer import FrozenLayers, restart_optimizer
 from encoder_zoo.tasks.training.graphs import (
     GraphCache,
@@ -76,7 +75,7 @@ from encoder_zoo.tasks.training.inference import (
     predict_texts,
     text_outputs,
 )
-from encoder_zoo.tasks.training.logit_metrics import can_be_filled
+from encoder_zoo.tasks.training.metrics import ExactMetric
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.recipe import (
@@ -141,8 +140,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         """Return a BatchMaker with the task's current settings."""
         jit_compile = self.compiled and self.jit_compile
         compiles = bool(jit_compile) or keras.config.backend() == "jax"
-        fills = compiles and self.compiled and self.objective.fills_batches
-        fills = fills and not self.distribution.strategy
+        fills = compiles and self.compiled and not self.distribution.strategy
         values = self.record.preprocessor_class.label_values
         none_is_answer = getattr(values, "none_is_answer", False)
         return BatchMaker(
@@ -155,7 +153,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             graphs=self.graphs,
             labels_tokens=self.record.labels_tokens,
             compiles=compiles,
-            fills=fills and can_be_filled(self.loss, self.compiled_with.given),
+            fills=fills and self.objective.can_fill(self.loss, self.compiled_with.given),
             packs=self.record.packs_batches,
             worker=worker_of(self.distribution.strategy),
             dtype=self.dtype_policy.name,

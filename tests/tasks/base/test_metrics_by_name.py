@@ -2,6 +2,7 @@
 
 import warnings
 
+import keras
 import numpy as np
 import pytest
 from processes import PATIENCE, cluster_of_two, run, start_process
@@ -9,13 +10,17 @@ from scipy import special, stats
 from sklearn import metrics as sk
 
 from encoder_zoo.tasks.ranking.reranker import NDCG
-from encoder_zoo.tasks.training import exact_metrics, logit_metrics
-from encoder_zoo.tasks.training.logit_metrics import CLASS_SCORES, CORRELATIONS, NAMES
+from encoder_zoo.tasks.training.metrics import Matthews, Spearman
+from encoder_zoo.tasks.training.objective import CLASS_SCORES, CORRELATIONS, NAMES, Objective
 
 SKLEARN = {"f1": sk.f1_score, "precision": sk.precision_score, "recall": sk.recall_score}
 CASES = ["plain", "ties", "close", "absent", "one class", "saturated", "constant", "imbalanced"]
 WEIGHTS = ["unweighted", "weighted"]
 KINDS = {"two": ("softmax", 2), "five": ("softmax", 5), "labels": ("sigmoid", 4)}
+
+
+def objective_of(activation, num_classes):
+    return Objective(keras.losses.MeanSquaredError, list, activation, num_classes)
 
 
 def classes_case(case, kind, seed=0):
@@ -147,7 +152,7 @@ def test_one_class_has_no_correlation_whatever_the_weights(seed):
     rng = np.random.default_rng(seed)
     some, one = rng.integers(0, 5, 40), np.zeros(40, int)
     for true, found in ((some, one), (one, some)):
-        metric = logit_metrics.Matthews()
+        metric = Matthews()
         weight = rng.random(40).astype("float32")
         metric.update_state(true, np.eye(5, dtype="float32")[found], weight)
         assert sk.matthews_corrcoef(true, found, sample_weight=weight) == 0
@@ -163,10 +168,10 @@ def test_metric_equals_its_standard(name):
             for weights in WEIGHTS:
                 weight = weights_of(weights)
                 if name in CORRELATIONS:
-                    metric = logit_metrics.metric_by_name(name, "linear", 1)
+                    metric = objective_of("linear", 1).metric_by_name(name)
                     y_true, y_pred = numbers_case(case, 3 if kind == "three numbers" else 1)
                 else:
-                    metric = logit_metrics.metric_by_name(name, *KINDS[kind])
+                    metric = objective_of(*KINDS[kind]).metric_by_name(name)
                     y_true, y_pred = classes_case(case, kind)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of constant inputs and absent classes
@@ -193,7 +198,7 @@ def test_ndcg_equals_scikit_learn(k):
 
 
 def test_more_examples_than_there_is_room_for():
-    metric = exact_metrics.Spearman(capacity=4)
+    metric = Spearman(capacity=4)
     y = np.arange(6.0)[:, None]
     metric.update_state(y[:4], y[:4])
     assert float(metric.result()) == 1

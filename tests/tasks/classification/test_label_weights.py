@@ -7,8 +7,8 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.base.classes import label_weights
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
-from encoder_zoo.tasks.training.logit_metrics import LabelCrossentropy
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss
+from encoder_zoo.tasks.losses.crossentropy import LabelCrossentropy
 
 KIND = "multi_label_classification"
 pytestmark = pytest.mark.eager

@@ -10,8 +10,8 @@ import tensorflow as tf
 from processes import run
 
 from encoder_zoo.tasks import losses
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.losses.ranking import RankingLoss
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
 
 # One loss of each kind, with every argument away from its default, and labels for rows of 4 texts.
 SCORES = np.array([[0.9, 0.1, 0.5], [0.2, 0.2, 0.7], [1.0, 0.0, 0.3], [0.4, 0.8, 0.6]])

@@ -172,7 +172,7 @@ strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 import contextlib
 import keras
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 
 sys.path[:0] = [sys.argv[1]]
 from test_max_sim import tokens

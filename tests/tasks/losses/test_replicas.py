@@ -23,7 +23,7 @@ else:
 
 import keras
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 
 rng = np.random.default_rng(0)
 x = tf.constant(rng.normal(size=(5, 3, 4)), "float32")

@@ -13,6 +13,7 @@ import tensorflow as tf
 from processes import printed
 
 import encoder_zoo as ez
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.tagging.crf import CrfLoss, TagTransitions
 from encoder_zoo.tasks.tagging.entities import (
     Entities,
@@ -23,7 +24,6 @@ from encoder_zoo.tasks.tagging.entities import (
     transitions,
 )
 from encoder_zoo.tasks.tagging.tags import parse_tags
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
 
 IOB2 = ["O", "B-A", "I-A", "B-B", "I-B"]
 # All sequences that can be, each tag as its prefix and type: "Ba Ia O".
@@ -259,7 +259,7 @@ import itertools, json
 import keras, numpy as np
 import encoder_zoo as ez
 from encoder_zoo.tasks.tagging.crf import CrfLoss, TagTransitions
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 
 rng, layer = np.random.default_rng(0), TagTransitions(3)
 layer.build()

@@ -17,7 +17,7 @@ from processes import PATIENCE, cluster_of_two, free_addresses, run, start_proce
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks import all_tasks
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.distribution import Distribution, parts_of_batches
 from encoder_zoo.testing import tiny
 
@@ -44,7 +44,7 @@ else:
 
 import keras
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.batch_loss import BatchLoss, mean_over_replicas
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss, mean_over_replicas
 
 gc.freeze()  # tracing makes many objects, each time for the collector to look through the imports
 rng = np.random.default_rng(0)

@@ -8,16 +8,19 @@ import encoder_zoo as ez
 from encoder_zoo.tasks.question_answering.squad import SpanExactMatch, SpanF1
 from encoder_zoo.tasks.ranking.reranker import NDCG, PairAccuracy
 from encoder_zoo.tasks.tagging.entity_metrics import EntityF1, TokenAccuracy
-from encoder_zoo.tasks.training.exact_metrics import AUC, AveragePrecision, Pearson, Spearman
-from encoder_zoo.tasks.training.logit_metrics import (
-    NAMES,
+from encoder_zoo.tasks.training.metrics import (
+    AUC,
+    AveragePrecision,
     ClassAccuracy,
     ClassScore,
     Matthews,
     MeanOfLoss,
     OfLogits,
+    Pearson,
     Perplexity,
+    Spearman,
 )
+from encoder_zoo.tasks.training.objective import NAMES
 
 HIGHER, LOWER = keras.ops.greater, keras.ops.less
 OURS = [

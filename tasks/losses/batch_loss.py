@@ -5,27 +5,202 @@ tokens are padding, which rows are used to pad the batch, or which part of the b
 other replicas. In this package, losses return the values for examples or tokens. `BatchLoss` is
 used to compute the loss for the whole batch, on one device or in a replica.
 
+A Keras loss is identified by its function, to convert logits and labels to the inputs that it
+expects. Metrics that average such a function receive the same inputs.
+
 Dimensions in comments: B is the batch size, L the sequence length and C the number of classes.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 
 import keras
-from keras import ops
+from keras import losses, metrics, ops
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.replicas import loss_values, replica_context
-from encoder_zoo.tasks.training.loss_inputs import (
-    REDUCTIONS,
-    function_of,
-    inputs_of_function,
-    name_of,
-    takes_probabilities,
-    with_axis_of_outputs,
-)
+
+ACTIVATIONS = {"softmax": ops.softmax, "sigmoid": ops.sigmoid}
+FUNCTIONS = {
+    function
+    for name, function in vars(losses).items()
+    if inspect.isfunction(function) and name not in ("get", "serialize", "deserialize")
+}
+WITH_LOGITS = {f for f in FUNCTIONS if "from_logits" in inspect.signature(f).parameters}
+# Losses to compute with margins. They receive logits, because probabilities cannot reach the
+# margin.
+OF_MARGINS = {losses.hinge, losses.squared_hinge, losses.categorical_hinge}
+# Losses for a single class. Names can also identify losses that will be added in later versions of
+# Keras.
+OF_ONE_CLASS = {f for f in FUNCTIONS if "categorical" in f.__name__}
+OF_INDICES = {f for f in OF_ONE_CLASS if f.__name__.startswith("sparse_")}
+OF_INDICES |= {losses.categorical_generalized_cross_entropy}
+# Losses for values between 0 and 1, which cannot be used for regression.
+OF_PROBABILITIES = {
+    *WITH_LOGITS,
+    *OF_ONE_CLASS,
+    losses.kl_divergence,
+    losses.poisson,
+    losses.dice,
+    losses.tversky,
+}
+# Losses that do not change when a class with label 0 and probability 0 is added.
+OF_TRUE_CLASS = {*OF_ONE_CLASS, losses.kl_divergence, losses.cosine_similarity}
+OF_TRUE_CLASS -= {losses.categorical_hinge}
+OF_OTHER_THINGS = {
+    losses.ctc: "sequences of symbols",
+    losses.circle: "embeddings of unit length",
+}
+# Cross-entropies by the activation to include. They are computed from logits.
+OF_ACTIVATION = {f: "softmax" if f in OF_ONE_CLASS else "sigmoid" for f in WITH_LOGITS}
+# Keras base classes used to wrap a function as a loss or metric.
+WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
+
+
+def wrapped_function(wrapper):
+    """Return the function wrapped by a Keras loss or metric.
+
+    Args:
+        wrapper: Loss, metric or any other object. When no function is wrapped, None will be
+            returned.
+
+    Example:
+        >>> wrapped_function(losses.Huber()) is losses.huber
+        True
+    """
+    held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
+    return next(
+        (f for f in held if inspect.isfunction(f) or isinstance(f, functools.partial)), None
+    )
+
+
+def _keywords_of(wrapper) -> dict:
+    """Return the keyword arguments passed by a Keras loss or metric to its function."""
+    held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
+    return {
+        name: value for found in held if isinstance(found, dict) for name, value in found.items()
+    }
+
+
+CLASSES = {
+    wrapped_function(cls()): cls
+    for cls in vars(losses).values()
+    if inspect.isclass(cls) and cls is not losses.Loss
+}
+# Keras's `call` methods for losses. Losses with a different method are custom losses.
+CALLS = {cls.call for cls in CLASSES.values()}
+REDUCTIONS = {cls.__call__ for cls in (losses.Loss, *CLASSES.values())}
+
+
+def function_of(loss):
+    """Return the Keras function computed by a loss, or None for a custom loss.
+
+    Args:
+        loss: A loss instance, function, `functools.partial`, or metric used to average a loss.
+
+    Example:
+        >>> function_of(losses.KLDivergence()) is losses.kl_divergence
+        True
+    """
+    while not isinstance(loss, type):
+        if isinstance(loss, functools.partial):
+            loss = loss.func
+        elif wrapped_function(loss):
+            loss = wrapped_function(loss)
+        else:
+            break
+    return loss if inspect.isfunction(loss) and loss in FUNCTIONS else None
+
+
+def argument_of(loss, name: str):
+    """Return an argument passed by a loss to its function, or None.
+
+    Example:
+        >>> argument_of(functools.partial(losses.categorical_crossentropy, from_logits=True),
+        ...             "from_logits")
+        True
+    """
+    if isinstance(loss, functools.partial):
+        inner, keywords = loss.func, loss.keywords
+    elif wrapped_function(loss):
+        inner, keywords = wrapped_function(loss), _keywords_of(loss)
+    else:
+        return None
+    return keywords[name] if name in keywords else argument_of(inner, name)
+
+
+def name_of(loss) -> str:
+    """Return a name to use for a loss or metric in messages, such as "KLDivergence"."""
+    while isinstance(loss, functools.partial):
+        loss = loss.func
+    return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+
+
+def takes_probabilities(loss) -> bool:
+    """Return whether a Keras loss or metric receives probabilities instead of logits."""
+    function = function_of(loss)
+    return (
+        function is not None and function not in OF_MARGINS and not argument_of(loss, "from_logits")
+    )
+
+
+def inputs_of_function(function, logits: bool, y_true, y_pred, activation: str | None) -> tuple:
+    """Convert labels and outputs to the inputs expected by a Keras function.
+
+    Args:
+        function: A function from `FUNCTIONS`.
+        logits: Boolean. Whether to pass logits to this function.
+        y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C).
+        y_pred: The logits with shape (B, ..., C).
+        activation: Optional string, see `resolve_loss`.
+
+    Example:
+        >>> y_true, y_pred = inputs_of_function(
+        ...     losses.poisson, False, ops.convert_to_tensor([1]), ops.zeros((1, 2)), "softmax"
+        ... )
+        >>> y_true.numpy().tolist(), y_pred.numpy().tolist()
+        ([[0.0, 1.0]], [[0.5, 0.5]])
+    """
+    if activation in ACTIVATIONS and not logits:
+        y_pred = ACTIVATIONS[activation](y_pred)
+        if OF_ACTIVATION.get(function) != activation:
+            # On TensorFlow, Keras attaches the logits to probabilities and would use them instead.
+            y_pred = y_pred * 1.0
+    if activation == "softmax" and function not in OF_INDICES and are_indices(y_true, y_pred):
+        y_true = ops.one_hot(ops.cast(y_true, "int32"), y_pred.shape[-1], dtype=y_pred.dtype)
+    return y_true, y_pred
+
+
+def are_indices(y_true, scores) -> bool:
+    """Return whether labels are class indices, with a single value for each row of C scores."""
+    return len(y_true.shape) == len(scores.shape) - 1
+
+
+def with_axis_of_outputs(y_true, y_pred):
+    """Add an axis with size 1 to labels when the outputs have this axis.
+
+    Without this axis, labels with shape (B,) and outputs with shape (B, 1) would be broadcast to
+    (B, B).
+    """
+    if len(y_pred.shape) and y_pred.shape[-1] == 1 and are_indices(y_true, y_pred):
+        return y_true[..., None]
+    return y_true
+
+
+def computes_rows(loss) -> bool:
+    """Return whether a loss computes a value for each row independently from the rest.
+
+    This is known for Keras losses and for losses with the attribute `leaves_out_rows`.
+    """
+    if isinstance(loss, losses.Loss) and type(loss).call not in CALLS:
+        return getattr(type(loss).call, "leaves_out_rows", False)
+    whole = (losses.dice, losses.tversky, *OF_OTHER_THINGS)
+    function = function_of(loss)
+    return function is not None and function not in whole
 
 
 class BatchLoss:

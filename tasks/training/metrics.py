@@ -1,44 +1,41 @@
-"""Metrics for models that return logits: Keras metrics, custom metrics and metrics by name.
+"""Metrics for models that return logits, and exact metrics such as AUC and correlations.
 
 By default, Keras metrics expect probabilities, and many Keras metrics expect one-hot labels instead
 of class indices. With logits, they would return wrong values without an error, so they are wrapped.
-Custom functions and metrics receive the model outputs unchanged.
 
-Dimensions in comments: B is the batch size and C the number of classes.
+Dimensions in comments: B is the batch size, N the number of stored examples and C the number of
+classes or columns.
 """
 
 from __future__ import annotations
 
-import inspect
+import math
+import types
 
 import keras
 from keras import losses, metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.keras_private import HigherIsBetter, take_direction
-from encoder_zoo.common.wording import close_names, did_you_mean, invalid
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
-from encoder_zoo.tasks.training.exact_metrics import AUC, AveragePrecision, Pearson, Spearman
-from encoder_zoo.tasks.training.loss_inputs import (
+from encoder_zoo.common.keras_private import (
+    HigherIsBetter,
+    take_direction,
+    torch_process,
+    torch_processes,
+)
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.losses.batch_loss import (
     ACTIVATIONS,
     FUNCTIONS,
+    BatchLoss,
     are_indices,
-    check_meaning,
-    computes_rows,
-    find_loss,
     function_of,
     inputs_of_function,
     name_of,
     takes_probabilities,
-    wrapped_function,
 )
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 
-KINDS = {
-    cls
-    for cls in vars(metrics).values()
-    if isinstance(cls, type) and issubclass(cls, metrics.Metric)
-}
 SPARSE = (metrics.SparseCategoricalAccuracy, metrics.SparseTopKCategoricalAccuracy)
 ONE_HOT = (
     metrics.CategoricalAccuracy,
@@ -48,36 +45,7 @@ ONE_HOT = (
     metrics.OneHotMeanIoU,
 )
 OF_CLASS_INDICES = (metrics.Accuracy, metrics.IoU, metrics.MeanIoU)
-OF_NUMBERS = "a metric of numbers, such as 'mae', 'mse' or keras.metrics.R2Score()"
-OF_CLASSES = (
-    *(*SPARSE, *OF_CLASS_INDICES, metrics.CategoricalAccuracy, metrics.TopKCategoricalAccuracy),
-    *(metrics.BinaryAccuracy, metrics.BinaryIoU, metrics.FBetaScore, metrics.AUC),
-    *(metrics.Precision, metrics.Recall, metrics.PrecisionAtRecall, metrics.RecallAtPrecision),
-    *(metrics.SensitivityAtSpecificity, metrics.SpecificityAtSensitivity),
-    *(metrics.TruePositives, metrics.TrueNegatives),
-    *(metrics.FalsePositives, metrics.FalseNegatives),
-)
-# Keras metrics to compute a function's mean, by function.
-MEANS = {
-    wrapped_function(metric): type(metric)
-    for metric in (
-        cls()
-        for cls in KINDS
-        if issubclass(cls, metrics.MeanMetricWrapper)
-        and cls is not metrics.MeanMetricWrapper
-        and not issubclass(cls, metrics.MeanIoU)
-    )
-}
-
-
-KERAS_FUNCTIONS = {
-    function
-    for functions in (losses, metrics)
-    for function in vars(functions).values()
-    if inspect.isfunction(function)
-}
-# Keras metrics that compare the rows in a batch.
-OF_WHOLE_BATCHES = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
+CAPACITY = 2**14
 
 
 def by_token(y_true, y_pred, sample_weight=None) -> tuple:
@@ -102,139 +70,6 @@ def by_token(y_true, y_pred, sample_weight=None) -> tuple:
     """
     given = (x if x is None else ops.convert_to_tensor(x) for x in (y_true, y_pred, sample_weight))
     return tuple(x if x is None else ops.reshape(x, (-1, *x.shape[2:])) for x in given)
-
-
-def metrics_on_logits(given, activation: str | None, pads_classes: bool = False):
-    """Convert metrics to metrics for logits.
-
-    Keras metrics are wrapped in `OfLogits`, and functions in `MeanOfLoss`.
-
-    Args:
-        given: Metric or list of metrics. Each metric can be a name, function, class or instance.
-            None will be returned unchanged.
-        activation: Optional string, see `resolve_loss`.
-        pads_classes: Boolean, see `resolve_loss`. Defaults to False.
-
-    Raises:
-        ValueError: If a metric does not fit the task outputs.
-    """
-    if activation is None or given is None:
-        return given
-    return [
-        _metric_on_logits(metric, activation, pads_classes) for metric in keras.tree.flatten(given)
-    ]
-
-
-def _metric_on_logits(metric, activation: str, pads_classes: bool):
-    name = metric if isinstance(metric, str) else None
-    if name and name.lower() in ("accuracy", "acc"):
-        if activation == "linear":
-            raise invalid("A metric", metric, OF_NUMBERS)
-        kinds = {"softmax": metrics.SparseCategoricalAccuracy, "sigmoid": metrics.BinaryAccuracy}
-        metric = kinds[activation]()
-    elif not isinstance(metric, metrics.Metric):
-        metric = _made(metric)
-    if name:
-        metric.name = name
-    if isinstance(metric, MeanOfLoss):
-        if function_of(metric.loss):
-            check_meaning(metric.loss, activation, pads_classes, "another metric")
-        metric.activation = activation
-        return metric
-    if type(metric) not in KINDS or (
-        type(metric) is metrics.MeanMetricWrapper and not function_of(metric)
-    ):
-        return metric
-    if function_of(metric):
-        check_meaning(metric, activation, pads_classes, "another metric")
-    _check_metric(metric, activation)
-    return metric if activation == "linear" else OfLogits(metric, activation)
-
-
-def _made(given) -> metrics.Metric:
-    """Create a metric from a name, class, function or loss."""
-    if isinstance(given, str):
-        try:
-            given = metrics.get(given)
-        except ValueError:
-            given = find_loss(given)
-    if isinstance(given, type):
-        given = given()
-    if isinstance(given, metrics.Metric):
-        return given
-    function = given if inspect.isfunction(given) else None
-    return MEANS[function]() if function in MEANS else MeanOfLoss(given)
-
-
-def _check_metric(metric: metrics.Metric, activation: str) -> None:
-    name = type(metric).__name__
-    if activation == "linear" and isinstance(metric, OF_CLASSES):
-        raise invalid("A metric", name, OF_NUMBERS)
-    correlations = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
-    if isinstance(metric, correlations) and metric.axis != 0:
-        raise invalid(
-            f"{name}'s axis",
-            metric.axis,
-            f"0, to correlate the outputs of different texts: {name}(axis=0). `fit` and "
-            "`evaluate` report the mean over the batches",
-        )
-    is_best_of_all = isinstance(metric, metrics.FBetaScore) and metric.threshold is None
-    if is_best_of_all and activation == "sigmoid":
-        raise invalid(
-            f"{name}'s threshold",
-            None,
-            f"a number, because texts can have several labels: {name}(threshold=0.5)",
-        )
-
-
-@keras.saving.register_keras_serializable(package="encoder_zoo")
-class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
-    """Compute the cross-entropy with class indices or class probabilities as labels.
-
-    Call arguments:
-        y_true: Class indices with shape (B,), or class probabilities with shape (B, C).
-        y_pred: The outputs with shape (B, C).
-
-    Source: Szegedy et al. 2016, Rethinking the Inception Architecture, section 7, for
-    probabilities as labels.
-
-    Example:
-        >>> import numpy as np
-        >>> loss, logits = ClassCrossentropy(from_logits=True), np.float32([[0, 2]])
-        >>> [round(float(loss(np.array(y), logits)), 3) for y in ([1], [[0.5, 0.5]])]
-        [0.127, 1.127]
-    """
-
-    @leaves_out_rows
-    def call(self, y_true, y_pred):
-        if are_indices(y_true, y_pred):
-            return super().call(y_true, y_pred)
-        return losses.categorical_crossentropy(y_true, y_pred, from_logits=self.from_logits)
-
-
-@keras.saving.register_keras_serializable(package="encoder_zoo")
-class LabelCrossentropy(losses.BinaryCrossentropy):
-    """Compute the binary cross-entropy for every label.
-
-    The mean equals `keras.losses.BinaryCrossentropy`. In addition, it is possible to weight every
-    label for an example.
-
-    Call arguments:
-        y_true: Labels or probabilities between 0 and 1, with shape (B, C).
-        y_pred: The outputs with shape (B, C).
-        sample_weight: The weights with shape (B,) or (B, C).
-
-    Example:
-        >>> loss = LabelCrossentropy(from_logits=True)
-        >>> round(float(loss([[1.0, 0.0]], [[0.0, 2.0]], sample_weight=[[1.0, 0.0]])), 3)
-        0.347
-    """
-
-    @leaves_out_rows
-    def call(self, y_true, y_pred):
-        y_pred = ops.convert_to_tensor(y_pred)
-        y_true = ops.cast(y_true, y_pred.dtype)
-        return ops.binary_crossentropy(y_true, y_pred, from_logits=self.from_logits)  # (B, C)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -266,7 +101,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
     unless the metric is sparse. With two classes, metrics such as Precision, Recall, AUC or F1Score
     with a threshold treat the second class as positive. Logits are passed to metrics with
     `from_logits=True`, to BinaryAccuracy with threshold 0 and to metrics for hinge losses. Metrics
-    that average a loss receive the loss inputs, see `loss_inputs`.
+    that average a loss receive the loss inputs, see `inputs_of_function`.
 
     Args:
         metric: A metric from `keras.metrics`. The wrapper gets the same name.
@@ -393,85 +228,10 @@ class MeanOfLoss(metrics.Mean):
         return cls(**{**config, "loss": keras.saving.deserialize_keras_object(config["loss"])})
 
 
-def can_be_filled(loss, given: list) -> bool:
-    """Return whether a loss and the given metrics can ignore rows used to pad a batch."""
-    return computes_rows(loss) and all(map(_takes_weights, given))
-
-
-def _takes_weights(metric) -> bool:
-    if isinstance(metric, str):
-        return True  # name for a Keras metric
-    metric = getattr(metric, "metric", metric)  # metric inside `OfLogits`
-    if not isinstance(metric, metrics.Metric):
-        return metric in KERAS_FUNCTIONS
-    if type(metric) in KINDS:
-        return not isinstance(metric, OF_WHOLE_BATCHES)
-    return getattr(type(metric).update_state, "leaves_out_rows", False)
-
-
 def class_indices_of(y_true, scores):
     """Convert labels to class indices. Labels can be class indices or rows with C probabilities."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
     return y_true if are_indices(y_true, scores) else ops.argmax(y_true, -1)
-
-
-SCORES = ("f1", "precision", "recall")
-AVERAGES = ("macro", "macro_all", "micro", "weighted")
-CLASS_SCORES = tuple(name for s in SCORES for name in (s, *(f"{s}_{a}" for a in AVERAGES)))
-
-
-def metric_by_name(name: str, activation: str | None, num_classes: int | None):
-    """Create a metric from its name. Names of Keras metrics are returned unchanged.
-
-    Args:
-        name: String. A name from `NAMES` or from Keras. With two classes, "f1", "precision" and
-            "recall" are computed for the second class. Otherwise they are equal to "f1_macro",
-            "precision_macro" and "recall_macro", see `ClassScore`.
-        activation: Optional string, see `metrics_on_logits`.
-        num_classes: Optional integer. Number of classes, when it is known.
-
-    Raises:
-        ValueError: If the name is unknown, or if the metric does not fit the task outputs.
-
-    Example:
-        >>> metric_by_name("f1_macro", "softmax", 3).average, metric_by_name("mse", "linear", 1)
-        ('macro', 'mse')
-    """
-    given, name = name, name.lower() if name.lower() in NAMES else name
-    if name in CORRELATIONS and activation != "linear":
-        raise invalid("A metric", given, "a metric of classes, which this task predicts")
-    if name in OF_ONE_CLASS and activation != "softmax":
-        raise invalid(
-            "A metric", given, "another one: it needs one class for each example, unlike this task"
-        )
-    if name in (*CLASS_SCORES, *EXACT) and activation not in ("softmax", "sigmoid"):
-        raise invalid("A metric", given, "another one: it needs classes, unlike this task")
-    if name in CLASS_SCORES:
-        score, _, average = name.partition("_")
-        only_second = num_classes == 2 and activation == "softmax"
-        average = average or ("binary" if only_second else "macro")
-        return ClassScore(score, average, activation, name=given)
-    if name in EXACT:
-        return EXACT[name](activation, name=given)
-    if name in NAMES:
-        return {**OF_ONE_CLASS, **CORRELATIONS}[name](name=given)
-    _check_known(name)
-    return name
-
-
-def _check_known(name: str) -> None:
-    """Raise a ValueError if Keras has no metric or loss with this name."""
-    if name.lower() in ("accuracy", "acc", "crossentropy", "ce"):
-        return
-    try:
-        _made(name)
-    except ValueError:
-        known = [*NAMES, "accuracy", *filter(str.islower, dir(metrics))]
-        close = close_names(name.lower(), known, most=2)
-        raise ValueError(
-            f"Unknown metric {name!r}.{did_you_mean(close)} Expected {', '.join(NAMES)} or the "
-            "name of a Keras metric."
-        ) from None
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -653,7 +413,359 @@ def _ratio(part, whole):
     return ops.where(whole > 0, part / ops.where(whole > 0, whole, 1.0), 0.0)
 
 
-EXACT = {"auc": AUC, "average_precision": AveragePrecision}
-CORRELATIONS = {"pearson": Pearson, "spearman": Spearman}
-OF_ONE_CLASS = {"matthews": Matthews, "perplexity": Perplexity}
-NAMES = (*CLASS_SCORES, *EXACT, *OF_ONE_CLASS, *CORRELATIONS)
+# -- metrics that cannot be averaged over batches --------------------------------------------------
+
+
+class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
+    """Base class for metrics that store labels and outputs for all examples until they are reset.
+
+    `fit` and `evaluate` set the capacity to the number of examples. If there are more examples than
+    this, the result will be NaN.
+
+    With `tf.distribute` or `torch.distributed`, every replica or process only writes to its own
+    part of the variables. All examples will therefore be included when the variables are summed.
+
+    Args:
+        capacity: Positive integer. Maximum number of examples to store.
+    """
+
+    @validate_arguments
+    def __init__(self, capacity: PositiveInt = CAPACITY, **kwargs):
+        super().__init__(**kwargs)
+        self.capacity = capacity
+        self._forget()
+
+    def _forget(self) -> None:
+        """Delete the variables. New variables will be created in `update_state`."""
+        self._kept = types.MappingProxyType({})  # hidden from Keras tracking
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """Variables with the stored examples and the number of examples per replica.
+
+        This list will be empty before the first update.
+        """
+        return list(self._kept.values())
+
+    def reserve(self, count: int) -> bool:
+        """Set the capacity to at least `count`. Return whether variables were deleted."""
+        if count <= self.capacity:
+            return False
+        self.capacity = 2 ** math.ceil(math.log2(count))
+        had = bool(self._kept)
+        self._forget()
+        return had
+
+    def columns(self, y_true, y_pred) -> tuple:
+        """Return the columns to store: labels (B, 1) or (B, C), and outputs (B, C)."""
+        return y_true, y_pred
+
+    def score(self, y_true, y_pred, weight):
+        """Compute the metric for all examples with weights (N,) above 0."""
+        raise NotImplementedError
+
+    @leaves_out_rows
+    def update_state(self, y_true, y_pred, sample_weight=None) -> None:
+        y_true, y_pred = self.columns(ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred))
+        y_pred = ops.cast(y_pred, self.dtype)
+        y_true = ops.reshape(ops.cast(y_true, self.dtype), (ops.shape(y_pred)[0], -1))
+        weight = ops.ones_like(y_pred[:, 0])
+        if sample_weight is not None:
+            weight *= ops.reshape(ops.cast(sample_weight, self.dtype), (-1,))
+        if not self._kept:
+            self._make_variables(y_true.shape[-1] or 1, y_pred.shape[-1])
+        counts = weight > 0
+        kept, number = self.variables
+        replica, before = _replica(), ops.convert_to_tensor(number)
+        at = ops.cast(before[replica], "int32") + ops.cumsum(ops.cast(counts, "int32")) - 1
+        # Ignored examples are written to the last row in each part.
+        at = ops.where(counts & (at < self.capacity), at, self.capacity)
+        rows = ops.concatenate([y_true, y_pred, weight[:, None]], axis=1)
+        rows = ops.where((at < self.capacity)[:, None], rows, 0.0)
+        at = (at + replica * (self.capacity + 1))[:, None]
+        kept.assign(ops.scatter_update(ops.convert_to_tensor(kept), at, rows))
+        mine = ops.cast(ops.arange(before.shape[0]) == replica, self.dtype)
+        number.assign(before + mine * ops.sum(ops.cast(counts, self.dtype)))
+
+    def _make_variables(self, *widths: int) -> None:
+        self.widths, parts = widths, _replicas()
+        shape = (parts * (self.capacity + 1), sum(widths) + 1)
+        shapes = {"examples": shape, "counts": (parts,)}
+        made = {
+            name: keras.Variable(
+                "zeros",
+                shape,
+                self.dtype,
+                trainable=False,
+                aggregation="sum",
+                synchronization="on_read",
+                name=name,
+            )
+            for name, shape in shapes.items()
+        }
+        self._kept = types.MappingProxyType(made)
+
+    def result(self):
+        if not self._kept:
+            return ops.zeros((), self.dtype)
+        width = self.widths[0]
+        rows, number = map(ops.convert_to_tensor, self.variables)
+        score = self.score(rows[:, :width], rows[:, width:-1], rows[:, -1])
+        is_whole = ops.all(number <= self.capacity)
+        is_valid = is_whole & ~ops.any(ops.isnan(rows))
+        return ops.where(is_valid, score, float("nan"))
+
+
+class ClassRanking(ExactMetric):
+    """Base class for metrics to evaluate how the outputs for a class rank the examples.
+
+    Examples are ranked by log-odds, which do not saturate like probabilities. With two classes, the
+    score for the second class is used. With more classes or in multi-label tasks, each class is
+    compared with the rest, and the scores are averaged. Classes will be excluded from this average
+    when their score is undefined.
+
+    Args:
+        activation: "softmax" or "sigmoid". Output activation function. Defaults to "softmax".
+        capacity: Positive integer, see `ExactMetric`.
+
+    Call arguments:
+        y_true: Class indices with shape (B,), or labels with shape (B, C).
+        y_pred: The logits with shape (B, C).
+        sample_weight: The weights with shape (B,).
+    """
+
+    undefined = float("nan")  # result to return when no class has a score
+
+    def __init__(self, activation: str = "softmax", capacity: PositiveInt = CAPACITY, **kwargs):
+        super().__init__(capacity, **kwargs)
+        self.activation = activation
+
+    def columns(self, y_true, y_pred) -> tuple:
+        if self.activation == "sigmoid":
+            return y_true, y_pred
+        if len(y_true.shape) == len(y_pred.shape) and y_pred.shape[-1] > 1:
+            y_true = ops.argmax(y_true, -1)
+        if y_pred.shape[-1] == 2:  # this difference is exact for equal outputs
+            return y_true, y_pred[:, 1:] - y_pred[:, :1]
+        return y_true, log_odds(y_pred)
+
+    def score(self, y_true, y_pred, weight):
+        if self.widths[0] < self.widths[1]:
+            y_true = ops.one_hot(ops.cast(y_true[:, 0], "int32"), self.widths[1], dtype=self.dtype)
+
+        def score_of(column):
+            true, scores = column
+            positive, negative = true * weight, (1 - true) * weight
+            is_defined = self.is_defined(ops.sum(positive), ops.sum(negative))
+            found = self.score_of_class(scores, positive, negative)
+            return ops.where(is_defined, found, 0.0), ops.cast(is_defined, self.dtype)
+
+        scores, defined = ops.map(score_of, (ops.transpose(y_true), ops.transpose(y_pred)))
+        count = ops.sum(defined)
+        mean = ops.sum(scores) / ops.maximum(count, 1.0)
+        return ops.where(count > 0, mean, self.undefined)
+
+    def is_defined(self, positive, negative):
+        """Return whether the score is defined for the weights in the class and in the rest."""
+        raise NotImplementedError
+
+    def score_of_class(self, scores, positive, negative):
+        """Compute the score for a class from outputs and weights with shape (N,)."""
+        raise NotImplementedError
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class AUC(ClassRanking):
+    """Compute the exact area under the ROC curve, like `roc_auc_score` in scikit-learn.
+
+    This is the fraction of pairs with a positive and a negative example that are ranked correctly.
+    Equal outputs count as one half. Several classes are averaged as with `multi_class="ovr",
+    average="macro"`. The result will be NaN when no class has both positive and negative examples.
+
+    Source: Hanley and McNeil 1982, The meaning and use of the area under a ROC curve.
+
+    Example:
+        >>> metric = AUC()
+        >>> metric.update_state([0, 1, 1], [[0.0, 1000.0], [0.0, 2000.0], [0.0, 1000.0]])
+        >>> float(metric.result())
+        0.75
+    """
+
+    def __init__(self, activation: str = "softmax", capacity: PositiveInt = CAPACITY, **kwargs):
+        super().__init__(activation, capacity, **{"name": "auc", **kwargs})
+
+    def is_defined(self, positive, negative):
+        return (positive > 0) & (negative > 0)
+
+    def score_of_class(self, scores, positive, negative):
+        below, up_to = weight_below(scores, negative)
+        pairs = ops.sum(positive / ops.maximum(ops.sum(positive), 1e-30) * (below + up_to) / 2)
+        return pairs / ops.maximum(ops.sum(negative), 1e-30)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class AveragePrecision(ClassRanking):
+    """Compute the average precision, like `average_precision_score` in scikit-learn.
+
+    For every example in the class, the precision is computed among the examples with the same or a
+    higher output. These values are averaged. The result will be 0 when no class occurs.
+
+    Example:
+        >>> metric = AveragePrecision()
+        >>> metric.update_state([0, 1, 1], [[0.0, 3.0], [0.0, 2.0], [0.0, 4.0]])
+        >>> round(float(metric.result()), 3)  # (1 / 1 + 2 / 3) / 2
+        0.833
+    """
+
+    undefined = 0.0
+
+    def __init__(self, activation: str = "softmax", capacity: PositiveInt = CAPACITY, **kwargs):
+        super().__init__(activation, capacity, **{"name": "average_precision", **kwargs})
+
+    def is_defined(self, positive, negative):
+        return positive > 0
+
+    def score_of_class(self, scores, positive, negative):
+        right, wrong = (ops.sum(w) - weight_below(scores, w)[0] for w in (positive, negative))
+        precision = right / ops.maximum(right + wrong, 1e-30)
+        return ops.sum(positive * precision) / ops.maximum(ops.sum(positive), 1e-30)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class Pearson(ExactMetric):
+    """Compute the Pearson correlation over all examples, averaged over the columns.
+
+    The result will be NaN for constant labels or outputs, as in SciPy. In contrast, the Keras
+    metric averages the correlations per batch.
+
+    Call arguments:
+        y_true: The labels with shape (B, C).
+        y_pred: The outputs with shape (B, C).
+        sample_weight: The weights with shape (B,). An example with weight 2 counts twice.
+
+    Example:
+        >>> metric = Pearson()
+        >>> for y_true, y_pred in (([[1.0], [2.0]], [[1.0], [3.0]]), ([[3.0]], [[2.0]])):
+        ...     metric.update_state(y_true, y_pred)
+        >>> round(float(metric.result()), 3)
+        0.5
+    """
+
+    def __init__(self, capacity: PositiveInt = CAPACITY, **kwargs):
+        super().__init__(capacity, **{"name": "pearson", **kwargs})
+
+    def score(self, y_true, y_pred, weight):
+        return ops.mean(correlation(y_true, y_pred, weight[:, None]))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class Spearman(ExactMetric):
+    """Compute the Spearman rank correlation over all examples, averaged over the columns.
+
+    Ties get their mean rank. The result will be NaN for constant labels or outputs, as in SciPy.
+
+    Call arguments:
+        y_true: The labels with shape (B, C).
+        y_pred: The outputs with shape (B, C).
+        sample_weight: The weights with shape (B,). An example with weight 2 counts twice.
+
+    Source: Spearman 1904, The proof and measurement of association between two things.
+
+    Example:
+        >>> metric = Spearman()
+        >>> metric.update_state([[1.0], [2.0], [3.0]], [[0.1], [0.9], [0.8]])
+        >>> round(float(metric.result()), 3)
+        0.5
+    """
+
+    def __init__(self, capacity: PositiveInt = CAPACITY, **kwargs):
+        super().__init__(capacity, **{"name": "spearman", **kwargs})
+
+    def score(self, y_true, y_pred, weight):
+        columns = ops.transpose(ops.concatenate([y_true, y_pred], axis=1))
+        ranks = ops.transpose(ops.map(lambda values: sum(weight_below(values, weight)), columns))
+        width = self.widths[0]
+        return ops.mean(correlation(ranks[:, :width], ranks[:, width:], weight[:, None]))
+
+
+def correlation(a, b, weight):
+    """Return the weighted correlations (C,) for columns (N, C), or NaN for constant columns."""
+    total, infinite = ops.maximum(ops.sum(weight), 1e-30), float("inf")
+    varies = True
+    for x in (a, b):
+        largest = ops.max(ops.where(weight > 0, x, -infinite), 0)
+        varies &= largest > ops.min(ops.where(weight > 0, x, infinite), 0)
+    # The mean is subtracted twice, because the rounding error in the first mean can be as large as
+    # the difference between close values.
+    for _ in range(2):
+        a, b = (ops.where(weight > 0, x - ops.sum(weight * x, 0) / total, 0.0) for x in (a, b))
+    scales = [ops.max(ops.abs(x), 0) for x in (a, b)]  # prevents the squares from overflowing
+    a, b = (x / ops.where(s > 0, s, 1.0) for x, s in zip((a, b), scales, strict=True))
+    products = [ops.sum(weight * x * y, 0) for x, y in ((a, b), (a, a), (b, b))]
+    spread = ops.sqrt(products[1]) * ops.sqrt(products[2])
+    return ops.where(varies, products[0] / ops.where(spread > 0, spread, 1.0), float("nan"))
+
+
+def weight_below(values, weight) -> tuple:
+    """Return for each value (N,) the total weight of smaller, and of smaller or equal values."""
+    values = ops.copy(values)  # to make a column contiguous in PyTorch
+    order = ops.argsort(values)
+    ordered = ops.take(values, order)
+    sums = ops.cumsum(ops.take(weight, order))
+    sums = ops.concatenate([ops.zeros_like(sums[:1]), sums])
+    sides = (ops.searchsorted(ordered, values, side=side) for side in ("left", "right"))
+    below, up_to = (ops.take(sums, side) for side in sides)
+    return below, up_to
+
+
+def log_odds(logits):
+    """Return the log-odds (B, C) for the classes in a softmax, plus log(C - 1).
+
+    With this constant, equal logits get the value 0. This allows float32 to distinguish the close
+    logits that a model returns when training starts.
+
+    Example:
+        >>> [float(x) for x in log_odds(ops.convert_to_tensor([[1.0, 5001.0]]))[0]]
+        [-5000.0, 5000.0]
+        >>> [round(float(x) * 1e9) for x in log_odds(ops.convert_to_tensor([[2e-9, 0.0, 4e-9]]))[0]]
+        [0, -3, 3]
+    """
+    count, classes = ops.shape(logits)[0], logits.shape[-1]
+    # Processors use a different routine to compute exp for the last values in an array, so equal
+    # rows could have different results. The padding makes sure that no real row is among the last
+    # rows.
+    logits = ops.pad(logits, [[0, 16], [0, 0]])
+    first = ops.max(logits, -1, keepdims=True)
+    behind = logits - first
+    more = ops.expm1(behind)  # each class's share minus 1, relative to the best class
+    others = (ops.sum(ops.sort(more, axis=-1), -1, keepdims=True) - more) / max(1, classes - 1)
+    of_close = behind - ops.log1p(ops.maximum(others, -0.99))
+    is_close = ops.min(behind, -1, keepdims=True) > -1
+    is_best = ops.cast(ops.one_hot(ops.argmax(logits, -1), classes), "bool")
+    rest = ops.where(is_best, -float("inf"), logits)
+    second = ops.max(rest, -1, keepdims=True)
+    of_best = first - second - ops.log(_sum_of_shares(rest - second))
+    # Other classes are compared with the summed shares without their own share.
+    others = ops.where(is_best, 1.0, _sum_of_shares(behind) - ops.exp(behind))
+    found = ops.where(is_best, of_best, behind - ops.log(ops.maximum(others, 1e-30)))
+    return ops.where(is_close, of_close, found + math.log(max(1, classes - 1)))[:count]
+
+
+def _sum_of_shares(logits):
+    """Return the sum (B, 1) of exp(logits). The result does not depend on the class order."""
+    return ops.sum(ops.exp(ops.sort(logits, axis=-1)), -1, keepdims=True)
+
+
+def _replicas() -> int:
+    """Return the number of replicas that each store a part of the variables."""
+    if keras.config.backend() != "tensorflow":
+        return torch_processes()
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def _replica():
+    """Return the current replica index."""
+    if keras.config.backend() != "tensorflow":
+        return torch_process()
+    context = tf.distribute.get_replica_context()
+    return 0 if context is None else context.replica_id_in_sync_group

@@ -1,0 +1,62 @@
+"""Cross-entropies for classes and labels, which also take probabilities as labels.
+
+Comment letters: B batch, C classes.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import losses, ops
+
+from encoder_zoo.tasks.losses.batch_loss import are_indices
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
+    """Compute the cross-entropy with class indices or class probabilities as labels.
+
+    Call arguments:
+        y_true: Class indices with shape (B,), or class probabilities with shape (B, C).
+        y_pred: The outputs with shape (B, C).
+
+    Source: Szegedy et al. 2016, Rethinking the Inception Architecture, section 7, for
+    probabilities as labels.
+
+    Example:
+        >>> import numpy as np
+        >>> loss, logits = ClassCrossentropy(from_logits=True), np.float32([[0, 2]])
+        >>> [round(float(loss(np.array(y), logits)), 3) for y in ([1], [[0.5, 0.5]])]
+        [0.127, 1.127]
+    """
+
+    @leaves_out_rows
+    def call(self, y_true, y_pred):
+        if are_indices(y_true, y_pred):
+            return super().call(y_true, y_pred)
+        return losses.categorical_crossentropy(y_true, y_pred, from_logits=self.from_logits)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class LabelCrossentropy(losses.BinaryCrossentropy):
+    """Compute the binary cross-entropy for every label.
+
+    The mean equals `keras.losses.BinaryCrossentropy`. In addition, it is possible to weight every
+    label for an example.
+
+    Call arguments:
+        y_true: Labels or probabilities between 0 and 1, with shape (B, C).
+        y_pred: The outputs with shape (B, C).
+        sample_weight: The weights with shape (B,) or (B, C).
+
+    Example:
+        >>> loss = LabelCrossentropy(from_logits=True)
+        >>> round(float(loss([[1.0, 0.0]], [[0.0, 2.0]], sample_weight=[[1.0, 0.0]])), 3)
+        0.347
+    """
+
+    @leaves_out_rows
+    def call(self, y_true, y_pred):
+        y_pred = ops.convert_to_tensor(y_pred)
+        y_true = ops.cast(y_true, y_pred.dtype)
+        return ops.binary_crossentropy(y_true, y_pred, from_logits=self.from_logits)  # (B, C)
