@@ -117,7 +117,7 @@ from encoder_zoo.tasks.tagging.token_classifier_preprocessor import (
     TokenClassifierPreprocessor as TokenClassifierPreprocessor,
 )
 from encoder_zoo.tasks.tagging.token_classifier import TokenClassifier as TokenClassifier
-from encoder_zoo.tasks.training.backup import BackupAndRestore as BackupAndRestore
+from encoder_zoo.tasks.training.callbacks import BackupAndRestore as BackupAndRestore
 from encoder_zoo.tasks.classification.zero_shot import ZeroShotClassifier as ZeroShotClassifier
 
 Classifier = SequenceClassifier

@@ -53,7 +53,7 @@ from sklearn.pipeline import make_pipeline
 
 import encoder_zoo as ez
 from encoder_zoo.encoders.training import undecayed_weights
-from encoder_zoo.tasks.training.fine_tuning_optimizer import fine_tuning_optimizer
+from encoder_zoo.tasks.training.optimizers import fine_tuning_optimizer
 
 matplotlib.use("Agg")  # draws into a file, no screen needed
 import matplotlib.pyplot as plt

@@ -69,7 +69,7 @@ SLOW_EXAMPLES = {
     "tasks.retrieval.index_kinds.SparseIndex",
     "tasks.retrieval.index_kinds.EmbeddedIndex.from_vectors",
     "tasks.tagging.entity_extractor.EntityExtractor",
-    "tasks.training.backup.BackupAndRestore",
+    "tasks.training.callbacks.BackupAndRestore",
     "tasks.training.token_cache.TokenCache",
 }
 # Every new tokenizer and model is traced anew, which in one long process looks like a mistake.

@@ -21,7 +21,7 @@ from keras import ops
 import encoder_zoo as ez
 from encoder_zoo.common.layers import layers_in
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.training import fine_tuning_optimizer, recipe
+from encoder_zoo.tasks.training import optimizers, recipe
 from encoder_zoo.tasks.training.optimizers import (
     AccumulatingLossScaleOptimizer,
     LinearWarmupDecay,
@@ -596,11 +596,11 @@ def compare(name, way_name, models=None, strategy=None):
     if class_weight := fit.get("class_weight"):
         of_class = np.array([class_weight.get(c, 1.0) for c in range(task.num_classes)])
         prepared = (*prepared[:2], np.float32(prepared[2] * of_class[np.maximum(prepared[1], 0)]))
-    with mock.patch.object(fine_tuning_optimizer, "EPSILON", EPSILON):
+    with mock.patch.object(optimizers, "EPSILON", EPSILON):
         task.compile("auto", learning_rate=PEAK, **{**ALL, **case.compiled, **way.compiled})
         fit |= {"sample_weight": weights, "shuffle": False, "verbose": 0}
         task.fit(x, y, way.size, way.epochs, **fit)
-    optimizer = fine_tuning_optimizer.inner_optimizer(task.optimizer)
+    optimizer = optimizers.inner_optimizer(task.optimizer)
     expected, steps = plain_loop(
         case,
         way,
@@ -717,15 +717,13 @@ def check_overflows(steps=(2, 3), count=5):
         return value, step, first_scale * 0.5 ** finite.count(False)
 
     for accumulated in steps:
-        inner = fine_tuning_optimizer.fine_tuning_optimizer(
-            1, gradient_accumulation_steps=accumulated
-        )
+        inner = optimizers.fine_tuning_optimizer(1, gradient_accumulation_steps=accumulated)
         optimizer = AccumulatingLossScaleOptimizer(inner, initial_scale=first_scale)
         optimizer.build([weight])
         apply = applying(optimizer, weight, backend)
         for finite in itertools.product((True, False), repeat=count):
             weight.assign(start)
-            fine_tuning_optimizer.restart_optimizer(optimizer, PEAK, count)
+            optimizers.restart_optimizer(optimizer, PEAK, count)
             for gradient, counts in zip(gradients, finite, strict=True):
                 scaled = gradient * float(optimizer.dynamic_scale)
                 scaled = scaled if counts else scaled * [1, np.inf, np.nan]

@@ -1,24 +1,24 @@
-"""The arguments for `compile`, and the optimizer to be created from these arguments."""
+"""The arguments for `compile`: the optimizer, layer-wise rates, frozen layers and metrics."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import numpy as np
 
+from encoder_zoo.common.layers import layers_in
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.tasks.training.fine_tuning_optimizer import (
+from encoder_zoo.tasks.training.optimizers import (
+    AccumulatingLossScaleOptimizer,
     fine_tuning_optimizer,
     inner_optimizer,
-    layerwise,
 )
-from encoder_zoo.tasks.training.optimizers import AccumulatingLossScaleOptimizer
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.text_model import TextModel
@@ -292,6 +292,103 @@ class Recipe:
             own |= {"optimizer": "auto", "learning_rate": learning_rate}
             own |= {name: given[name] for name in RECIPE}
         return {**config, **own, "frozen_layers": given["frozen_layers"]}
+
+
+def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], float] | None:
+    """Return the learning rate multipliers for layer-wise decay.
+
+    The head has a multiplier of 1. This multiplier is reduced by the factor `decay` for the last
+    backbone block, and again for every earlier block and for the embeddings.
+
+    Args:
+        backbone: Backbone.
+        decay: Float. Ratio between the learning rate for a layer and for the layer above it.
+
+    Returns:
+        Function of a weight to pass to `fine_tuning_optimizer`, or None when all multipliers are 1.
+
+    Source: Howard and Ruder 2018, Universal Language Model Fine-tuning, section 3.2, and Clark et
+    al. 2020, ELECTRA, appendix B.
+
+    Example:
+        >>> from encoder_zoo import ElectraBackbone
+        >>> backbone = ElectraBackbone(30, num_layers=2, num_heads=1, hidden_dim=4,
+        ...                            intermediate_dim=4)
+        >>> share = layerwise(backbone, 0.8)
+        >>> [round(share(layer.weights[0]), 3) for layer in (*backbone.blocks, backbone.embeddings)]
+        [0.64, 0.8, 0.512]
+    """
+    if decay == 1:
+        return None
+    layers = [backbone.embeddings, *backbone.blocks]
+    shares = {
+        id(weight): decay ** (len(layers) - i)
+        for i, layer in enumerate(layers)
+        for weight in layer.weights
+    }
+    return lambda weight: shares.get(id(weight), 1.0)
+
+
+class FrozenLayers:
+    """Backbone layers that were frozen by `compile(frozen_layers=...)`.
+
+    Other layers will not be changed. Layers that were frozen by the user stay frozen.
+
+    Source: Lee, Tang and Lin 2019, What Would Elsa Do? Freezing Layers During Transformer
+    Fine-Tuning.
+
+    Example:
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=3, num_heads=1, hidden_dim=4,
+        ...                         intermediate_dim=4)
+        >>> backbone.blocks[2].trainable = False
+        >>> frozen = FrozenLayers()
+        >>> for count in (2, 1, 0):
+        ...     frozen.freeze(backbone, count)
+        ...     print([layer.trainable for layer in (backbone.embeddings, *backbone.blocks)])
+        [False, False, False, False]
+        [False, False, True, False]
+        [True, True, True, False]
+    """
+
+    def __init__(self):
+        # {layer id: (layer, list with its parts and weights with their original `trainable`)}
+        self._before = {}
+
+    def freeze(self, backbone: Backbone, count: int) -> None:
+        """Freeze the embeddings and the first blocks. Unfreeze other layers that were frozen here.
+
+        Args:
+            backbone: Backbone. The same backbone must be passed in all calls.
+            count: Integer. Number of blocks to freeze. Pass 0 to unfreeze all layers that were
+                frozen here.
+
+        Raises:
+            ValueError: If the backbone has fewer blocks, or if a block shares weights with a later
+                block that will not be frozen.
+        """
+        blocks = backbone.blocks
+        if count > len(blocks):
+            raise invalid(
+                "frozen_layers", count, f"an integer from 0 to {len(blocks)}, the number of blocks"
+            )
+        if not {id(block) for block in blocks[:count]}.isdisjoint(map(id, blocks[count:])):
+            raise invalid(
+                "frozen_layers", count, "a number of layers that share no block with later layers"
+            )
+        lower = [backbone.embeddings, *blocks[:count]] if count else []
+        for layer, parts in list(self._before.values()):
+            if layer not in lower:
+                del self._before[id(layer)]
+                if backbone.trainable and not layer.trainable:  # not changed by the user since then
+                    for part, was_trained in parts:
+                        part.trainable = was_trained
+        for layer in lower:
+            if id(layer) not in self._before or layer.trainable:
+                parts = [*layers_in(layer), *layer.weights]  # outer layers also set inner layers
+                self._before[id(layer)] = layer, [(part, part.trainable) for part in parts]
+                for part in parts:
+                    part.trainable = False
 
 
 def warn_random_weights(learning_rate: float) -> None:

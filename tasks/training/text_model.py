@@ -48,8 +48,7 @@ from encoder_zoo.tasks.preprocessing.prepared import checked_arrays, inputs_of
 from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import sources
-from encoder_zoo.tasks.training.backup import resume
-from encoder_zoo.tasks.training.callbacks import Callbacks, History
+from encoder_zoo.tasks.training.callbacks import Callbacks, History, resume
 from encoder_zoo.tasks.training.data import BatchMaker, Source, own_errors, uncounted
 from encoder_zoo.tasks.training.distribution import (
     Distribution,
@@ -58,7 +57,6 @@ from encoder_zoo.tasks.training.distribution import (
     whole_batches,
     worker_of,
 )
-from encoder_zoo.tasks.training.fine_tuning_optimizer import FrozenLayers, restart_optimizer
 from encoder_zoo.tasks.training.graphs import (
     GraphCache,
     enable_compilation_cache,
@@ -77,9 +75,10 @@ from encoder_zoo.tasks.training.inference import (
 )
 from encoder_zoo.tasks.training.metrics import ExactMetric
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.optimizers import WARMUP
+from encoder_zoo.tasks.training.optimizers import WARMUP, restart_optimizer
 from encoder_zoo.tasks.training.recipe import (
     CompiledMetrics,
+    FrozenLayers,
     Recipe,
     TaskSettings,
     build_metrics,

@@ -20,7 +20,7 @@ from encoder_zoo.extras.display.picture import Picture
 from encoder_zoo.presets.files import atomic
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.serving import export, model_files
-from encoder_zoo.tasks.training.backup import BackupFolder, Position
+from encoder_zoo.tasks.training.callbacks import BackupFolder, Position
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes are made")
 

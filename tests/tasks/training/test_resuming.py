@@ -19,8 +19,8 @@ from safetensors.numpy import load_file, save_file
 import encoder_zoo as ez
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
-from encoder_zoo.tasks.training import backup
-from encoder_zoo.tasks.training.backup import STATE
+from encoder_zoo.tasks.training import callbacks
+from encoder_zoo.tasks.training.callbacks import STATE
 from encoder_zoo.tasks.training.sources import as_source, checksum_of_examples
 
 WORDS = "the cat sat on a mat dog ran film was good bad it is not".split()
@@ -343,7 +343,7 @@ def test_a_kill_while_a_backup_is_written_leaves_the_one_before(
         if place == "replace":
             patched.setattr(os, "replace", killed)
         else:
-            patched.setattr(backup, place, killed)
+            patched.setattr(callbacks, place, killed)
         train(classifier(), folder)
     assert sorted(p.name.startswith(".") for p in folder.iterdir()) == [False, True]
     after, _ = train(classifier(), folder)
@@ -618,7 +618,9 @@ def test_weights_that_are_no_numbers_are_not_backed_up(tmp_path):
 
 def other_worker(monkeypatch, numbers):
     """Has a second worker call with these numbers where the first one calls with as many."""
-    monkeypatch.setattr(backup, "of_all_workers", lambda strategy, mine: [mine, numbers[len(mine)]])
+    monkeypatch.setattr(
+        callbacks, "of_all_workers", lambda strategy, mine: [mine, numbers[len(mine)]]
+    )
 
 
 def test_workers_that_call_fit_differently_are_told(tmp_path, monkeypatch):
