@@ -1,6 +1,6 @@
 """NumPy arrays with the TensorFlow methods that preprocessing uses.
 
-Comment letters: N rows, P values of all rows.
+Dimensions in comments: N rows, P values of all rows.
 """
 
 from __future__ import annotations

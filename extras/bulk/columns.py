@@ -1,6 +1,6 @@
 """Predictions as Apache Arrow columns, with the same types for all batches.
 
-Comment letters: N predictions, D width.
+Dimensions in comments: N predictions, D width.
 """
 
 from __future__ import annotations

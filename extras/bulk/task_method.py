@@ -1,6 +1,6 @@
 """Predict text columns with missing values.
 
-Comment letters: N rows.
+Dimensions in comments: N rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Explain answers by words in the question and the context.
 
-Comment letters: L sequence.
+Dimensions in comments: L sequence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Explain the prediction of an entity by the surrounding words.
 
-Comment letters: L sequence, C tags.
+Dimensions in comments: L sequence, C tags.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The text side of answers: convert texts to examples and outputs to answers, without Keras.
 
-Comment letters: B batch, L sequence, N examples.
+Dimensions in comments: B batch, L sequence, N examples.
 """
 
 from __future__ import annotations

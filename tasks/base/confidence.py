@@ -1,6 +1,6 @@
 """Calibrate scores with a temperature, and choose thresholds for labels.
 
-Comment letters: N examples, C classes.
+Dimensions in comments: N examples, C classes.
 """
 
 from __future__ import annotations

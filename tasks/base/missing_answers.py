@@ -1,6 +1,6 @@
 """Answer columns of texts with None in rows without text.
 
-Comment letters: N rows, M rows with text.
+Dimensions in comments: N rows, M rows with text.
 """
 
 from __future__ import annotations

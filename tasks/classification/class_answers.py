@@ -1,6 +1,6 @@
 """Classes of texts, from their logits.
 
-Comment letters: N texts, C classes.
+Dimensions in comments: N texts, C classes.
 """
 
 from __future__ import annotations

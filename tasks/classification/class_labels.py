@@ -1,6 +1,6 @@
 """Validation of class labels, conversion to integers, and learning of class names.
 
-Comment letters: B batch, C classes.
+Dimensions in comments: B batch, C classes.
 """
 
 from __future__ import annotations

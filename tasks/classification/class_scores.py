@@ -1,6 +1,6 @@
 """Classifier scores per class, and for answers above a minimum score.
 
-Comment letters: N texts, C classes.
+Dimensions in comments: N texts, C classes.
 """
 
 from __future__ import annotations

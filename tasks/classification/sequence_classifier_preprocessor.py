@@ -1,6 +1,6 @@
 """Preprocessing of texts or pairs of texts with labels.
 
-Comment letters: B batch, N texts, W windows, L sequence.
+Dimensions in comments: B batch, N texts, W windows, L sequence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Logits of texts from those of their windows.
 
-Comment letters: B batch, K windows of a text, L sequence, N texts, W windows, C classes.
+Dimensions in comments: B batch, K windows of a text, L sequence, N texts, W windows, C classes.
 """
 
 from __future__ import annotations

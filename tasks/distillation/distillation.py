@@ -1,6 +1,6 @@
 """Distillation of a teacher into a student: soft labels, hidden states and token relations.
 
-Comment letters: B batch, L sequence, C classes.
+Dimensions in comments: B batch, L sequence, C classes.
 """
 
 from __future__ import annotations

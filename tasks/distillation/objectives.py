@@ -3,7 +3,7 @@
 Each objective is a float32 value per text or token, and is small if the student agrees with its
 teacher. `Distillation` computes the weighted means.
 
-Comment letters: B batch, L sequence, D hidden, H heads, A relation heads, C classes.
+Dimensions in comments: B batch, L sequence, D hidden, H heads, A relation heads, C classes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Base class for embedding tasks, with training, search, evaluation and hard negatives.
 
-Comment letters: B batch, K further texts of a row, L sequence, D width, N and M texts, P pairs.
+Dimensions in comments: B batch, K additional texts in a row, L sequence, D width, N and M texts, P
+pairs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Late interaction models to embed and compare texts on the token level.
 
-Comment letters: B batch, K further texts of an example, L sequence, D width.
+Dimensions in comments: B batch, K additional texts of an example, L sequence, D width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convert queries and documents to examples for late interaction.
 
-Comment letters: B batch, N texts, L sequence.
+Dimensions in comments: B batch, N texts, L sequence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read the texts for `fit`: single texts, pairs, triplets, or pairs with negatives.
 
-Comment letters: N examples, K further texts of each.
+Dimensions in comments: N examples, K additional texts of each.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pooling, dense layers and normalization to convert token vectors to a text vector.
 
-Comment letters: B batch, L sequence, D hidden.
+Dimensions in comments: B batch, L sequence, D hidden.
 """
 
 from __future__ import annotations

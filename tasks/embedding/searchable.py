@@ -1,6 +1,6 @@
 """Similarity, ranking and search for any kind of embeddings, without Keras.
 
-Comment letters: N and M texts.
+Dimensions in comments: N and M texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sparse encoder models (SPLADE) to embed texts with a weight per term.
 
-Comment letters: B batch, N texts, K further texts of an example, V vocabulary.
+Dimensions in comments: B batch, N texts, K additional texts of an example, V vocabulary.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sparse embeddings with term weights for texts.
 
-Comment letters: N texts, V vocabulary.
+Dimensions in comments: N texts, V vocabulary.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sparse query embeddings without a model, with a fixed weight for each term.
 
-Comment letters: B batch, L sequence, N texts, V vocabulary.
+Dimensions in comments: B batch, L sequence, N texts, V vocabulary.
 """
 
 from __future__ import annotations

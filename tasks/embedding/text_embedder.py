@@ -1,6 +1,6 @@
 """Text embeddings: one vector per text. Texts with similar meanings have similar vectors.
 
-Comment letters: B batch, N texts, K further texts of an example, L sequence, D width.
+Dimensions in comments: B batch, N texts, K additional texts of an example, L sequence, D width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Token embeddings for late interaction.
 
-Comment letters: D dimensions, K further texts.
+Dimensions in comments: D dimensions, K additional texts.
 """
 
 from __future__ import annotations

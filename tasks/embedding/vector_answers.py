@@ -1,6 +1,6 @@
 """Dense embeddings from whole texts, from windows, or from table rows.
 
-Comment letters: N texts, W windows, D dimensions, V vocabulary.
+Dimensions in comments: N texts, W windows, D dimensions, V vocabulary.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Losses for positive and negative pairs. Comment letters: B batch, K other texts, D width."""
+"""Losses for positive and negative pairs.
+
+Dimensions in comments: B batch, K other texts, D width.
+"""
 
 from __future__ import annotations
 

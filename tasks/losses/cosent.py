@@ -1,6 +1,6 @@
 """Losses to rank the pairs in a batch according to given scores.
 
-Comment letters: B batch, K other texts in a row, P pairs on all replicas, D width.
+Dimensions in comments: B batch, K other texts in a row, P pairs on all replicas, D width.
 """
 
 from __future__ import annotations

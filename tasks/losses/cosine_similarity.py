@@ -1,4 +1,7 @@
-"""Regression of cosine similarities. Comment letters: B batch, K other texts in a row, D width."""
+"""Regression of cosine similarities.
+
+Dimensions in comments: B batch, K other texts in a row, D width.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Contrastive loss with a guide model to exclude false negatives.
 
-Comment letters: B batch, N rows on all replicas, K other texts, G guide width, D width.
+Dimensions in comments: B batch, N rows on all replicas, K other texts, G guide width, D width.
 """
 
 from __future__ import annotations

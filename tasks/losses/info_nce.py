@@ -1,6 +1,6 @@
 """Contrastive loss with in-batch negatives.
 
-Comment letters: B batch, N rows on all replicas, K other texts, M candidates, D width.
+Dimensions in comments: B batch, N rows on all replicas, K other texts, M candidates, D width.
 """
 
 from __future__ import annotations

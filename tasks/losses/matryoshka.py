@@ -1,4 +1,4 @@
-"""Losses for truncated embeddings. Comment letters: B batch, K other texts, D width."""
+"""Losses for truncated embeddings. Dimensions in comments: B batch, K other texts, D width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss for triplets. Comment letters: B batch, K other texts, D width."""
+"""Loss for triplets. Dimensions in comments: B batch, K other texts, D width."""
 
 from __future__ import annotations
 

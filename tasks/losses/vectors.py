@@ -1,6 +1,6 @@
 """Similarities and distances between the texts in a row, and shape checks for losses.
 
-Comment letters: B batch, K other texts, D width.
+Dimensions in comments: B batch, K other texts, D width.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A batch with fewer examples is filled with copies of its last example. The input
 to mark the rows with real examples. All other rows are ignored in losses and metrics (see
 `training.graphs`).
 
-Comment letters: N examples, B rows in a batch.
+Dimensions in comments: N examples, B rows in a batch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Batches with examples of similar length, padded to the longest example in the batch.
 
-Comment letters: N examples, B batch.
+Dimensions in comments: N examples, B batch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Find where visible characters begin and end, without blanks and with combining marks.
 
-Comment letters: N texts, S spans.
+Dimensions in comments: N texts, S spans.
 """
 
 from __future__ import annotations

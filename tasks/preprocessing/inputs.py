@@ -6,7 +6,7 @@ This can be used to read a tuple of columns, a list of rows, a list of dicts, an
 pandas, polars, Arrow and datasets, both in memory and inside `tf.data`. All tasks share the same
 error messages.
 
-Comment letters: N examples, T texts of all their lists.
+Dimensions in comments: N examples, T texts of all examples.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convert tokens to examples: truncate, add special tokens, mark segments, and pad.
 
-Comment letters: B batch, L sequence.
+Dimensions in comments: B batch, L sequence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tokenize texts, or sentences in words, and find the characters and words for each token.
 
-Comment letters: N texts, P tokens in all texts, W words in all texts.
+Dimensions in comments: N texts, P tokens in all texts, W words in all texts.
 """
 
 from __future__ import annotations

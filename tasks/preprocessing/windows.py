@@ -1,6 +1,6 @@
 """Overlapping windows for long texts. Each token counts in only one window.
 
-Comment letters: N texts, W windows, P tokens in all texts.
+Dimensions in comments: N texts, W windows, P tokens in all texts.
 """
 
 from __future__ import annotations

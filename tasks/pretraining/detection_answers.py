@@ -1,6 +1,6 @@
 """Which tokens of texts were replaced, from the logits of all tokens.
 
-Comment letters: N texts, L sequence, T tokens of all texts.
+Dimensions in comments: N texts, L sequence, T tokens of all texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Mask filling based on token logits.
 
-Comment letters: N texts, B batch, M masked positions, V vocabulary.
+Dimensions in comments: N texts, B batch, M masked positions, V vocabulary.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Masked language modelling, for pretraining and for predicting missing words.
 
-Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary.
+Dimensions in comments: B batch, L sequence, D hidden, M masked positions, V vocabulary.
 """
 
 from __future__ import annotations

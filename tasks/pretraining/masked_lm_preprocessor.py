@@ -1,6 +1,6 @@
 """Preprocessing of texts to examples with masked tokens.
 
-Comment letters: B batch, L sequence, M masked positions, W words of a row.
+Dimensions in comments: B batch, L sequence, M masked positions, W words of a row.
 """
 
 from __future__ import annotations

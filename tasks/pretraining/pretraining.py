@@ -1,6 +1,6 @@
 """Pretraining of BERT and ALBERT: masked tokens, and classification of pairs of segments.
 
-Comment letters: B batch, L sequence, M masked positions, V vocabulary.
+Dimensions in comments: B batch, L sequence, M masked positions, V vocabulary.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Replaced-token detection. A small generator fills in masks, and the backbone detects them.
 
-Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary.
+Dimensions in comments: B batch, L sequence, D hidden, M masked positions, V vocabulary.
 """
 
 from __future__ import annotations

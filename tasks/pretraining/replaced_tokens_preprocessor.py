@@ -1,6 +1,6 @@
 """Texts to examples with and without masks, for replaced-token detection.
 
-Comment letters: B batch, L sequence, M masked positions.
+Dimensions in comments: B batch, L sequence, M masked positions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rank the best spans from all windows to find the best answers for each question.
 
-Comment letters: N questions, W windows, K spans of all windows, n answers of a question.
+Dimensions in comments: N questions, W windows, K spans of all windows, n answers of a question.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Validation of questions and answers, and search for the best answer spans.
 
-Comment letters: N questions, W windows, L sequence, K longest answer.
+Dimensions in comments: N questions, W windows, L sequence, K longest answer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Question answering head that predicts end positions after each of the best start positions.
 
-Comment letters: B batch, L sequence, D hidden, n start_n_top, m end_n_top, W windows.
+Dimensions in comments: B batch, L sequence, D hidden, n start_n_top, m end_n_top, W windows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Answers to questions about contexts, based on the outputs for each window.
 
-Comment letters: N questions, W windows, P tokens of a window's context, L sequence.
+Dimensions in comments: N questions, W windows, P tokens of a window's context, L sequence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Extractive question answering.
 
-Comment letters: B batch, L sequence.
+Dimensions in comments: B batch, L sequence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Preprocessing of questions and contexts. Labels are the first and last token of the answer.
 
-Comment letters: B batch, L sequence, N questions, W windows.
+Dimensions in comments: B batch, L sequence, N questions, W windows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convert logits to answers for multiple choice questions.
 
-Comment letters: N questions, K choices of a question, T choices of all questions.
+Dimensions in comments: N questions, K choices of a question, T choices of all questions.
 """
 
 from __future__ import annotations

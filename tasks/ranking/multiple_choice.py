@@ -1,6 +1,6 @@
 """Multiple choice models to select the answer to a question.
 
-Comment letters: B batch, M windows of a question's choices, L sequence, D hidden.
+Dimensions in comments: B batch, M windows of a question's choices, L sequence, D hidden.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convert logits for text pairs to relevance scores and rankings.
 
-Comment letters: N pairs, M texts of a query.
+Dimensions in comments: N pairs, M texts of a query.
 """
 
 from __future__ import annotations

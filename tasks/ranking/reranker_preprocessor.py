@@ -1,6 +1,7 @@
 """Convert queries and texts to examples for reranking, as pairs or as lists per query.
 
-Comment letters: B batch, N examples, T texts of all of them, K texts of an example, L sequence.
+Dimensions in comments: B batch, N examples, T texts of all examples, K texts of an example, L
+sequence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Evaluation for search and similarity, with relevance judgements and ranking metrics.
 
-Comment letters: Q queries, N documents or pairs, R ranks.
+Dimensions in comments: Q queries, N documents or pairs, R ranks.
 """
 
 from __future__ import annotations

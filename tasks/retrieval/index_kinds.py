@@ -1,6 +1,6 @@
 """Index classes for dense vectors, token vectors, sparse vectors and words.
 
-Comment letters: N documents, D width, V vocabulary.
+Dimensions in comments: N documents, D width, V vocabulary.
 """
 
 from __future__ import annotations

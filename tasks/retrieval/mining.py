@@ -1,6 +1,6 @@
 """Hard negative mining to find similar documents that are not relevant to a query.
 
-Comment letters: P pairs of a query and its document, K candidates of each.
+Dimensions in comments: P pairs of a query and its document, K candidates of a pair.
 """
 
 from __future__ import annotations

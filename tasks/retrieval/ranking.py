@@ -1,6 +1,6 @@
 """Rank texts by relevance to a query.
 
-Comment letters: N texts.
+Dimensions in comments: N texts.
 """
 
 from __future__ import annotations

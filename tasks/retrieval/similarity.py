@@ -1,6 +1,6 @@
 """Vector similarity in NumPy.
 
-Comment letters: N and M vectors or texts, P pairs of them, B vectors of a block, Q queries, D
+Dimensions in comments: N and M vectors or texts, P pairs, B vectors of a block, Q queries, D
 dimensions.
 """
 

@@ -1,6 +1,6 @@
 """Conversion of word tags and character spans to token labels.
 
-Comment letters: N texts, P tokens of all texts, S spans of all texts, C tags, T types.
+Dimensions in comments: N texts, P tokens of all texts, S spans of all texts, C tags, T types.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Conditional random field (CRF) in Keras, used to learn scores for tag transitions.
 
-Comment letters: B batch, L tokens, C tags.
+Dimensions in comments: B batch, L tokens, C tags.
 """
 
 from __future__ import annotations

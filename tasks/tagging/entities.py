@@ -1,7 +1,7 @@
 """Rules and learned scores for sequences of tags, and decoding of entities from probabilities.
 
-Comment letters: B batch, L tokens, P tokens of all texts, U units (tokens or words), G entities, C
-tags.
+Dimensions in comments: B batch, L tokens, P tokens of all texts, U units (tokens or words), G
+entities, C tags.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Extraction of entities from span logits.
 
-Comment letters: B batch, W words, K widths of spans, C labels, N texts, M windows.
+Dimensions in comments: B batch, W words, K widths of spans, C labels, N texts, M windows.
 """
 
 from __future__ import annotations

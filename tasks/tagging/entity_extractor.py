@@ -1,6 +1,7 @@
 """Entity extraction with labels that are passed with each call (GLiNER).
 
-Comment letters: B batch, L tokens, W words, K widths of spans, C labels, N texts, P candidates.
+Dimensions in comments: B batch, L tokens, W words, K widths of spans, C labels, N texts, P
+candidates.
 """
 
 from __future__ import annotations

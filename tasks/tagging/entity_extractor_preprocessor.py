@@ -1,7 +1,7 @@
 """Preprocessing for entity extraction: labels before the text, words, and spans of words.
 
-Comment letters: N texts, M windows of all texts, B windows of a batch, L tokens, W words, K widths
-of spans, C labels, P tokens of all texts, S spans of all texts.
+Dimensions in comments: N texts, M windows of all texts, B windows of a batch, L tokens, W words, K
+widths of spans, C labels, P tokens of all texts, S spans of all texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Metrics of tagging: accuracy, and the F1 of entities with the correct type and boundaries.
 
-Comment letters: B batch, L sequence, C tags, T types.
+Dimensions in comments: B batch, L sequence, C tags, T types.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Entity selection based on span scores in windows.
 
-Comment letters: N texts, M windows, W words, K widths, C labels, P candidates, G entities.
+Dimensions in comments: N texts, M windows, W words, K widths, C labels, P candidates, G entities.
 """
 
 from __future__ import annotations

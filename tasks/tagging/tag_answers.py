@@ -1,6 +1,6 @@
 """Extraction of entities and tags from token logits.
 
-Comment letters: C tags, P tokens of all texts, W windows.
+Dimensions in comments: C tags, P tokens of all texts, W windows.
 """
 
 from __future__ import annotations

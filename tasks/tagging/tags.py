@@ -6,7 +6,7 @@ of one word has the tag S). IOBES is also written as BILOU, with L for E and U f
 BMEWO, with M for I and W for S. Prefixes can also be written as in B_PER, b-per or PER-B. A tag
 without a prefix is a type, and neighbouring words of the same type are one span.
 
-Comment letters: C tags, L words.
+Dimensions in comments: C tags, L words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Token classification: named entities, parts of speech.
 
-Comment letters: B batch, L sequence, D hidden, C tags, P tokens of all texts.
+Dimensions in comments: B batch, L sequence, D hidden, C tags, P tokens of all texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Preprocessing of texts or sentences split into words, with labels for tokens.
 
-Comment letters: B batch, L sequence, N texts, P tokens of all texts.
+Dimensions in comments: B batch, L sequence, N texts, P tokens of all texts.
 """
 
 from __future__ import annotations
