@@ -136,9 +136,11 @@ class Batcher:
         self.waiting += count
         try:
             if job.is_short:
-                job.costs = job.count(job.rows)
+                job.costs = call_safely(job.count, job.rows)
             else:
-                job.costs = await loop.run_in_executor(self._counter, job.count, job.rows)
+                job.costs = await loop.run_in_executor(
+                    self._counter, call_safely, job.count, job.rows
+                )
             waiting = WaitingJob(job, loop.create_future())
             self._lines.setdefault(job.key, deque()).append(waiting)
             self._changed.set()
@@ -252,7 +254,24 @@ class Batcher:
     async def _call(self, job: Job, rows: Rows) -> Sequence:
         """Call the function of a job in the worker thread."""
         loop = asyncio.get_running_loop()
-        answers = await loop.run_in_executor(self._worker, job.run, rows)
+        answers = await loop.run_in_executor(self._worker, call_safely, job.run, rows)
         if len(answers) != len(rows):
             raise RuntimeError(f"The model returned {len(answers)} answers for {len(rows)} rows.")
         return answers
+
+
+def call_safely(function: Callable[[Rows], Any], rows: Rows) -> Any:
+    """Call a function, and convert errors that would stop the event loop to a RuntimeError.
+
+    Examples are `SystemExit` and the panics of libraries written in Rust, which do not inherit from
+    `Exception`, and `StopIteration`, which cannot be stored in a future.
+
+    Raises:
+        RuntimeError: If the function raises one of these errors.
+    """
+    try:
+        return function(rows)
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        raise RuntimeError(f"The model raised {error!r}.") from error

@@ -200,6 +200,39 @@ def test_an_error_while_tokens_are_counted():
     run(scenario)
 
 
+class Panic(BaseException):
+    """A panic in Rust, as PyO3 raises it."""
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+@pytest.mark.parametrize("part", ["run", "count"])
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration, MemoryError, Panic],
+)
+def test_no_error_stops_the_queue(error, part, is_short):
+    """Everyone in the failed batch and everyone after it gets an answer or an error."""
+
+    def fail(rows):
+        if 5 in rows:
+            raise error("stop")
+        return ones(rows)
+
+    async def scenario(batcher, double):
+        double.go.set()
+        parts = {"run": double, "count": ones, part: fail}
+        bad, good = [
+            asyncio.ensure_future(batcher.ask(Job("a", rows=rows, is_short=is_short, **parts)))
+            for rows in ([5], [1, 2])
+        ]
+        with pytest.raises((RuntimeError, MemoryError)):
+            await bad
+        assert len(await good) == 2
+        assert await ask(batcher, double, [3]) == [6]
+
+    run(scenario)
+
+
 def test_too_few_answers_are_an_error():
     async def scenario(batcher, double):
         with pytest.raises(RuntimeError, match="1 answers for 2 rows"):

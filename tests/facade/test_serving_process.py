@@ -1,6 +1,7 @@
 """The service as its command starts it, its guide's container, and Triton's configuration."""
 
 import ast
+import concurrent.futures
 import contextlib
 import importlib.metadata
 import json
@@ -163,6 +164,43 @@ def test_the_containers_command_and_its_health_check(folders):
         process.send_signal(signal.SIGTERM)
         process.wait(60)
         assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.slow
+def test_sigterm_under_load_answers_what_was_accepted(folders):
+    [address] = free_addresses(1)
+    command = [sys.executable, "-m", "encoder_zoo.serving", str(folders / "reviews"), "--port"]
+    texts = [f"{i} {'nice ' * 50}" for i in range(60)]
+    expected = ez.SequenceClassifier.from_preset(folders / "reviews").classify(texts)
+
+    def ask(_):
+        return httpx.post(f"http://{address}/classify", json={"texts": texts}, timeout=60)
+
+    with (
+        started([*command, address.split(":")[1]], f"http://{address}") as process,
+        concurrent.futures.ThreadPoolExecutor(20) as pool,
+    ):
+        asked = [pool.submit(ask, i) for i in range(20)]
+        queue = re.compile(r"^encoder_zoo_queue_texts (.*)$", re.M)
+        wait_until(lambda: float(queue.findall(httpx.get(f"http://{address}/metrics").text)[0]) > 0)
+        process.send_signal(signal.SIGTERM)
+        responses = [future.result() for future in asked if not is_refused(future)]
+        process.wait(60)
+        assert "Traceback" not in process.stderr.read()
+    answered = [response.json()["answers"] for response in responses if response.is_success]
+    assert answered and {response.status_code for response in responses} <= {200, 503}
+    for answers in answered:
+        assert [a["label"] for a in answers] == [a["label"] for a in expected]
+        np.testing.assert_allclose(
+            [a["score"] for a in answers], [a["score"] for a in expected], atol=1e-5
+        )
+    with pytest.raises(httpx.ConnectError):
+        ask(0)
+
+
+def is_refused(future):
+    """Return whether a request was sent too late to be accepted."""
+    return isinstance(future.exception(), httpx.ConnectError)
 
 
 @pytest.mark.slow
