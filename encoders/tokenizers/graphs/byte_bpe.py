@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -22,24 +23,28 @@ from encoder_zoo.encoders.tokenizers.text.characters import encode_utf8
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import row_ids, shift_left, span_indices
 
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.steps import Model
+
 
 class ByteBPE(tf.Module):
     """Splits words into tokens with BPE on bytes.
 
     Args:
-        model: Dict with a model from tokenizer.json.
+        model: `Model` to use.
         unknown_id: Integer. The id for bytes without a token.
         special_ids: List of integers. The ids for special tokens that can be found in texts.
     """
 
-    def __init__(self, model: Mapping, unknown_id: int, special_ids: Sequence[int]):
+    def __init__(self, model: Model, unknown_id: int, special_ids: Sequence[int]):
         super().__init__()
-        vocabulary, self._special_ids = model["vocab"], special_ids
+        settings, self._special_ids = model.settings, special_ids
+        vocabulary = settings["vocab"]
         byte_ids = [vocabulary.get(c, unknown_id) for c in byte_alphabet()]
-        merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+        merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in settings["merges"]]
         self._model = BPE([*byte_ids, *special_ids], merges, vocabulary)
         self._long = None
-        ignores_merges = model.get("ignore_merges", False)
+        ignores_merges = settings.get("ignore_merges", False)
         self._word_table = WordTable(*self._single_tokens(vocabulary, ignores_merges))
 
     def _single_tokens(

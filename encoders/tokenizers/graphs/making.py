@@ -6,22 +6,20 @@ import tensorflow as tf
 
 from encoder_zoo.common.lazy import for_graphs
 from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
-from encoder_zoo.encoders.tokenizers.graphs.bertweet import BertweetGraph
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import SentencePieceGraph, has_its_words
 from encoder_zoo.encoders.tokenizers.graphs.steps_graph import StepsGraph
 from encoder_zoo.encoders.tokenizers.graphs.wordpiece import WordPieceGraph, has_bert_steps
 from encoder_zoo.encoders.tokenizers.steps import (
-    WORD_END,
     Model,
     Steps,
     model_settings,
     without_interpreter,
 )
 
-_BPE = {"dropout": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
+_BPE = {"dropout": None, "continuing_subword_prefix": None}
 _CHARACTER_BPE = {**_BPE, "ignore_merges": False}
-_BYTE_BPE = {**_BPE, "byte_fallback": False, "fuse_unk": False}
+_BYTE_BPE = {**_BPE, "byte_fallback": False, "fuse_unk": False, "end_of_word_suffix": None}
 _WORDPIECE = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
 
 
@@ -52,8 +50,8 @@ def check_model(steps: Steps, model: Model) -> None:
     if kind == "BPE":
         needs_unknown = not (is_byte_level and set(byte_alphabet()) <= {*vocabulary})
         expected, unknown = _BYTE_BPE if is_byte_level else _CHARACTER_BPE, "unk_token"
-        if settings["end_of_word_suffix"] == WORD_END:
-            expected = {**expected, "end_of_word_suffix": WORD_END}
+        if settings["end_of_word_suffix"]:  # the library also converts the suffix to bytes
+            expected = {**expected, "byte_fallback": False}
     elif kind == "Unigram" and not is_byte_level:
         expected, unknown = {}, "unk_id"
     elif kind in ("WordPiece", "WordLevel") and not is_byte_level:
@@ -69,8 +67,6 @@ def check_model(steps: Steps, model: Model) -> None:
 
 def choose_graph(steps: Steps, model: Model) -> type[TokenizerGraph]:
     """Return the fastest graph class that supports the steps."""
-    if model.settings.get("end_of_word_suffix"):
-        return BertweetGraph
     if model.settings["type"] == "WordPiece" and has_bert_steps(steps):
         return WordPieceGraph
     fuses = model.settings["type"] == "Unigram" or model.settings.get("fuse_unk")

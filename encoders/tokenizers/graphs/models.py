@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +35,15 @@ from encoder_zoo.encoders.tokenizers.text.packed_words import (
     PackedWords,
     character_numbers,
 )
-from encoder_zoo.encoders.tokenizers.text.ragged import row_ids, shift_left, span_indices
+from encoder_zoo.encoders.tokenizers.text.ragged import (
+    index_mask,
+    row_ids,
+    shift_left,
+    span_indices,
+)
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.steps import Model
 
 
 def token_ids(model: Mapping) -> dict[str, int]:
@@ -64,23 +73,35 @@ def fuses_unknown(model: Mapping) -> bool:
 
 
 def make_splitter(
-    model: Mapping, words: PackedWords, ids: np.ndarray, unknown_id: int
+    model: Mapping, numbers: np.ndarray, words: PackedWords, ids: np.ndarray, unknown_id: int
 ) -> Unigram | BPE:
     """Make a Unigram or BPE model with the tokens that can occur in texts.
 
+    In BPE models with a suffix for the last character in a word, this character has its own symbol.
+    This symbol follows after the symbols for all other characters.
+
     Args:
         model: Dict with a model from tokenizer.json.
-        words: `PackedWords` with tokens to use. Symbols are numbered from 1.
+        numbers: Integer array of shape (code points,). The symbol for each character.
+        words: `PackedWords` with the symbols in all tokens.
         ids: Integer array of shape (W,). The id for each token.
         unknown_id: Integer. The id for symbols without a token.
     """
     if model["type"] == "Unigram":
         return Unigram(words, ids, [score for _, score in model["vocab"]], unknown_id)
-    single = words.lengths == 1
-    symbol_ids = np.full(int(words.symbols.max(initial=1)) + 2, unknown_id)
-    symbol_ids[words.symbols[words.starts[single]]] = ids[single]
+    vocabulary, num = token_ids(model), int(numbers.max()) + 1
+    symbol_ids = np.full(2 * num, unknown_id)
+    for first, suffix in ((0, ""), (num, word_suffix(model))):
+        for token, token_id in vocabulary.items():
+            if len(token) == 1 + len(suffix) and token.endswith(suffix):
+                symbol_ids[first + numbers[ord(token[0])]] = token_id
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-    return BPE(symbol_ids, merges, token_ids(model))
+    return BPE(symbol_ids, merges, vocabulary)
+
+
+def word_suffix(model: Mapping) -> str:
+    """Return the suffix for the last character in a word, or "" without a suffix."""
+    return model.get("end_of_word_suffix") or ""
 
 
 def spell_unknown(
@@ -121,28 +142,39 @@ class CharacterModel(tf.Module):
     """Splits words into tokens with characters as symbols.
 
     Args:
-        model: Dict with a model from tokenizer.json.
+        model: `Model` to use.
         unknown_id: Integer. The id for unknown tokens.
         special_ids: List of integers. The ids for special tokens that can be found in texts.
     """
 
-    def __init__(self, model: Mapping, unknown_id: int, special_ids: Sequence[int]):
+    def __init__(self, model: Model, unknown_id: int, special_ids: Sequence[int]):
         super().__init__()
-        self._unknown_id, self._fuses = unknown_id, fuses_unknown(model)
-        self._bytes = byte_ids(model)
-        vocabulary = token_ids(model)
-        if model["type"] == "WordPiece":
+        settings, vocabulary = model.settings, token_ids(model.settings)
+        self._unknown_id, self._fuses = unknown_id, fuses_unknown(settings)
+        self._bytes = byte_ids(settings)
+        self._ids, self._first_last = None, 0  # first symbol for the last character in a word
+        if settings["type"] == "WordPiece":
             tables = make_word_piece(vocabulary, unknown_id, special_ids)
             numbers, self._model, self._word_table = tables
         else:
-            found = {token: i for token, i in vocabulary.items() if token}
+            suffix = word_suffix(settings)
+            found = {t.removesuffix(suffix): i for t, i in vocabulary.items() if t.endswith(suffix)}
+            found.pop("", None)
             special = PackedWords.from_symbols([[code] for code in SPECIALS[: len(special_ids)]])
-            words, ids = PackedWords.from_texts(list(found)), np.array(list(found.values()))
-            numbers = character_numbers(words.concatenate(special))
+            words, ids = PackedWords.from_texts(list(found)), np.array(list(found.values()), int)
+            numbers = character_numbers(
+                PackedWords.from_texts(list(vocabulary)).concatenate(special)
+            )
             words, special = (w._replace(symbols=numbers[w.symbols]) for w in (words, special))
-            self._model = make_splitter(model, words, ids, unknown_id)
+            if model.ids:
+                self._ids = tf.constant(model.ids, tf.int32)
+                unknown_id = vocabulary[settings["unk_token"]]
+            self._model = make_splitter(settings, numbers, words, ids, unknown_id)
+            if suffix:
+                self._first_last = int(numbers.max()) + 1
             is_short = words.lengths <= MAX_SYMBOLS
             words, ids = words.where(is_short), ids[is_short]
+            ids = np.array(model.ids)[ids] if model.ids else ids
             is_whole = are_single_tokens(self._split, words, ids)
             words = words.where(is_whole).concatenate(special)
             self._word_table = WordTable(words, [*ids[is_whole], *special_ids])
@@ -150,7 +182,12 @@ class CharacterModel(tf.Module):
 
     def _split(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
         """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
+        if self._first_last:
+            is_last = tf.cast(index_mask(ends - 1, tf.size(symbols)), tf.int32)
+            symbols += self._first_last * is_last
         tokens = self._model.encode(symbols, starts, ends)
+        if self._ids is not None:
+            tokens = tokens._replace(ids=tf.gather(self._ids, tokens.ids))
         return tokens.fuse(self._unknown_id) if self._fuses else tokens
 
     def __call__(self, words: Words) -> Tokens:
@@ -176,14 +213,14 @@ class WordLevel(tf.Module):
     """Looks up words in a vocabulary.
 
     Args:
-        model: Dict with a model from tokenizer.json.
+        model: `Model` to use.
         unknown_id: Integer. The id for unknown tokens.
         special_ids: List of integers. The ids for special tokens that can be found in texts.
     """
 
-    def __init__(self, model: Mapping, unknown_id: int, special_ids: Sequence[int]):
+    def __init__(self, model: Model, unknown_id: int, special_ids: Sequence[int]):
         super().__init__()
-        ids = model["vocab"]
+        ids = model.settings["vocab"]
         self._table = HashTable([*ids], np.array([*ids.values()], np.int32), unknown_id)
         self._special_ids = tf.constant([*special_ids, unknown_id], tf.int32)
 

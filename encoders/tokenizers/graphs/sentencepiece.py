@@ -97,7 +97,7 @@ class SentencePieceGraph(TokenizerGraph):
         words = words._replace(symbols=numbers[words.symbols])
         in_words = np.logical_and.reduceat(words.symbols != WHITE, words.starts)
         words, ids = words.where(in_words), ids[in_words]
-        self._model = make_splitter(model, words, ids, self.unknown_token_id)
+        self._model = make_splitter(model, numbers, words, ids, self.unknown_token_id)
         self._splits_words = self._tokens_stay_in_words(words)
         self.words_are_independent &= not self._keeps_spaces or self._splits_words
         if self._keeps_spaces:

@@ -42,7 +42,7 @@ class StepsGraph(TokenizerGraph):
         is_byte_level = "ByteLevel" in steps.types("pre_tokenizer")
         of_words = WordLevel if model.settings["type"] == "WordLevel" else CharacterModel
         kind = ByteBPE if is_byte_level else of_words
-        self._model = kind(model.settings, self.unknown_token_id, self.special_ids)
+        self._model = kind(model, self.unknown_token_id, self.special_ids)
         self._is_byte_level = is_byte_level
         self._needs_space = steps.keeps_spaces and not steps.inserts_space
         self._trims, self._spaces = steps.trims, None

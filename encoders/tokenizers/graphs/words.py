@@ -21,6 +21,8 @@ from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import (
 from encoder_zoo.encoders.tokenizers.steps import (
     GPT2_WORDS,
     LLAMA_WORDS,
+    PYTHON_SPACE,
+    TWEET_WORDS,
     split_at,
     without_interpreter,
 )
@@ -185,6 +187,8 @@ def split_scripts(step: Mapping) -> PreTokenizer:
 
 def split_pattern(step: Mapping) -> PreTokenizer | None:
     """Make a pre-tokenizer to split at a pattern. Return None for patterns not supported by RE2."""
+    if step == TWEET_WORDS:
+        return split_tweets()
     for pattern, starts in ((GPT2_WORDS, byte_level_word_starts), (LLAMA_WORDS, llama_word_starts)):
         if step == split_at(pattern):
             return split_bytes(starts)
@@ -195,6 +199,22 @@ def split_pattern(step: Mapping) -> PreTokenizer | None:
         matched, first = find(words.chars, words.begins)
         matched = ~matched if step["invert"] else matched
         return split(words, matched, first, step["behavior"])
+
+    return apply
+
+
+def split_tweets() -> PreTokenizer:
+    """Make a pre-tokenizer for `TWEET_WORDS`, which is faster than a regular expression."""
+    spaces = np.zeros(SPECIALS.stop, np.int32)
+    spaces[[*map(ord, PYTHON_SPACE)]] = 1
+    table = CodePointTable(spaces)
+
+    def apply(words: Words) -> Words:
+        codes = words.chars.codes
+        solid = table(codes) == 0
+        after_word = shift_right(solid, 1, False) & ~words.begins
+        kept = solid | (after_word & (codes == ord("\n")))
+        return Words(words.chars.where(kept), tf.boolean_mask(~after_word, kept))
 
     return apply
 

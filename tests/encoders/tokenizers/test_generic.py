@@ -64,6 +64,11 @@ def model(kind):
         letters = {c: len(ids) + i for i, c in enumerate("hetrk") if c not in ids}
         merges = [["a", "b"]]
         return {**own, "vocab": {**ids, **letters}, "merges": merges, "fuse_unk": False}
+    if kind == "BPE of words with ends":
+        ends = {f"{c}</w>": len(ids) + i for i, c in enumerate(["a", "b", "é", "ab"])}
+        merges = [["a", "b"], ["a", "b</w>"]]
+        own |= {"type": "BPE", "end_of_word_suffix": "</w>", "fuse_unk": True}
+        return {**own, "vocab": {**ids, **ends}, "merges": merges}
     prefixed = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
     return {**own, **(prefixed if kind == "WordPiece" else {})}
 
@@ -174,6 +179,7 @@ DONE = {
     "WordLevel of normalized": ("WordLevel", [step("NFKC"), LOWER], [BERT]),
     "BPE": words(step("Whitespace"), model="BPE"),
     "BPE of texts": words(model="BPE"),
+    "BPE suffix": words(step("Whitespace"), model="BPE of words with ends"),
     "Metaspace": words(SPLIT, METASPACE, model="Unigram"),
     "Metaspace alone": words(METASPACE, model="Unigram"),
     "Metaspace first": words({**METASPACE, "prepend_scheme": "first"}, model="Unigram"),
@@ -261,8 +267,8 @@ def check_engines(case, texts):
 # One case of each step. The others are slow.
 USUAL = "no step|NFKC|Replace regex|Prepend|Strip|BertNormalizer|other words|Digits ByteLevel"
 USUAL += "|Lowercase BertPreTokenizer|Whitespace|WhitespaceSplit|Punctuation Contiguous|Digits"
-USUAL += "|CharDelimiterSplit|UnicodeScripts|Split regex MergedWithNext True|BPE|Metaspace first"
-USUAL += "|Nmt|Split ahead|Split property|words of bytes"
+USUAL += "|CharDelimiterSplit|UnicodeScripts|Split regex MergedWithNext True|BPE|BPE suffix"
+USUAL += "|Metaspace first|Nmt|Split ahead|Split property|words of bytes"
 
 
 @pytest.mark.slow(except_for=f"^({USUAL})$")
