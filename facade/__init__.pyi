@@ -47,7 +47,7 @@ from encoder_zoo.extras.annotations.files import read_annotations as read_annota
 from encoder_zoo.extras.bulk.files import BatchAnswers as BatchAnswers
 from encoder_zoo.extras.bulk.files import answer_files as answer_files
 from encoder_zoo.extras.corpora.corpus import PretrainingCorpus as PretrainingCorpus
-from encoder_zoo.tasks.training.token_cache import TokenCache as TokenCache
+from encoder_zoo.tasks.training.streams import TokenCache as TokenCache
 from encoder_zoo.tasks.distillation.distillation import Distillation as Distillation
 from encoder_zoo.tasks.serving.opened_export import OpenedExport as OpenedExport
 from encoder_zoo.tasks.serving.opened_export import open_export as open_export

@@ -70,7 +70,7 @@ SLOW_EXAMPLES = {
     "tasks.retrieval.index_kinds.EmbeddedIndex.from_vectors",
     "tasks.tagging.entity_extractor.EntityExtractor",
     "tasks.training.callbacks.BackupAndRestore",
-    "tasks.training.token_cache.TokenCache",
+    "tasks.training.streams.TokenCache",
 }
 # Every new tokenizer and model is traced anew, which in one long process looks like a mistake.
 logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -1,8 +1,7 @@
 """Batches with few different shapes, for compilers that compile a program for each shape.
 
 A batch with fewer examples is filled with copies of its last example. The input `REAL_ROWS` is used
-to mark the rows with real examples. All other rows are ignored in losses and metrics (see
-`training.graphs`).
+to mark the rows with real examples. All other rows are ignored in losses and metrics.
 
 Dimensions in comments: N examples, B rows in a batch.
 """

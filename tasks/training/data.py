@@ -1,8 +1,8 @@
 """Interface to the data for `fit` and `evaluate`, independent of the task.
 
 A `Source` yields batches from texts in memory, datasets, streams or corpora. A `BatchMaker`
-contains the functions and settings used by a task to make these batches. `sources.as_source` is
-used to select the source.
+contains the functions and settings used by a task to make these batches, and the `GraphCache` with
+the graphs for them. `sources.as_source` is used to select the source.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import hashlib
 import logging
+import os
+import pathlib
+import platform
 from collections.abc import Callable, Iterator
 
 import keras
@@ -29,9 +33,81 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import (
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.distribution import data_parallel_devices
-from encoder_zoo.tasks.training.graphs import GraphCache, enable_compilation_cache
 
 logger = logging.getLogger("encoder_zoo")
+
+# Programs that are compiled faster than this will not be stored.
+MIN_SECONDS = 0.1
+
+
+@functools.cache
+def enable_compilation_cache() -> pathlib.Path | None:
+    """Make JAX store compiled programs in the user's cache folder.
+
+    Set `JAX_COMPILATION_CACHE_DIR` to use another folder, or `JAX_ENABLE_COMPILATION_CACHE=false`
+    to disable the cache. There is a separate folder for every kind of processor, because the
+    instructions can differ.
+
+    Returns:
+        Path to the folder, or None when JAX is not the backend or when the cache is disabled.
+    """
+    if keras.config.backend() != "jax":
+        return None
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    if not jax.config.jax_enable_compilation_cache:
+        return None
+    if jax.config.jax_compilation_cache_dir:
+        return pathlib.Path(jax.config.jax_compilation_cache_dir)
+    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    folder = home / "encoder_zoo" / "jax" / _processor()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:  # the home folder is not writable
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
+    compilation_cache.reset_cache()  # JAX only checks once whether a cache exists
+    return folder
+
+
+def _processor() -> str:
+    """Return a name for this processor and its instruction set."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
+        names = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
+    except OSError:
+        names = [platform.processor()]
+    digest = hashlib.sha256("\n".join(sorted(set(names))).encode()).hexdigest()
+    return f"{platform.machine()}-{digest[:12]}"
+
+
+class GraphCache:
+    """Cache for a task's graphs and batch shapes.
+
+    Attributes:
+        lengths: Optional tuple with the lengths to pad batches to when every shape is compiled.
+        packings: A dict from batch sizes to lists of (length, numbers of packed sequences).
+        reported: A set with the messages that have already been logged.
+    """
+
+    def __init__(self):
+        self._graphs = {}
+        self.lengths: tuple[int, ...] | None = None
+        self.packings: dict[int, list[tuple]] = {}
+        self.reported: set[str] = set()
+
+    def get(self, key, make: Callable):
+        """Return the graph for a hashable key. If it is missing, call `make` to create it."""
+        if key not in self._graphs:
+            self._graphs[key] = make()
+        return self._graphs[key]
+
+    def forget(self) -> None:
+        """Delete all graphs, for example after the backbone layers have changed."""
+        self._graphs.clear()
 
 
 @dataclasses.dataclass(frozen=True)

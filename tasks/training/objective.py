@@ -114,8 +114,7 @@ class Objective:
         of_examples: Boolean. Whether to require a loss value for each example, see `BatchLoss`.
         pads_classes: Boolean. Whether the number of classes depends on the longest example in the
             batch, e.g. for classes that are token positions.
-        fills_batches: Boolean. Whether Keras losses can ignore rows used to pad a batch, see
-            `graphs.real_rows`.
+        fills_batches: Boolean. Whether Keras losses can ignore rows used to pad a batch.
         names_outputs: Boolean. Whether the outputs are a dict. In this case, metrics are also a
             dict and will be used unchanged.
         inputs_of_metrics: A function to convert inputs, labels, outputs and weights to the labels,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import numpy as np
+from keras import ops
 
 from encoder_zoo.common.layers import layers_in
 from encoder_zoo.common.lazy import array_ops, tf
@@ -501,26 +502,37 @@ class CompiledMetrics:
 
         vars(mean)["update_state"] = update_state
 
-    def update(self, y, y_pred, weights, weights_of_all) -> None:
-        """Update all metrics.
+    def update(self, y, y_pred, sample_weight, real) -> None:
+        """Update all metrics without the rows used to pad the batch.
 
         Args:
             y: Labels.
-            y_pred: Outputs.
-            weights: The weights to use for the metrics with sample weights.
-            weights_of_all: The weights to use for the metrics without sample weights, to mask
-                padding rows.
+            y_pred: The outputs with shape (B, ...), or (B * M, C) with M tokens in each row.
+            sample_weight: Optional weights with shape (B, ...) or (B * M,).
+            real: Boolean mask of shape (B,). False for rows used to pad the batch.
         """
         if self._all is None:
             return
         if not self._all.built:
             self._all.build(y, y_pred)
+        weights = [_mask_padding(real, y_pred, given) for given in (None, sample_weight)]
         for i, metric in enumerate(self._all.metrics):
-            metric.update_state(y, y_pred, weights_of_all if i < self._unweighted else weights)
+            metric.update_state(y, y_pred, weights[i >= self._unweighted])
 
     def are_built(self) -> bool:
         """Return whether all metrics have created their variables."""
         return self._all is None or self._all.built
+
+
+def _mask_padding(real, y_pred, sample_weight):
+    """Return sample weights that are 0 for rows used to pad the batch."""
+    y_pred = ops.convert_to_tensor(y_pred)
+    real = ops.cast(real, "float32")
+    rows, count = ops.shape(real)[0], ops.shape(y_pred)[0]
+    real = ops.reshape(ops.broadcast_to(real[:, None], (rows, count // rows)), (-1,))
+    rank = len(y_pred.shape) - 1 if sample_weight is None else len(sample_weight.shape)
+    real = ops.reshape(real, (-1, *[1] * (rank - 1)))
+    return real if sample_weight is None else real * ops.cast(sample_weight, "float32")
 
 
 def learning_rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:

@@ -39,10 +39,10 @@ from encoder_zoo.tasks.preprocessing.prepared import (
     prepared_examples,
 )
 from encoder_zoo.tasks.preprocessing.preprocessor import logged_once, reported_by_datasets
+from encoder_zoo.tasks.preprocessing.token_files import TokenFiles
 from encoder_zoo.tasks.training.data import BatchMaker, Source, check_dataset_alone
 from encoder_zoo.tasks.training.distribution import check_divisible, count_batches, count_to_end
-from encoder_zoo.tasks.training.streams import Stream, as_stream, rows_of
-from encoder_zoo.tasks.training.token_cache import TokenFiles, settings_of
+from encoder_zoo.tasks.training.streams import Stream, as_stream, rows_of, settings_of
 
 
 class Examples(Source):

@@ -13,6 +13,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -21,18 +22,63 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from encoder_zoo.common.configuration import plain_settings
 from encoder_zoo.common.lazy import in_numpy
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.presets.files.atomic import checked_folder
 from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.distribution import count_to_end
-from encoder_zoo.tasks.training.token_cache import TokenCache
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.data import BatchMaker
 
 LIBRARIES = ("torch.utils.data", "grain", "datasets.iterable_dataset")
 LABELS, WEIGHTS = ("labels", "label"), "sample_weight"  # columns from a stream of dicts
+LABEL_SETTINGS = ("labels", "problem_type")  # attributes used to encode labels
+
+
+class TokenCache:
+    """Stream with texts to be tokenized once. Later epochs read the tokens from a folder.
+
+        cache = ez.TokenCache(stream, "tokens")
+        classifier.fit(cache, epochs=3)
+
+    This cache can be passed to `fit` or `evaluate` instead of the stream. The batches will be the
+    same. The first pass writes a file for each batch, or for every 50 batches of single rows, with
+    about four bytes per token. If it is interrupted, the next run will only write the missing
+    files. Later passes and later processes only read the first stream element. Different files are
+    used for a different `batch_size`.
+
+    Args:
+        source: Stream supported by `fit`. It must return the same elements in every pass.
+        folder: The path to the folder for the files. This folder will be created if it does not
+            exist.
+
+    Raises:
+        ValueError: In `fit`, if the source can only be read once, if the folder contains tokens for
+            another task, tokenizer or stream, or if a file is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> import keras
+        >>> from encoder_zoo import SequenceClassifier, TokenCache
+        >>> class Reviews(keras.utils.PyDataset):
+        ...     def __len__(self):
+        ...         return 2
+        ...     def __getitem__(self, number):
+        ...         return ["Good.", "Bad."], ["good", "bad"]
+        >>> classifier = SequenceClassifier.from_preset(
+        ...     "bert_nano_en_uncased", labels=["bad", "good"]
+        ... )
+        >>> cache = TokenCache(Reviews(), tempfile.mkdtemp())
+        >>> len(classifier.fit(cache, epochs=2, verbose=0).history["loss"])
+        2
+    """
+
+    def __init__(self, source: object, folder: str | os.PathLike[str]):
+        self.source, self.folder = source, checked_folder(folder)
 
 
 class Stream:
@@ -344,3 +390,27 @@ def rows_of(x) -> int:
             "An element of the stream", x, "batches, (texts, labels), or single examples, all alike"
         )
     return len(x)
+
+
+def settings_of(maker: BatchMaker, first: str) -> dict:
+    """Return plain values to identify how a task encodes the examples in a stream.
+
+    Args:
+        maker: The task's `BatchMaker`.
+        first: String. Checksum for the first stream element.
+    """
+    read = maker.preprocessor
+    learner = getattr(read, "student", read)  # a Distillation has two preprocessors
+    return {
+        "task": [maker.task, *(getattr(learner, name, None) for name in LABEL_SETTINGS)],
+        "preprocessors": [
+            [
+                plain_settings({n: v for n, v in one.get_config().items() if n != "tokenizer"}),
+                one.max_sequence_length,
+                plain_settings(one.tokenizer.get_config()),
+            ]
+            for one in (read, *vars(read).values())
+            if isinstance(one, Preprocessor)
+        ],
+        "first": first,
+    }

@@ -18,9 +18,10 @@ from keras import ops
 from encoder_zoo.common.arguments import EvaluateOptions
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import opens_training
-from encoder_zoo.common.lazy import in_backend
+from encoder_zoo.common.lazy import in_backend, tf
 from encoder_zoo.common.model_configuration import saves_layer_states
-from encoder_zoo.common.tensorflow_private import drop_kernels_of_models_gone
+from encoder_zoo.common.tensorflow_private import drop_kernels_of_models_gone, graphs_as_traced
+from encoder_zoo.common.trace import tracing
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -36,6 +37,7 @@ from encoder_zoo.common.wording import unknown_argument
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.encoders.inputs import check_inputs
+from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.training import undecayed_weights
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss, mean_over_replicas
@@ -49,23 +51,20 @@ from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.callbacks import Callbacks, History, resume
-from encoder_zoo.tasks.training.data import BatchMaker, Source, own_errors, uncounted
+from encoder_zoo.tasks.training.data import (
+    BatchMaker,
+    GraphCache,
+    Source,
+    enable_compilation_cache,
+    own_errors,
+    uncounted,
+)
 from encoder_zoo.tasks.training.distribution import (
     Distribution,
     current_strategy,
     shard_of_process,
     whole_batches,
     worker_of,
-)
-from encoder_zoo.tasks.training.graphs import (
-    GraphCache,
-    enable_compilation_cache,
-    is_long,
-    of_texts,
-    real_rows,
-    step_function,
-    weights_of_metrics,
-    without,
 )
 from encoder_zoo.tasks.training.inference import (
     example_outputs,
@@ -763,8 +762,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     # -- methods that Keras calls in each step ---------------------------------------------------
 
     def __call__(self, inputs, *args, **kwargs):
-        inputs = without(inputs, REAL_ROWS)
-        own = without(inputs, PACKED_TOKENS)
+        inputs = _without(inputs, REAL_ROWS)
+        own = _without(inputs, PACKED_TOKENS)
         known, name = tuple(self.input_ranges(0)), type(self).__name__
         check_inputs(own, known, name, self.record.text_method)
         return super().__call__(inputs, *args, **kwargs)
@@ -800,7 +799,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             batch_loss: `BatchLoss` to use in this step. Defaults to the loss from `compile`.
         """
         penalties = self.penalties(y_pred)
-        loss, size = (batch_loss or self.batch_loss)(y, y_pred, sample_weight, real_rows(x))
+        loss, size = (batch_loss or self.batch_loss)(y, y_pred, sample_weight, _real_rows(x))
         if training:
             self.recipe.weigh_batch(self.optimizer, size)
         self.compiled_with.weigh_next_loss(size)
@@ -827,12 +826,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 metric.read_inputs(x)
         y_pred = keras.tree.map_structure(_in_single_precision, y_pred)
         y, y_pred, sample_weight = self.objective.inputs_of_metrics(x, y, y_pred, sample_weight)
-        real = real_rows(x)
+        real = _real_rows(x)
         if real is None:
             return super().compute_metrics(x, y, y_pred, sample_weight)
-        y = ops.convert_to_tensor(y)
-        weights = (weights_of_metrics(real, y_pred, given) for given in (sample_weight, None))
-        self.compiled_with.update(y, y_pred, *weights)
+        self.compiled_with.update(ops.convert_to_tensor(y), y_pred, sample_weight, real)
         return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict:
@@ -841,11 +838,37 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return self.distribution.metrics_of_batch(self.metrics_variables, result)
 
     def step_function(self, step: Callable) -> Callable | None:
-        """Return a function of an iterator to run a step, or None to use the Keras function."""
+        """Return a function of an iterator to run a step in one graph, or None to use Keras's.
+
+        By default, Keras uses a graph to read the batch from the iterator and to call another
+        graph. TensorFlow would then have to trace and optimize both graphs.
+
+        Args:
+            step: `train_step` or `test_step`.
+        """
         if not self.has_one_graph:
             return None
         trains, lock = step == self.train_step, weights_lock(self)
-        return step_function(step, lock.exclusive if trains else lock.shared, trains)
+        hold = lock.exclusive if trains else lock.shared
+        graphs = {
+            long: tf.function(_trace_for(long, step), autograph=False) for long in (False, True)
+        }
+        # On a CPU, it takes time to optimize the graph for a training step without making it
+        # faster. In the graph for an evaluation step, TensorFlow can merge operations.
+        as_traced = trains and not tf.config.list_logical_devices("GPU")
+
+        def function(iterator):
+            batch = next(iterator)
+            long = _is_long(keras.utils.unpack_x_y_sample_weight(batch)[0])
+            graph = graphs[long]
+            in_graphs = not tf.config.functions_run_eagerly()
+            if in_graphs and isinstance(iterator, tf.data.Iterator):
+                # The concrete function is reused for all batches that match its signature.
+                graph.get_concrete_function(iterator.element_spec)
+            with hold(), graphs_as_traced(as_traced and not long):
+                return graph(batch)
+
+        return function
 
     @contextlib.contextmanager
     def _counting(self, steps: int | None, done: int = 0):
@@ -896,10 +919,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     def outputs_of_batch(self, inputs):
         """Compute the outputs for a batch of any size with a single `predict_step` graph."""
-        long, step = is_long(inputs), self.predict_step
+        long, step = _is_long(inputs), self.predict_step
         graph = self.batch_maker.cached(
             ("forward", self._traced_weights, long),
-            lambda: ShapePolymorphicFunction(of_texts(long, step), 3),
+            lambda: ShapePolymorphicFunction(_trace_for(long, step), 3),
         )
         return graph(inputs)
 
@@ -928,6 +951,34 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 def unchanged(x, y) -> tuple:
     """Return inputs and labels unchanged."""
     return x, y
+
+
+def _real_rows(x):
+    """Return a boolean mask (B,) to select real examples, or None if all rows are real."""
+    return x.get(REAL_ROWS) if isinstance(x, Mapping) else None
+
+
+def _without(x, name: str):
+    """Return inputs without the input with this name."""
+    if not isinstance(x, Mapping) or name not in x:
+        return x
+    return {other: values for other, values in x.items() if other != name}
+
+
+def _is_long(inputs) -> bool:
+    """Return whether attention is computed in parts for long examples with shape (B, L)."""
+    shapes = [examples.shape for examples in keras.tree.flatten(inputs)]
+    return any(len(shape) > 1 and shape[-1] > long_attention.SHORT for shape in shapes)
+
+
+def _trace_for(long: bool, function: Callable) -> Callable:
+    """Return a function to be traced only for long or only for short examples."""
+
+    def traced(argument):
+        with tracing(is_long=long, blocks={}):
+            return function(argument)
+
+    return traced
 
 
 def _in_single_precision(outputs):

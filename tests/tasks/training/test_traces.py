@@ -14,7 +14,7 @@ import encoder_zoo as ez
 from encoder_zoo.common.trace import Trace
 from encoder_zoo.encoders import FAMILIES, get_family, training
 from encoder_zoo.encoders.core import EncoderBlock
-from encoder_zoo.tasks.training import graphs
+from encoder_zoo.tasks.training import text_model
 from encoder_zoo.testing import tiny
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
@@ -356,7 +356,7 @@ def test_graphs_of_fit_alone_run_as_they_were_traced(monkeypatch):
         asked.append(applies)
         return contextlib.nullcontext()
 
-    monkeypatch.setattr(graphs, "graphs_as_traced", noted)
+    monkeypatch.setattr(text_model, "graphs_as_traced", noted)
     model = sequence_task()
     model.fit(*sequence_data(8, 0), batch_size=4, verbose=0)
     assert asked == [True, True]

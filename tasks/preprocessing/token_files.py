@@ -1,73 +1,23 @@
-"""Store a stream's encoded examples in a folder, so that its texts are only tokenized once."""
+"""Store encoded examples in a folder, so that the texts of a stream are only tokenized once."""
 
 from __future__ import annotations
 
-import os
 import pathlib
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from encoder_zoo.common.configuration import plain_settings
 from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.version import __version__
-from encoder_zoo.presets.files.atomic import checked_folder, replacing_file, write_signed
+from encoder_zoo.presets.files.atomic import replacing_file, write_signed
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 from encoder_zoo.presets.files.manifest import digest
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.training.data import BatchMaker
 
 NAME, FORMAT = "tokens.json", 2
-LABELS = ("labels", "problem_type")  # attributes used to encode labels
 CHECKSUM = "checksum"  # array name for the checksum in each file
-
-
-class TokenCache:
-    """Stream with texts to be tokenized once. Later epochs read the tokens from a folder.
-
-        cache = ez.TokenCache(stream, "tokens")
-        classifier.fit(cache, epochs=3)
-
-    This cache can be passed to `fit` or `evaluate` instead of the stream. The batches will be the
-    same. The first pass writes a file for each batch, or for every 50 batches of single rows, with
-    about four bytes per token. If it is interrupted, the next run will only write the missing
-    files. Later passes and later processes only read the first stream element. Different files are
-    used for a different `batch_size`.
-
-    Args:
-        source: Stream supported by `fit`. It must return the same elements in every pass.
-        folder: The path to the folder for the files. This folder will be created if it does not
-            exist.
-
-    Raises:
-        ValueError: In `fit`, if the source can only be read once, if the folder contains tokens for
-            another task, tokenizer or stream, or if a file is damaged.
-
-    Example:
-        >>> import tempfile
-        >>> import keras
-        >>> from encoder_zoo import SequenceClassifier, TokenCache
-        >>> class Reviews(keras.utils.PyDataset):
-        ...     def __len__(self):
-        ...         return 2
-        ...     def __getitem__(self, number):
-        ...         return ["Good.", "Bad."], ["good", "bad"]
-        >>> classifier = SequenceClassifier.from_preset(
-        ...     "bert_nano_en_uncased", labels=["bad", "good"]
-        ... )
-        >>> cache = TokenCache(Reviews(), tempfile.mkdtemp())
-        >>> len(classifier.fit(cache, epochs=2, verbose=0).history["loss"])
-        2
-    """
-
-    def __init__(self, source: object, folder: str | os.PathLike[str]):
-        self.source, self.folder = source, checked_folder(folder)
 
 
 class TokenFiles:
@@ -149,32 +99,6 @@ def _damaged(path: pathlib.Path) -> ValueError:
         f"{path} is damaged, changed or gone. Delete {path.parent}: its texts are then tokenized "
         "anew."
     )
-
-
-def settings_of(maker: BatchMaker, first: str) -> dict:
-    """Return plain values to identify how a task encodes the examples in a stream.
-
-    Args:
-        maker: The task's `BatchMaker`.
-        first: String. Checksum for the first stream element.
-    """
-    read = maker.preprocessor
-    learner = getattr(read, "student", read)  # a Distillation has two preprocessors
-    return {
-        "task": [maker.task, *(getattr(learner, name, None) for name in LABELS)],
-        "preprocessors": [
-            _settings_of(one)
-            for one in (read, *vars(read).values())
-            if isinstance(one, Preprocessor)
-        ],
-        "first": first,
-    }
-
-
-def _settings_of(preprocessor: Preprocessor) -> list:
-    kept = {n: v for n, v in preprocessor.get_config().items() if n != "tokenizer"}
-    tokenizer = plain_settings(preprocessor.tokenizer.get_config())
-    return [plain_settings(kept), preprocessor.max_sequence_length, tokenizer]
 
 
 def _parts(examples: dict) -> Iterator[tuple[str, np.ndarray]]:
