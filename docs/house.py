@@ -343,6 +343,19 @@ class House:
             for module in self.modules.values()
         )
 
+    def levels_of(self, top: str) -> int:
+        """Return how many of a folder's modules import one another in the longest chain."""
+        prefix = top.replace("/", ".") + "."
+        inner = {
+            name: self.imports(m) for name, m in self.modules.items() if name.startswith(prefix)
+        }
+
+        @functools.cache
+        def level(name: str) -> int:
+            return 1 + max(map(level, inner[name] & inner.keys()), default=0)
+
+        return max(map(level, inner), default=0)
+
     def repeated_names(self, more_than: int = 3) -> dict[str, int]:
         """Return {file name: count} of names that several folders have."""
         names = collections.Counter(
@@ -430,7 +443,8 @@ def report(house: House) -> list[str]:
         f"rooms of tasks/ {len(house.rooms('tasks'))}, arrows {house.arrows_between('tasks')}"
     )
     for top in ("tasks/training", "tasks/retrieval", "encoders/tokenizers"):
-        lines.append(f"modules of {top} {house.files_of(top)}")
+        levels = f" on {house.levels_of(top)} levels" if top == "tasks/training" else ""
+        lines.append(f"modules of {top} {house.files_of(top)}{levels}")
     lines.append(f"arrows from the core to extras {house.arrows_to_extras()}")
     repeated = house.repeated_names()
     lines.append(f"file names that occur more than three times {len(repeated)}")

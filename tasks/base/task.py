@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import math
 import operator
@@ -21,7 +22,8 @@ from encoder_zoo.common.arguments import (
     TokenizerPresetArguments,
 )
 from encoder_zoo.common.extras import extra
-from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
+from encoder_zoo.common.lazy import in_backend
+from encoder_zoo.common.validation import PositiveFloat, PositiveInt, Verbosity, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import ForeignName, invalid
@@ -32,10 +34,14 @@ from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.packed_batch import encode_packed
 from encoder_zoo.presets import adapters, loading, pushing, saving
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.tasks.base import inference
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.training.inference import predict_texts
+from encoder_zoo.tasks.training.callbacks import Callbacks
+from encoder_zoo.tasks.training.distribution import shard_of_process, whole_batches
+from encoder_zoo.tasks.training.streams import ending_quietly
 from encoder_zoo.tasks.training.text_model import TextModel
 
 if TYPE_CHECKING:
@@ -284,10 +290,59 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """The text side for the answers, with the current settings and this task as the runner."""
         raise NotImplementedError
 
-    def _predict_texts(self, x, batch_size: int, predict: Callable):
+    @validate_arguments
+    def predict(
+        self,
+        x: object,
+        batch_size: PositiveInt | None = None,
+        *,
+        verbose: Verbosity = "auto",
+        steps: PositiveInt | None = None,
+        callbacks: Callbacks | None = None,
+    ) -> Any:
+        """Compute the model outputs for raw inputs, such as logits.
+
+        To get probabilities or labels, use a classifier's `predict_proba` or a method such as
+        `classify` or `extract_entities`.
+
+        Args:
+            x: Inputs, see `fit`. For a dataset without tags and a `TokenClassifier`, a vector of
+                strings is a batch of texts. To pass the words for one sentence, use a ragged tensor
+                or the shape (1, words).
+            batch_size: Positive integer. Number of examples per batch. Defaults to 32.
+            verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
+            steps: Positive integer. Number of batches to predict. If None, all data is used.
+                Defaults to None.
+            callbacks: A list of Keras callbacks. Defaults to None.
+
+        Returns:
+            NumPy arrays with one row per input, e.g. logits, regression values or embeddings. For
+            texts, `TokenClassifier` returns a list with an array of shape (tokens, C) per text,
+            without special tokens and with the windows combined for long texts. `SpanQA` returns a
+            list for each question, with an array of shape (2, tokens) for every window over the
+            context, or of shape (1 + start_n_top * end_n_top, 4) with a beam search.
+        """
+        self._check_answers(x)
+        self._warn_new_head()
+        options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
+        predict = functools.partial(self._run_whole, super().predict, **options)
+        with in_backend(), ending_quietly(x):
+            return inference.predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
+
+    def _predict_texts(self, x, batch_size: int, predict: functools.partial):
         if self.record.predicts_lists or self.preprocessor.pools_windows:
             return self._answers.predict_texts(x, batch_size)
-        return predict_texts(self, x, batch_size, predict)
+        return inference.predict_texts(self, x, batch_size, predict)
+
+    run_texts = inference.text_outputs
+    run_examples = inference.example_outputs
+
+    def _run_whole(self, function: Callable, x, *args, **kwargs):
+        """Call Keras's `predict` like `_run`, but let every JAX process compute whole batches."""
+        if shard_of_process()[1] == 1:
+            return self._run(function, x, *args, **kwargs)
+        with self.distribution.running(), whole_batches():
+            return function(x, *args, **kwargs)
 
     def _check_answers(self, x=None) -> None:
         if x is not None and self.record.instead_of_predict and not is_prepared(x):

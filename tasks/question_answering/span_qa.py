@@ -25,6 +25,7 @@ from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import head_dropout, make_head
+from encoder_zoo.tasks.base.inference import token_outputs_in_graph
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
@@ -48,7 +49,6 @@ from encoder_zoo.tasks.question_answering.beam import NO_START, make_span_beam
 from encoder_zoo.tasks.question_answering.question_answers import QuestionAnswers
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
-from encoder_zoo.tasks.training.inference import token_outputs_in_graph
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import check_preprocessor
 

@@ -38,6 +38,7 @@ from encoder_zoo.tasks.base.confidence import (
 )
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import head_dropout
+from encoder_zoo.tasks.base.inference import token_outputs_in_graph
 from encoder_zoo.tasks.base.labelled_task import TUNED_SETTINGS, ClassObjective, LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
@@ -57,7 +58,6 @@ from encoder_zoo.tasks.tagging.entities import (
 from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.tagging.tags import notation_line, outside_index, parse_tags, spans_of_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
-from encoder_zoo.tasks.training.inference import token_outputs_in_graph
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:

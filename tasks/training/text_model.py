@@ -1,4 +1,4 @@
-"""`compile`, `fit`, `evaluate` and `predict` for the tasks, on raw inputs."""
+"""`compile`, `fit` and `evaluate` for the tasks, on raw inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keras import ops
 from encoder_zoo.common.arguments import EvaluateOptions
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import opens_training
-from encoder_zoo.common.lazy import in_backend, tf
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.model_configuration import saves_layer_states
 from encoder_zoo.common.tensorflow_private import drop_kernels_of_models_gone, graphs_as_traced
 from encoder_zoo.common.trace import tracing
@@ -62,15 +62,7 @@ from encoder_zoo.tasks.training.data import (
 from encoder_zoo.tasks.training.distribution import (
     Distribution,
     current_strategy,
-    shard_of_process,
-    whole_batches,
     worker_of,
-)
-from encoder_zoo.tasks.training.inference import (
-    example_outputs,
-    predict_inputs,
-    predict_texts,
-    text_outputs,
 )
 from encoder_zoo.tasks.training.metrics import ExactMetric
 from encoder_zoo.tasks.training.objective import Objective
@@ -91,7 +83,7 @@ from encoder_zoo.tasks.training.streams import ending_quietly
 @saves_layer_states
 @opens_training
 class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
-    """A `keras.Model` to train, evaluate and predict on raw inputs.
+    """A `keras.Model` to train and evaluate on raw inputs.
 
     Graphs are reused as long as they are valid. The model will not be traced again when `fit`,
     `evaluate` and `predict` are called with different data, epochs or learning rates.
@@ -194,9 +186,6 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def learning_rate_shares(self) -> dict[int, float]:
         """Return a dict from weight ids to multipliers for the learning rate."""
         return {}
-
-    def _warn_new_head(self) -> None:
-        """Log a warning, once, that the head has random weights."""
 
     @validate_arguments
     def compile(
@@ -699,60 +688,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self._evaluation = MappingProxyType(dict(results)), _checksum(self.weights)
 
     def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
-        """Call Keras's `evaluate` or `predict`. With a strategy, batches are divided into parts."""
+        """Call a Keras loop over batches. With a strategy, batches are divided into parts."""
         x, steps = self.distribution.divided(x, steps)
         with self.distribution.running(), self._counting(steps):
             return function(x, *args, steps=steps, **kwargs)
-
-    def _run_whole(self, function: Callable, x, *args, **kwargs):
-        """Call Keras's `predict` like `_run`, but let every JAX process compute whole batches."""
-        if shard_of_process()[1] == 1:
-            return self._run(function, x, *args, **kwargs)
-        with self.distribution.running(), whole_batches():
-            return function(x, *args, **kwargs)
-
-    @validate_arguments
-    def predict(
-        self,
-        x: object,
-        batch_size: PositiveInt | None = None,
-        *,
-        verbose: Verbosity = "auto",
-        steps: PositiveInt | None = None,
-        callbacks: Callbacks | None = None,
-    ) -> Any:
-        """Compute the model outputs for raw inputs, such as logits.
-
-        To get probabilities or labels, use a classifier's `predict_proba` or a method such as
-        `classify` or `extract_entities`.
-
-        Args:
-            x: Inputs, see `fit`. For a dataset without tags and a `TokenClassifier`, a vector of
-                strings is a batch of texts. To pass the words for one sentence, use a ragged tensor
-                or the shape (1, words).
-            batch_size: Positive integer. Number of examples per batch. Defaults to 32.
-            verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
-            steps: Positive integer. Number of batches to predict. If None, all data is used.
-                Defaults to None.
-            callbacks: A list of Keras callbacks. Defaults to None.
-
-        Returns:
-            NumPy arrays with one row per input, e.g. logits, regression values or embeddings. For
-            texts, `TokenClassifier` returns a list with an array of shape (tokens, C) per text,
-            without special tokens and with the windows combined for long texts. `SpanQA` returns a
-            list for each question, with an array of shape (2, tokens) for every window over the
-            context, or of shape (1 + start_n_top * end_n_top, 4) with a beam search.
-        """
-        self._check_answers(x)
-        self._warn_new_head()
-        options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
-        predict = functools.partial(self._run_whole, super().predict, **options)
-        with in_backend(), ending_quietly(x):
-            return predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
-
-    _predict_texts = predict_texts
-    run_texts = text_outputs
-    run_examples = example_outputs
 
     def preprocess(self, x: object, y: object = None, sample_weight: object = None) -> dict:
         """Encode raw inputs in memory, see `Preprocessor.encode`."""

@@ -133,6 +133,7 @@ def test_docstrings_say_what_the_code_does():
 # -- how it is cut ---------------------------------------------------------------------------------
 
 BASES = 6  # own classes between a task and `keras.Model`, at most
+ROOMS, LEVELS = 10, 5  # modules of tasks/training, and of the longest chain of their imports
 TWO_KINDS = {"FewShotClassifier"}  # an embedder that also scores classes: two more
 # Bases that one class alone extends, and that nothing else names, each with its reason.
 SLICES = {
@@ -156,6 +157,12 @@ def test_a_task_is_read_in_few_classes(house):
     assert not {
         name: count for name, count in counts.items() if count > BASES + 2 * (name in TWO_KINDS)
     }
+
+
+@pytest.mark.slow
+def test_training_is_read_in_few_rooms(house):
+    assert house.files_of("tasks/training") <= ROOMS
+    assert house.levels_of("tasks/training") <= LEVELS
 
 
 @pytest.mark.slow

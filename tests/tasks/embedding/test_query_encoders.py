@@ -12,7 +12,7 @@ from processes import printed
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.training import inference
+from encoder_zoo.tasks.base import inference
 
 FOLDERS = {name: GOLDEN / "routers" / name for name in ("table", "two")}
 EXPECTED = {name: np.load(folder / "expected.npz") for name, folder in FOLDERS.items()}
