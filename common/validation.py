@@ -206,12 +206,16 @@ def rules_of(function: Callable) -> dict[str, Rule]:
 
 
 def _find_names(function: Callable) -> dict[str, object]:
-    """Return all global names in a function's module, except modules.
+    """Return all global names in a function's module, except modules of other packages.
 
     For this reason, an annotation such as `tf.Tensor` does not import TensorFlow.
     """
     variables = inspect.unwrap(function).__globals__.items()
-    return {n: v for n, v in variables if not isinstance(v, types.ModuleType)}
+    return {n: v for n, v in variables if not isinstance(v, types.ModuleType) or _is_ours(v)}
+
+
+def _is_ours(module: types.ModuleType) -> bool:
+    return module.__name__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _evaluate(annotation: object, names: dict) -> object:

@@ -156,6 +156,21 @@ def test_long_texts_thresholds_and_batches(classifier, served):
         opened.predict({**x, "answer_start": x["token_ids"]})
 
 
+def test_a_tagger_with_settings_answers_as_before(tmp_path):
+    pytest.importorskip("tf2onnx")
+    preprocessor = ez.TokenClassifierPreprocessor(tiny.tokenizer(BERT))
+    settings = {"labels": ["O", "B-X", "I-X"], "strategy": "max", "split_symbols": True}
+    task = ez.TokenClassifier(tiny.backbone(BERT), preprocessor, thresholds={"X": 0.1}, **settings)
+    task.export(tmp_path / "served", format="onnx")
+    opened, texts = ez.open_export(tmp_path / "served"), ["a b c-d", "ab"]
+    assert opened.strategy == "max"
+    for strategy in (None, "none", "first"):
+        expected = task.extract_entities(texts, strategy=strategy)
+        assert_same(opened.extract_entities(texts, strategy=strategy), expected)
+    with pytest.raises(ValueError, match="strategy"):
+        opened.extract_entities(texts, strategy="last")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["onnx", "litert"])
 def test_int8_is_close_and_measured(nano, format, tmp_path):
