@@ -188,7 +188,7 @@ def reads_weights(function: Callable[P, R]) -> Callable[P, R]:
 # and copying. `export` is included because Keras sets model functions to None while exporting.
 METHODS = {
     "shared": """predict predict_on_batch get_weights get_state_tree save save_weights __reduce__
-        save_to_preset save_adapters for_cpu similarity""",
+        save_to_preset save_adapters for_cpu trim_vocabulary similarity""",
     "exclusive": "set_weights set_state_tree load_weights quantize enable_lora load_adapters",
     "evaluating": "evaluate test_on_batch",
     "compiling": "compile export",

@@ -10,6 +10,8 @@ Example:
 
 from encoder_zoo.tasks.base.explanation import Attributions as Attributions
 from encoder_zoo.tasks.base.explanation import WordAttribution as WordAttribution
+from encoder_zoo.tasks.base.trimming import UncoveredText as UncoveredText
+from encoder_zoo.tasks.base.trimming import VocabularyReport as VocabularyReport
 from encoder_zoo.tasks.classification.class_answers import LabelScore as LabelScore
 from encoder_zoo.tasks.classification.class_scores import ClassReport as ClassReport
 from encoder_zoo.tasks.classification.class_scores import ClassScores as ClassScores

@@ -76,6 +76,11 @@ class LibraryTokenizer:
         merged = words.with_values(ids).merge_dims(1, 2)
         return merged, merged.with_values(np.repeat(within, lengths).astype(np.int32))
 
+    def split(self, text: str) -> list[str]:
+        """Return the normalized words of a text, to which the model is applied."""
+        normalized = self._texts.normalizer.normalize_str(text)
+        return [word for word, _ in self._texts.pre_tokenizer.pre_tokenize_str(normalized)]
+
     @functools.cached_property
     def _words(self) -> tokenizers.Tokenizer:
         """Tokenizer from the library to use for words that each follow a space."""

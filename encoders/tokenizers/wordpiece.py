@@ -19,6 +19,8 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
 
+MAX_WORD_LENGTH = 100  # longer words become the unknown token
+
 
 @serializable
 class BertTokenizer(WritesFiles, Tokenizer):
@@ -191,7 +193,7 @@ class BertTokenizer(WritesFiles, Tokenizer):
             "type": "WordPiece",
             "unk_token": self.unknown_token,
             "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
+            "max_input_chars_per_word": MAX_WORD_LENGTH,
             "vocab": {token: i for i, token in enumerate(self.vocabulary)},
         }
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.tasks.base.answers import Answers
+    from encoder_zoo.tasks.base.trimming import VocabularyReport
     from encoder_zoo.tasks.serving.cpu_model import CpuModel
     from encoder_zoo.tasks.training.data import Source
 
@@ -482,6 +483,73 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         if calibrates:
             answering.cpu_model.quantize(lambda: answering.predict(texts, 1, verbose=0))
         return answering
+
+    def trim_vocabulary(self, texts: object) -> Self:
+        """Return a copy that only has the tokens needed for a collection of texts.
+
+            small = embedder.trim_vocabulary(texts)  # multilingual-e5-small: 81 % are embeddings
+            small.save_to_preset("small")  # opens in transformers, with equal token ids
+
+        In multilingual models, most of the weights are token embeddings. The copy has the same
+        tokens for `texts`, with new ids. For these texts, the outputs of the encoder are equal to
+        the bit. The outputs of `MaskedLM` and `SparseEncoder` are computed for fewer tokens, so
+        probabilities of tokens are higher. Special tokens, added tokens, prompts and tokens for
+        single bytes are always kept. In other texts, a word without a token is split into smaller
+        tokens, bytes, or becomes the unknown token. Use `compare_vocabulary` to find such texts.
+
+        Args:
+            texts: List or column of strings. All texts that the model must read as before,
+                including questions and labels that are passed with each call.
+
+        Returns:
+            A task with the same class that does not share any weights. It is not compiled.
+
+        Raises:
+            ValueError: If the task is quantized, has a `query_encoder`, or is a result of
+                `for_cpu`.
+            TypeError: If there is no tokenizer, or if its model is not known, as for
+                `GenericTokenizer` and static embedders.
+
+        Source: Abdaoui et al. 2020, Load What You Need: Smaller Versions of Multilingual BERT,
+        section 3.
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+            >>> small = embedder.trim_vocabulary(["Good morning!", "Good night."])
+            >>> small.backbone.vocabulary_size < embedder.backbone.vocabulary_size
+            True
+            >>> float(abs(small.embed("Good night!") - embedder.embed("Good night!")).max())
+            0.0
+        """
+        from encoder_zoo.tasks.base.trimming import trim_task
+
+        return trim_task(self, texts)
+
+    def compare_vocabulary(self, trimmed: Task, texts: object) -> VocabularyReport:
+        """Find texts that have other tokens in a copy from `trim_vocabulary`.
+
+        Args:
+            trimmed: The copy with fewer tokens.
+            texts: List or column of strings.
+
+        Returns:
+            Dict with "covered_texts", the fraction of texts with the same tokens,
+            "covered_tokens", the fraction of tokens that are the same, and "uncovered", a list of
+            `{"index", "text", "changed"}` with the fraction of changed tokens in each other text,
+            in descending order.
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+            >>> small = embedder.trim_vocabulary(["Good morning!", "Good night."])
+            >>> report = embedder.compare_vocabulary(small, ["Good night!", "Good luck!"])
+            >>> report["covered_texts"], report["uncovered"][0]["text"]
+            (0.5, 'Good luck!')
+        """
+        from encoder_zoo.tasks.base.trimming import compare_vocabulary
+
+        return compare_vocabulary(self, trimmed, texts)
 
     def _check_answers_only(self, changes: bool | None) -> None:
         """Raise a ValueError for an attempt to train or export a result from `for_cpu`."""

@@ -1,0 +1,227 @@
+"""Remove tokens from a vocabulary that are not needed to tokenize a collection of texts.
+
+Each model needs the tokens that occur in the texts, and a few more:
+
+- WordPiece takes the longest token that matches at the current position. If no token matches, the
+  word is replaced by the unknown token. For such words, the tokens that match before this position
+  are needed, because a shorter token might be matched instead.
+- BPE merges the pair with the lowest rank. All tokens that are merged to a token in the texts are
+  needed, down to its characters. Without the merges of other tokens, the result is the same.
+- Unigram maximizes the sum of scores. Without tokens that have a smaller sum, the maximum is the
+  same. The score of unknown characters depends on the lowest score, so this token is needed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from encoder_zoo.common.wording import shown
+from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer
+from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
+from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.steps import SPACE
+from encoder_zoo.encoders.tokenizers.wordpiece import MAX_WORD_LENGTH, BertTokenizer
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+# All other tokenizers execute the steps in a file.
+TRIMMABLE = (BertTokenizer, BertweetTokenizer, RobertaTokenizer, SentencePieceTokenizer)
+
+
+def trim_tokenizer(
+    tokenizer: Tokenizer, texts: Sequence[str], ids: Iterable[int] = ()
+) -> tuple[Tokenizer, list[int]]:
+    """Remove all tokens that are not needed to tokenize texts.
+
+    Args:
+        tokenizer: A tokenizer of a class in `TRIMMABLE`.
+        texts: List of strings. All texts will have the same tokens as before.
+        ids: Ids of other tokens to keep.
+
+    Returns:
+        Tuple of the new tokenizer and the previous ids of its tokens, in ascending order.
+
+    Raises:
+        ValueError: If a text would have other tokens.
+
+    Example:
+        >>> words = ["a", "##b", "##c", "ab"]
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+        >>> trimmed, kept = trim_tokenizer(tokenizer, ["ab a abc"])
+        >>> trimmed.get_vocabulary()[5:], kept[5:]
+        (['a', '##c', 'ab'], [5, 7, 8])
+    """
+    before = tokenizer.tokenize(texts)
+    flat = np.asarray(before.flat_values)
+    rows = np.asarray(before.value_rowids())[flat == tokenizer.unknown_token_id]
+    unknown = [texts[row] for row in np.unique(rows)]
+    kept = sorted(_needed_ids(tokenizer, {*np.unique(flat).tolist(), *ids}, unknown))
+    trimmed = _with_tokens(tokenizer, kept)
+    after = trimmed.tokenize(texts)
+    same = np.asarray(before.row_lengths()) == np.asarray(after.row_lengths())
+    if same.all():
+        equal = np.array(kept)[np.asarray(after.flat_values)] == flat
+        same[np.asarray(before.value_rowids())[~equal]] = False
+    if not same.all():
+        raise ValueError(
+            f"{shown(texts[np.argmin(same)])} has other tokens with the trimmed vocabulary. Keep "
+            f"the vocabulary of this {type(tokenizer).__name__}, or leave out this text."
+        )
+    return trimmed, kept
+
+
+def changed_tokens(
+    tokenizer: Tokenizer, trimmed: Tokenizer, texts: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Count the tokens in each text that are different with a trimmed vocabulary.
+
+    Args:
+        tokenizer: The tokenizer with all tokens.
+        trimmed: The tokenizer with a trimmed vocabulary.
+        texts: List of strings.
+
+    Returns:
+        Tuple of two integer arrays with one value per text: the number of tokens from `tokenizer`
+        that differ, and the number of all tokens from `tokenizer`. A token is the same if its name
+        and offsets are the same.
+    """
+    expected, found = (_named_spans(each, texts) for each in (tokenizer, trimmed))
+    changed = [len(a - b) for a, b in zip(expected, found, strict=True)]
+    return np.array(changed, "int64"), np.array([len(a) for a in expected], "int64")
+
+
+def _named_spans(tokenizer: Tokenizer, texts: Sequence[str]) -> list[set[tuple[str, int, int]]]:
+    """Return the name, start and end of all tokens in each text."""
+    names = tokenizer.get_vocabulary()
+    columns = [rows.to_list() for rows in tokenizer.tokenize_with_offsets(list(texts))]
+    return [
+        {(names[i], *span) for i, *span in zip(*row, strict=True)}
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def _needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[str]) -> set[int]:
+    """Return the ids of all tokens that are needed to find the same tokens in texts.
+
+    Args:
+        tokenizer: A tokenizer of a class in `TRIMMABLE`.
+        found: Set with the ids of the tokens in the texts.
+        unknown: List of strings. The texts with the unknown token.
+    """
+    ids = {*found, *tokenizer.special_token_ids}
+    ids |= {token["id"] for token in tokenizer.added_tokens}
+    if isinstance(tokenizer, BertTokenizer):
+        ids |= _ids_in_unknown_words(tokenizer, unknown)
+    elif isinstance(tokenizer, RobertaTokenizer):
+        known = tokenizer.vocabulary
+        ids |= {known[byte] for byte in byte_alphabet() if byte in known}
+        ids |= _merged_ids(known, tokenizer.merges, ids)
+    elif isinstance(tokenizer, SentencePieceTokenizer):
+        scores, known = tokenizer.scores, {t: i for i, t in enumerate(tokenizer.vocabulary)}
+        # Tokens that are not found in texts have fixed positions in the files.
+        ids |= {i for i, score in enumerate(scores) if score is None}
+        ids |= {*range(len(scores), len(known))}
+        own = (SPACE, *(token for token, _ in (*tokenizer.front, *tokenizer.behind)))
+        ids |= {known[token] for token in own if token in known}
+        ids |= set(tokenizer.byte_ids if tokenizer.byte_fallback else ())
+        if tokenizer.merges is None:
+            ids.add(min(range(len(scores)), key=lambda i: scores[i] or 0.0))
+        else:
+            merged = ids.intersection(tokenizer.ids_in_texts)
+            ids |= _merged_ids(known, tokenizer.merges_in_texts, merged)
+    return ids
+
+
+def _ids_in_unknown_words(tokenizer: BertTokenizer, texts: Sequence[str]) -> set[int]:
+    """Return the ids of the tokens that WordPiece matches in unknown words before it fails."""
+    ids, starts, ends = tokenizer.tokenize_with_offsets(list(texts))
+    unknown = np.asarray(ids.flat_values) == tokenizer.unknown_token_id
+    rows = np.asarray(ids.value_rowids())[unknown]
+    spans = (np.asarray(offsets.flat_values)[unknown] for offsets in (starts, ends))
+    parts = {texts[row][start:end] for row, start, end in zip(rows, *spans, strict=True)}
+    words = {word for part in parts for word in tokenizer.library.split(part)}
+    known = {token: i for i, token in enumerate(tokenizer.vocabulary)}
+    short = (word for word in words if len(word) <= MAX_WORD_LENGTH)
+    return {token_id for word in short for token_id in _longest_matches(word, known)}
+
+
+def _longest_matches(word: str, known: Mapping[str, int]) -> list[int]:
+    """Return the ids of the longest tokens from left to right, until no token matches.
+
+    Example:
+        >>> _longest_matches("abcx", {"a": 0, "ab": 1, "##b": 2, "##c": 3})
+        [1, 3]
+    """
+    found, start = [], 0
+    while start < len(word):
+        prefix = "##" if start else ""
+        ends = (end for end in range(len(word), start, -1) if prefix + word[start:end] in known)
+        if (end := next(ends, None)) is None:
+            break
+        found.append(known[prefix + word[start:end]])
+        start = end
+    return found
+
+
+def _merged_ids(known: Mapping[str, int], merges: Sequence[str], ids: Iterable[int]) -> set[int]:
+    """Return the ids of all tokens that BPE merges to the given tokens.
+
+    The characters of a token in a text are merged in the same order as without the text, because
+    merges outside of the token do not change them.
+    """
+    tokens = {i: token for token, i in known.items()}
+    ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
+    symbols = {symbol for i in ids if i in tokens for symbol in _merged_symbols(tokens[i], ranks)}
+    return {known[symbol] for symbol in symbols if symbol in known}
+
+
+def _merged_symbols(token: str, ranks: Mapping[tuple[str, str], int]) -> set[str]:
+    """Return all symbols that occur while BPE merges the characters of a token.
+
+    Example:
+        >>> sorted(_merged_symbols("abc", {("b", "c"): 0, ("a", "b"): 1, ("a", "bc"): 2}))
+        ['a', 'abc', 'b', 'bc', 'c']
+    """
+    symbols = list(token)
+    found = set(symbols)
+    while True:
+        pairs = list(itertools.pairwise(symbols))
+        known = [pair for pair in pairs if pair in ranks]
+        if not known:
+            return found
+        at = pairs.index(min(known, key=ranks.__getitem__))
+        symbols[at : at + 2] = ["".join(pairs[at])]
+        found.add(symbols[at])
+
+
+def _with_tokens(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
+    """Return a tokenizer with some of the tokens. The id of a token is its position in `kept`."""
+    config, new = tokenizer.get_config(), {old: i for i, old in enumerate(kept)}
+    given = config["vocabulary"]
+    if isinstance(given, Mapping):
+        config["vocabulary"] = {token: new[i] for token, i in given.items() if i in new}
+    else:
+        # A name such as "[unused id 7]" is used for an added token with this id.
+        names = {f"[unused id {old}]": f"[unused id {i}]" for old, i in new.items()}
+        tokens = [given[i] for i in kept if i < len(given)]
+        config["vocabulary"] = [names.get(token, token) for token in tokens]
+    if "scores" in config:
+        config["scores"] = [config["scores"][i] for i in kept if i < len(config["scores"])]
+    if config.get("merges") and not isinstance(tokenizer, BertweetTokenizer):
+        left = set(config["vocabulary"])  # merges of BERTweet do not depend on its vocabulary
+        config["merges"] = [merge for merge in config["merges"] if _has_tokens(merge, left)]
+    added = tokenizer.added_tokens
+    config["added_tokens"] = [{**token, "id": new[token["id"]]} for token in added]
+    return type(tokenizer)(**config)
+
+
+def _has_tokens(merge: str, tokens: Set[str]) -> bool:
+    """Return whether both parts of a merge and its result are tokens."""
+    first, second = merge.split(" ")
+    return first in tokens and second in tokens and first + second in tokens

@@ -1,0 +1,201 @@
+"""Copies of tasks with a smaller vocabulary, and texts that have other tokens in such a copy."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+import numpy as np
+
+from encoder_zoo.common.layers import layers_in
+from encoder_zoo.common.wording import invalid
+from encoder_zoo.encoders.arrays import whole_array
+from encoder_zoo.encoders.tokenizers.library import decoded
+from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
+from encoder_zoo.encoders.tokenizers.trimming import TRIMMABLE, changed_tokens, trim_tokenizer
+from encoder_zoo.presets.origin import Vocabulary
+
+if TYPE_CHECKING:
+    import keras
+
+    from encoder_zoo.encoders.backbone import Backbone
+    from encoder_zoo.tasks.base.task import Task
+    from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+
+T = TypeVar("T", bound="Task")
+
+logger = logging.getLogger("encoder_zoo")
+
+WORDS = re.compile(r"\w+(?:[-_]\w+)*|\S")  # as split by `EntityExtractor`
+
+
+class UncoveredText(TypedDict):
+    """A text that has other tokens with a trimmed vocabulary.
+
+    Attributes:
+        index: Integer. Position of the text.
+        text: String. The text.
+        changed: Float. Fraction of its tokens that are different.
+    """
+
+    index: int
+    text: str
+    changed: float
+
+
+class VocabularyReport(TypedDict):
+    """Comparison of texts with a trimmed vocabulary.
+
+    Attributes:
+        covered_texts: Float. Fraction of texts with the same tokens.
+        covered_tokens: Float. Fraction of tokens that are the same.
+        uncovered: List of `UncoveredText`, sorted by `changed` in descending order.
+    """
+
+    covered_texts: float
+    covered_tokens: float
+    uncovered: list[UncoveredText]
+
+
+def trim_task(task: T, texts: object) -> T:
+    """Return a copy of a task that only has the tokens needed for texts.
+
+    See `Task.trim_vocabulary` for arguments and errors.
+    """
+    _check_can_trim(task)
+    tokenizer, settings = task.preprocessor.tokenizer, _settings(task.preprocessor)
+    known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
+    words = [*_strings_in(settings), *(task.labels or ())]
+    ids = {*_fixed_ids(task), *(known[word] for word in words if word in known)}
+    trimmed, kept = trim_tokenizer(tokenizer, [*words, *texts_read(task, texts)], ids)
+    backbone = _trimmed_backbone(task.backbone, kept)
+    backbone.checkpoint_vocabulary = Vocabulary.of(trimmed)
+    parts = {"backbone": backbone, "preprocessor": type(task.preprocessor)(trimmed, **settings)}
+    copied = type(task).from_config({**task.get_config(), **parts})
+    pairs = zip(task.weights, copied.weights, strict=True)
+    copied.set_weights([_rows_of(own, smaller, kept) for own, smaller in pairs])
+    for name in ("learning_rate", "new_head", "kept_weights"):
+        setattr(copied, name, getattr(task, name))
+    logger.info(
+        "The vocabulary was trimmed from %d to %d tokens, and the model from %d to %d weights.",
+        tokenizer.vocabulary_size,
+        len(kept),
+        *(each.count_params() for each in (task, copied)),
+    )
+    return copied
+
+
+def compare_vocabulary(task: Task, trimmed: Task, texts: object) -> VocabularyReport:
+    """Compare the tokens of texts with the tokens in a trimmed copy.
+
+    See `Task.compare_vocabulary` for arguments.
+    """
+    given = strings_of(texts)
+    both = (each.preprocessor.tokenizer for each in (task, trimmed))
+    changed, count = changed_tokens(*both, given)
+    shares = changed / np.maximum(count, 1)
+    order = np.argsort(-shares, kind="stable")[: np.count_nonzero(changed)]
+    return {
+        "covered_texts": float(np.mean(changed == 0)),
+        "covered_tokens": float(1 - changed.sum() / max(count.sum(), 1)),
+        "uncovered": [
+            {"index": int(i), "text": given[i], "changed": float(shares[i])} for i in order
+        ],
+    }
+
+
+def _check_can_trim(task: Task) -> None:
+    """Raise an error for a task whose vocabulary cannot be trimmed."""
+    name = type(task).__name__
+    if task.cpu_model is not None:
+        raise ValueError(
+            "The result of for_cpu has a fixed vocabulary. Call trim_vocabulary of the original "
+            "model, and then for_cpu."
+        )
+    if any(getattr(layer, "quantization_mode", None) for layer in layers_in(task)):
+        raise ValueError(
+            f"This {name} is quantized. Call trim_vocabulary before quantize, because tokens "
+            "cannot be removed from quantized weights."
+        )
+    if getattr(task, "query_encoder", None) is not None:
+        raise ValueError(
+            f"This {name} has a query_encoder with the same vocabulary. Trim a {name} without it, "
+            "and create a query_encoder for the new tokenizer."
+        )
+    tokenizer = task.preprocessor and task.preprocessor.tokenizer
+    if not isinstance(tokenizer, TRIMMABLE):
+        kinds = ", ".join(kind.__name__ for kind in TRIMMABLE)
+        raise TypeError(
+            f"The tokenizer of this {name} is a {type(tokenizer).__name__}. Expected one of the "
+            f"classes {kinds} or a subclass, whose rules to find tokens are known."
+        )
+
+
+def texts_read(task: Task, texts: object) -> list[str]:
+    """Return all texts that the tokenizer reads for some texts: with prompts, and as words."""
+    given, settings = strings_of(texts), task.preprocessor.get_config()
+    read = [
+        prompt + text
+        for prompt in ("", *(settings.get("prompts") or {}).values())
+        for text in given
+    ]
+    if task.record.pipeline_tag == "token-classification":  # words can be tokenized separately
+        words = {word for text in given for word in (*WORDS.findall(text), *text.split())}
+        read += [start + word for word in sorted(words) for start in ("", " ")]
+    return read
+
+
+def strings_of(texts: object) -> list[str]:
+    """Convert a column of texts to a list of strings."""
+    column = as_text_tensor(texts)
+    if len(column.shape) != 1 or not column.shape[0]:
+        raise invalid("texts", texts, "a list or a column with one or more texts")
+    return decoded(column)
+
+
+def _settings(preprocessor: Preprocessor) -> dict[str, Any]:
+    """Return the arguments of a preprocessor, except for the tokenizer."""
+    return {name: v for name, v in preprocessor.get_config().items() if name != "tokenizer"}
+
+
+def _strings_in(value: object) -> Iterator[str]:
+    """Yield all strings in nested settings, such as prompts and markers."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings_in(inner)
+
+
+def _fixed_ids(task: Task) -> set[int]:
+    """Return the token ids that the backbone uses, and ids that must not change."""
+    ids = set(_ids_in_config(task.backbone).values())
+    if task.backbone.family.positions_skip_padding:  # positions start after the padding id
+        ids |= {*range(task.preprocessor.tokenizer.pad_token_id)}
+    return ids
+
+
+def _ids_in_config(backbone: Backbone) -> dict[str, int]:
+    """Return the backbone arguments that are token ids."""
+    config = backbone.get_config()
+    return {name: value for name, value in config.items() if name.endswith("_token_id")}
+
+
+def _trimmed_backbone(backbone: Backbone, kept: list[int]) -> Backbone:
+    """Create a backbone for the tokens in `kept`. Its weights have initial values."""
+    ids = {name: kept.index(value) for name, value in _ids_in_config(backbone).items()}
+    config = {**backbone.get_config(), "vocabulary_size": len(kept), **ids}
+    copied = type(backbone).from_config(config)
+    copied.origin, copied.pooler_is_new = backbone.origin, backbone.pooler_is_new
+    return copied
+
+
+def _rows_of(weight: keras.Variable, smaller: keras.Variable, kept: list[int]) -> np.ndarray:
+    """Return the values of a weight for the tokens in `kept`, on the axis that became smaller."""
+    values = whole_array(weight)
+    for axis, (before, after) in enumerate(zip(weight.shape, smaller.shape, strict=True)):
+        if before != after:
+            values = np.take(values, kept, axis)
+    return values
