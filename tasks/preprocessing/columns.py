@@ -77,11 +77,13 @@ def unformatted(values):
 
 
 def materialize(values):
-    """Compute lazy values and convert sparse values to dense arrays.
+    """Compute lazy values and convert sparse values and other packages' tensors to arrays.
 
     Args:
         values: Any. A polars LazyFrame is converted to a table, a SciPy sparse matrix to an array,
-            and a view on dict keys or values to a list. Any other value is returned unchanged.
+            and a view on dict keys or values to a list. A tensor from PyTorch or JAX, or from
+            TensorFlow on another backend, is converted to an array. Any other value is returned
+            unchanged.
 
     Example:
         >>> materialize({1: "good", 2: "bad"}.values())
@@ -91,7 +93,15 @@ def materialize(values):
         return values.collect()
     if hasattr(values, "nnz") and hasattr(values, "toarray"):  # SciPy
         return values.toarray()
-    return list(values) if isinstance(values, KeysView | ValuesView) else values
+    if isinstance(values, KeysView | ValuesView):
+        return list(values)
+    if array_ops.is_tensor(values):
+        return values
+    if hasattr(values, "detach") and hasattr(values, "cpu"):  # PyTorch
+        return values.detach().cpu().numpy()
+    # TensorFlow, without symbolic tensors, and JAX
+    is_tensor = hasattr(values, "numpy") or hasattr(values, "addressable_data")
+    return np.asarray(values) if is_tensor else values
 
 
 ROWS = (list, tuple, np.ndarray)  # types for a row in a list of rows

@@ -185,7 +185,7 @@ def check_given(y, x=None, none_is_answer: bool = False):
     """
     if _is_symbolic(y):
         return _given_in_graph(y)
-    y = materialize(y)
+    given, y = y, materialize(y)
     if isinstance(y, set | frozenset):
         raise invalid("y", y, "a list: a set has no order, so its labels belong to no rows")
     if y is None or isinstance(y, str | bytes | Iterator) or hasattr(y, "element_spec"):
@@ -198,11 +198,12 @@ def check_given(y, x=None, none_is_answer: bool = False):
         and (found := _find(value, not none_is_answer)) is not None
     }
     if missing:
+        cure = _cure(given if isinstance(y, np.ndarray) else y, x, rows, missing)
         row, (path, value) = next(iter(missing.items()))
         place = "".join(f"[{key!r}]" for key in path)
         raise ValueError(
             f"Row {row} has no label: it is {shown(value)}{f', at y[{row}]{place}' * bool(path)} "
-            f"({len(missing)} of {len(rows)} rows). Drop such rows: {_cure(y, x, rows, missing)}"
+            f"({len(missing)} of {len(rows)} rows). Drop such rows: {cure}"
         )
     return y
 
@@ -395,12 +396,12 @@ def _iterable(values, name: str) -> str:
         return f"zip(*({name}[column] for column in {columns}))"
     if isinstance(values, dict):
         return f"zip(*{name}.values())"
-    if array_ops.is_tensor(values) and not isinstance(values, np.ndarray | array_ops.RaggedTensor):
-        return f"{name}.numpy().tolist()"
+    if isinstance(values, array_ops.RaggedTensor):
+        return name
     for method in ("to_pylist", "to_list", "tolist"):  # Arrow, pandas, and NumPy's masked arrays
         if hasattr(values, method):
             return f"{name}.{method}()"
-    return name
+    return f"{name}.numpy().tolist()" if hasattr(values, "numpy") else name
 
 
 def class_name(label: object) -> str:

@@ -1,14 +1,18 @@
 """Labels that are missing: containers x kinds x tasks x methods, all with one error; odd labels."""
 
+import contextlib
 import logging
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
+import torch
 
 import encoder_zoo as ez
+from encoder_zoo.common.lazy import in_numpy
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
@@ -298,6 +302,23 @@ def test_the_advice_for_rows_of_labels(rows):
         exec(str(error.value).partition("Drop such rows: ")[2], names)
         left = names["table"] if names["table"] is not table else names["y"]
         assert len(left) == 3 and check_given(left) is left
+
+
+@pytest.mark.parametrize("context", [contextlib.nullcontext, in_numpy])
+@pytest.mark.parametrize(
+    "y",
+    [
+        tf.constant(["up", "down", " ", "up"]),
+        tf.constant([0.0, 1.0, NAN, 1.0]),
+        torch.tensor([0.0, 1.0, NAN, 1.0], requires_grad=True),
+        jnp.array([0.0, 1.0, NAN, 1.0]),
+    ],
+    ids=["texts in TensorFlow", "TensorFlow", "PyTorch", "JAX"],
+)
+def test_tensors_of_every_package(y, context):
+    """Other backends than TensorFlow check labels in NumPy, as inside `in_numpy`."""
+    with context(), pytest.raises(ValueError, match="Row 2 has no label"):
+        check_given(y)
 
 
 class TestEstimators:
