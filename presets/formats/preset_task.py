@@ -149,6 +149,8 @@ class TaskRecord:
             `encoder_zoo.json` together with preprocessor arguments.
         tuned_settings: Dict that maps settings that depend on the weights to tuples (initial value,
             name for the method that tunes it). `fit` resets them to the initial value.
+        compile_settings: Tuple of strings. Additional arguments for `compile`, which are stored as
+            task attributes.
         distilled_settings: Tuple of strings. Task and preprocessor arguments that students copy
             from a teacher.
         instead_of_predict: String or None. Advice for raw texts, if `predict` only accepts prepared
@@ -200,6 +202,7 @@ class TaskRecord:
     answer_type: type | None = None
     answer_settings: tuple[str, ...] = ()
     tuned_settings: Mapping[str, tuple[object, str]] = dataclasses.field(default_factory=dict)
+    compile_settings: tuple[str, ...] = ()
     distilled_settings: tuple[str, ...] = ()
     instead_of_predict: str | None = None
     only_saved_model: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.preprocessing.given_labels import class_name
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.training.data import Source
+    from encoder_zoo.tasks.training.objective import Objective
 
 
 def labels_from_config(config: dict) -> list[str]:
@@ -215,6 +220,14 @@ def class_weights(
         if not (np.isfinite(weight) and weight >= 0):
             raise invalid(f"class_weight[{key!r}]", weight, "a number of 0 or more")
     return weights
+
+
+def weigh_by_class(
+    objective: Objective, data: Source, class_weight: Mapping | str, loss: object
+) -> Source:
+    """Return the data with a weight for every example or token, see `Objective.weigh_classes`."""
+    classes = objective.labels, objective.num_classes
+    return data.weighted(weighted, class_weights(class_weight, *classes, data.one_pass()))
 
 
 def _number(key, labels: list[str] | None, num_classes: int) -> int:

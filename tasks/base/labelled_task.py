@@ -19,13 +19,11 @@ from encoder_zoo.presets.formats.checkpoint import Checkpoint, named_weights
 from encoder_zoo.tasks.base.classes import (
     any_shared,
     are_default_labels,
-    class_weights,
     count_and_names,
     labels_from_config,
     resolve_num_classes,
     rows_of,
     validated_labels,
-    weighted,
 )
 from encoder_zoo.tasks.base.confidence import (
     Calibration,
@@ -37,8 +35,6 @@ from encoder_zoo.tasks.base.head import CustomHead, make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.checks import check_no_iterator
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
-from encoder_zoo.tasks.training.data import Source
-from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import (
     check_inputs,
     check_labels,
@@ -51,14 +47,6 @@ logger = logging.getLogger("encoder_zoo")
 
 
 TUNED_SETTINGS = {"temperature": (1.0, "calibrate"), "thresholds": (None, "tune_thresholds")}
-
-
-class ClassObjective(Objective):
-    """Task objective with classes."""
-
-    def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
-        weights = class_weights(class_weight, self.labels, self.num_classes, data.one_pass())
-        return data.weighted(weighted, weights)
 
 
 class LabelledTask(Task):

@@ -592,14 +592,9 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return ["token_ids", "padding_mask", *segments]
 
     @property
-    def served_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer to use in `signatures`."""
-        return self.preprocessor.tokenizer
-
-    @property
     def served_tokenizers(self) -> list[Tokenizer]:
-        """Return all tokenizers for `signatures`, for tasks with more than one tokenizer."""
-        return [self.served_tokenizer]
+        """Return the tokenizers used in `signatures`, the tokenizer for its texts first."""
+        return [self.preprocessor.tokenizer]
 
     # -- presets -----------------------------------------------------------------------------------
 

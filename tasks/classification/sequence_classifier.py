@@ -33,6 +33,7 @@ from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import (
     label_weights,
+    weigh_by_class,
     weighted_labels,
 )
 from encoder_zoo.tasks.base.confidence import (
@@ -42,7 +43,7 @@ from encoder_zoo.tasks.base.confidence import (
 )
 from encoder_zoo.tasks.base.explanation import Attributions, Method
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
-from encoder_zoo.tasks.base.labelled_task import TUNED_SETTINGS, ClassObjective, LabelledTask
+from encoder_zoo.tasks.base.labelled_task import TUNED_SETTINGS, LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.classification.class_answers import (
@@ -111,64 +112,62 @@ def _mean_of_label_weights(x, y, y_pred, sample_weight) -> tuple:
 UNLIKELY = 0.05
 
 
-class OneLabel(ClassObjective):
-    """Objective of a classifier with one class for each text."""
-
-    several = False
-
-    def report_split(self, examples: dict, held_out: dict) -> None:
-        if "labels" not in examples:
-            return
-        parts = [part["labels"].numpy() for part in (examples, held_out)]
-        seen, wanted = (classes_among(part, self.several) for part in parts)
-        first, last = map(len, parts)
-        names = self.labels or range(self.num_classes)
-        unseen = [repr(names[i]) for i in wanted - seen]
-        if unseen:
+def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
+    """Log classes that only occur in the examples held out by `validation_split`."""
+    if "labels" not in examples:
+        return
+    several = objective.activation == "sigmoid"
+    parts = [part["labels"].numpy() for part in (examples, held_out)]
+    seen, wanted = (classes_among(part, several) for part in parts)
+    first, last = map(len, parts)
+    names = objective.labels or range(objective.num_classes)
+    unseen = [repr(names[i]) for i in wanted - seen]
+    if unseen:
+        logger.warning(
+            "validation_split holds out the last %d of %d texts, and with them every text of "
+            "%s, which training never sees. Shuffle texts and labels before `fit`.",
+            last,
+            first + last,
+            ", ".join(sorted(unseen)),
+        )
+    elif not several and len(wanted) == 1 < len(seen):
+        [only] = wanted
+        share = np.mean(np.concatenate([*map(_indices, parts)]) == only)
+        if share**last < UNLIKELY:  # the probability for shuffled texts
             logger.warning(
-                "validation_split holds out the last %d of %d texts, and with them every text of "
-                "%s, which training never sees. Shuffle texts and labels before `fit`.",
+                "validation_split holds out the last %d of %d texts, and all of them are %r. "
+                "Shuffle texts and labels before `fit`.",
                 last,
                 first + last,
-                ", ".join(sorted(unseen)),
+                names[only],
             )
-        elif not self.several and len(wanted) == 1 < len(seen):
-            [only] = wanted
-            share = np.mean(np.concatenate([*map(_indices, parts)]) == only)
-            if share**last < UNLIKELY:  # the probability for shuffled texts
-                logger.warning(
-                    "validation_split holds out the last %d of %d texts, and all of them are %r. "
-                    "Shuffle texts and labels before `fit`.",
-                    last,
-                    first + last,
-                    names[only],
-                )
 
 
-class SeveralLabels(OneLabel):
-    """Objective of a classifier with any number of classes for each text."""
-
-    several = True
-
-    def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
-        if not isinstance(loss, LabelCrossentropy):
-            raise invalid(
-                "class_weight",
-                class_weight,
-                "None, as only loss='auto' weighs several labels a text. Use it, or sample_weight",
-            )
-        weights = label_weights(class_weight, self.labels, self.num_classes, data.one_pass())
-        return data.weighted(weighted_labels, weights)
+def weigh_by_label(
+    objective: Objective, data: Source, class_weight: Mapping | str, loss: object
+) -> Source:
+    """Return the data with a weight for every label, see `Objective.weigh_classes`."""
+    if not isinstance(loss, LabelCrossentropy):
+        raise invalid(
+            "class_weight",
+            class_weight,
+            "None, as only loss='auto' weighs several labels a text. Use it, or sample_weight",
+        )
+    labels = objective.labels, objective.num_classes
+    weights = label_weights(class_weight, *labels, data.one_pass())
+    return data.weighted(weighted_labels, weights)
 
 
 OBJECTIVES = {
-    "single_label_classification": OneLabel(
+    "single_label_classification": Objective(
         functools.partial(ClassCrossentropy, from_logits=True),
         lambda: [ClassAccuracy(name="accuracy")],
         "softmax",
         inputs_of_metrics=_mean_of_label_weights,
+        class_weighting=weigh_by_class,
+        split_report=report_split,
     ),
-    "multi_label_classification": SeveralLabels(
+    "multi_label_classification": Objective(
         functools.partial(LabelCrossentropy, from_logits=True),
         # The accuracy of rare labels is high even if no label is found.
         lambda: [
@@ -177,6 +176,8 @@ OBJECTIVES = {
         ],
         "sigmoid",
         inputs_of_metrics=_mean_of_label_weights,
+        class_weighting=weigh_by_label,
+        split_report=report_split,
     ),
     "regression": Objective(
         keras.losses.MeanSquaredError, lambda: [keras.metrics.RootMeanSquaredError()], "linear"

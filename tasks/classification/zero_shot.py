@@ -353,9 +353,10 @@ class ZeroShotClassifier:
         function = self.signatures(
             labels, hypothesis_template=hypothesis_template, multi_label=multi_label
         )
-        tokenizer = self.classifier.served_tokenizer
         variables = [variable.value for variable in self.classifier.variables]
-        write_saved_model(path, {"serving_default": function}, [tokenizer], variables)
+        write_saved_model(
+            path, {"serving_default": function}, self.classifier.served_tokenizers, variables
+        )
 
     @validate_arguments
     def signatures(

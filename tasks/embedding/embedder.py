@@ -94,7 +94,6 @@ class Embedder(Task, Searchable[IndexKind]):
     default_losses: Mapping[str, Callable[[], keras.losses.Loss]]
     vector_mask = "pooling_mask"
     chunk_size: int | None = None
-    compile_settings = ("chunk_size",)
     if not TYPE_CHECKING:  # editors should not suggest these names
         encode = ForeignName("embed(texts)")
         encode_query = ForeignName('embed(texts, prompt="query")')

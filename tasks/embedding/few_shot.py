@@ -292,6 +292,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         pipeline_tag="text-classification",
         text_method="classify",
         answer_settings=("thresholds", "abstain_below"),
+        compile_settings=("chunk_size",),
         folder=FewShotFolder(),
     )
     default_losses = MappingProxyType(

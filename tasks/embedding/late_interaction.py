@@ -128,6 +128,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         LateInteractionPreprocessor,
         pipeline_tag="sentence-similarity",
         text_method="embed",
+        compile_settings=("chunk_size",),
         folder=LateInteractionFolder(),
         predicts_lists=True,
     )

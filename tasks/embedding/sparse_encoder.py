@@ -167,11 +167,11 @@ class SparseEncoder(Embedder[SparseIndex]):
         SparseEncoderPreprocessor,
         head="ForMaskedLM",
         text_method="embed",
+        compile_settings=("chunk_size", "query_learning_rate"),
         folder=SparseEncoderPreprocessor.folder_format(),
     )
     index_class = SparseIndex
     query_learning_rate: float | None = None
-    compile_settings = ("chunk_size", "query_learning_rate")
 
     @validate_arguments
     def __init__(

@@ -149,6 +149,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         TextEmbedderPreprocessor,
         pipeline_tag="sentence-similarity",
         text_method="embed",
+        compile_settings=("chunk_size",),
         folder=EmbeddingFolder(),
     )
     default_losses = DEFAULT_LOSSES

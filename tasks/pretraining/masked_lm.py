@@ -334,7 +334,7 @@ class MaskedLM(Task):
         x = super().tiny_data().x
 
         def questions(task: MaskedLM) -> tuple:
-            return ([f"{text} {task.served_tokenizer.mask_token}" for text in x],)
+            return ([f"{text} {task.served_tokenizers[0].mask_token}" for text in x],)
 
         return TinyData({}, x, questions=questions)
 
@@ -407,8 +407,8 @@ class MaskedLM(Task):
         return self.batch_maker.cached("answers", make)
 
     @property
-    def served_tokenizer(self) -> Tokenizer:
-        return self._answers.tokenizer
+    def served_tokenizers(self) -> list[Tokenizer]:
+        return [self._answers.tokenizer]
 
     @validate_arguments
     def signatures(self, top_k: PositiveInt = 5) -> dict[str, Callable]:

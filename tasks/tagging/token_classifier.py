@@ -30,7 +30,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CRF, Head
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.classes import count_and_names
+from encoder_zoo.tasks.base.classes import count_and_names, weigh_by_class
 from encoder_zoo.tasks.base.confidence import (
     ScoredLabels,
     Thresholds,
@@ -39,7 +39,7 @@ from encoder_zoo.tasks.base.confidence import (
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.inference import token_outputs_in_graph
-from encoder_zoo.tasks.base.labelled_task import TUNED_SETTINGS, ClassObjective, LabelledTask
+from encoder_zoo.tasks.base.labelled_task import TUNED_SETTINGS, LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
@@ -58,6 +58,7 @@ from encoder_zoo.tasks.tagging.entities import (
 from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.tagging.tags import notation_line, outside_index, parse_tags, spans_of_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
+from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ class TokenClassifier(LabelledTask):
         return {**super().input_ranges(length), SPAN_MARKS: (0, 2**16)}
 
     @property
-    def objective(self) -> ClassObjective:
+    def objective(self) -> Objective:
         # The loss is a mean over labelled tokens because their number differs between examples.
         loss = functools.partial(
             keras.losses.SparseCategoricalCrossentropy,
@@ -282,7 +283,7 @@ class TokenClassifier(LabelledTask):
         own = {"accuracy": functools.partial(entity_metrics.TokenAccuracy, name="accuracy")}
         if self._marks_entities:
             own["f1"] = functools.partial(entity_metrics.EntityF1, self.labels)
-        return ClassObjective(
+        return Objective(
             loss,
             lambda: [make() for make in own.values()],
             "softmax",
@@ -290,6 +291,7 @@ class TokenClassifier(LabelledTask):
             self.labels,
             own,
             of_tokens=True,
+            class_weighting=weigh_by_class,
         )
 
     @property

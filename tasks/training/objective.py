@@ -119,6 +119,11 @@ class Objective:
             dict and will be used unchanged.
         inputs_of_metrics: A function to convert inputs, labels, outputs and weights to the labels,
             outputs and weights for the metrics.
+        class_weighting: A function of `(objective, data, class_weight, loss)` to return the data
+            with sample weights based on the classes. None for a task without classes. Defaults to
+            None.
+        split_report: A function of `(objective, examples, held_out)` to log the properties of
+            examples removed from training by `validation_split`. Defaults to None.
 
     Example:
         >>> numbers = Objective(keras.losses.MeanSquaredError, activation="linear")
@@ -138,6 +143,8 @@ class Objective:
     fills_batches: bool = True
     names_outputs: bool = False
     inputs_of_metrics: Callable[..., tuple] = unchanged
+    class_weighting: Callable[..., Source] | None = None
+    split_report: Callable[..., None] | None = None
 
     # -- loss ------------------------------------------------------------------------------------
 
@@ -241,10 +248,14 @@ class Objective:
             ValueError: If the task has no classes, or if class weights are not supported for the
                 loss.
         """
-        raise invalid("class_weight", class_weight, "None without classes. Use sample_weight")
+        if self.class_weighting is None:
+            raise invalid("class_weight", class_weight, "None without classes. Use sample_weight")
+        return self.class_weighting(self, data, class_weight, loss)
 
     def report_split(self, examples: dict, held_out: dict) -> None:
         """Log the properties of examples removed from training by `validation_split`."""
+        if self.split_report is not None:
+            self.split_report(self, examples, held_out)
 
     # -- metrics ---------------------------------------------------------------------------------
 

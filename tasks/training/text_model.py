@@ -94,13 +94,11 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         graphs: GraphCache with the traced graphs.
         recipe: The recipe with the arguments for `compile`.
         objective: The objective with the loss, the metrics and how to interpret the outputs.
-        compile_settings: Names for additional `compile` arguments to be stored as task attributes.
         form: Training data format, for tasks with support for several formats.
     """
 
     record: TaskRecord
     objective: Objective
-    compile_settings: tuple[str, ...] = ()
     form: str | None = None
     _counted = types.SimpleNamespace(steps=None, done=0)
     compiled_with = CompiledMetrics()
@@ -340,7 +338,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return trained, *of_backbone, self.form, self._own_settings(), rates
 
     def _own_settings(self) -> dict:
-        return {name: getattr(self, name) for name in self.compile_settings}
+        return {name: getattr(self, name) for name in self.record.compile_settings}
 
     def _is_as_traced(self) -> bool:
         return self.compiled and self._traced_with == self._traced_state()

@@ -31,7 +31,7 @@ FRAMES = [
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_text_has_the_tokens_that_were_scored(family):
     model = ez.MaskedLM.from_preset(CHECKPOINTS / family)
-    tokenizer = model.served_tokenizer
+    tokenizer = model.served_tokenizers[0]
     texts = [frame.replace("{}", tokenizer.mask_token) for frame in FRAMES]
     scored = tokenizer.tokenize(texts).to_list()
     words = tokenizer.detokenize(np.arange(tokenizer.vocabulary_size)[:, None]).numpy()

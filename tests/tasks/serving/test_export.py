@@ -83,7 +83,7 @@ QUESTIONS = random_texts(len(TEXTS), 4, seed=1)
 
 
 def masked(task) -> list[str]:
-    mask = task.served_tokenizer.mask_token
+    mask = task.served_tokenizers[0].mask_token
     draw = random.Random(2)
     return [f"{text[:12]}{mask}{text[12:20]}" + f" {mask}" * draw.randrange(3) for text in TEXTS]
 
