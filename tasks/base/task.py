@@ -196,13 +196,10 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return self.backbone(given, training=training)
 
     def call(self, inputs, training=None):
-        if self.cpu_model is not None:
-            self._check_answers_only(training)
-            whole = self.record.only_saved_model is None
-            read = inputs if whole else backbone_inputs(inputs)
-            if self.cpu_model.session.takes(read):
-                outputs = self.cpu_model(read)
-                return outputs if whole else self.logits_of({"sequence_output": outputs}, inputs)
+        return self._compute_outputs(inputs, training)
+
+    def _compute_outputs(self, inputs: dict, training: bool | None = None):
+        """Compute the task outputs. In the results from `for_cpu`, this is done by the engine."""
         return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
@@ -479,7 +476,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             if own is not copied:
                 copied.assign(own)
         converted = TokenEncoder(self.backbone) if self.record.only_saved_model else self
-        answering.cpu_model = convert_for_cpu(converted, dtype, engine)
+        convert_for_cpu(converted, dtype, engine).attach(answering)
         if calibrates:
             answering.cpu_model.quantize(lambda: answering.predict(texts, 1, verbose=0))
         return answering

@@ -21,6 +21,7 @@ from keras import ops
 
 from encoder_zoo.common.lazy import LazyModule, require, tf
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.tasks.serving.engines import (
     LiteRtSession,
     OpenVinoSession,
@@ -47,7 +48,7 @@ MAX_CALIBRATED = 300  # using more inputs takes long and hardly changes the nncf
 
 
 class CpuModel:
-    """A model in an engine, used to compute the task outputs in the same way as `Task.call`.
+    """A model in an engine, used to compute the task outputs in the same way as Keras.
 
     Args:
         session: The engine's session.
@@ -76,6 +77,20 @@ class CpuModel:
             return ops.convert_to_tensor(run(*map(ops.convert_to_numpy, batch)))
         outputs = tf.numpy_function(run, batch, tf.float32, stateful=False)
         return tf.ensure_shape(outputs, self.session.output_shape)
+
+    def attach(self, task: Task) -> None:
+        """Make a task compute its outputs with this model, if the engine supports the inputs."""
+        on_keras, is_whole = task._compute_outputs, task.record.only_saved_model is None
+
+        def compute_outputs(inputs: Mapping, training: bool | None = None):
+            task._check_answers_only(training)
+            read = inputs if is_whole else backbone_inputs(inputs)
+            if not self.session.takes(read):
+                return on_keras(inputs, training)
+            outputs = self(read)
+            return outputs if is_whole else task.logits_of({"sequence_output": outputs}, inputs)
+
+        task.cpu_model, task._compute_outputs = self, compute_outputs
 
     def _run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         if self._seen is not None:
