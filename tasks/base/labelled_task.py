@@ -210,8 +210,8 @@ class LabelledTask(Task):
             >>> found["loss"] <= found["loss_before"]
             True
         """
-        self._check_classes_to_tune("calibrate", x)
-        logits, targets = self._held_out_logits(*self._held_out(x, y), batch_size)
+        x, y = self._check_held_out("calibrate", x, y)
+        logits, targets = self._held_out_logits(x, y, batch_size)
         found = calibration(logits, targets, self.objective.activation)
         self.temperature = found["temperature"]
         return found
@@ -253,10 +253,16 @@ class LabelledTask(Task):
 
     def _scored_labels(self, x, y=None, batch_size: int | None = None) -> ScoredLabels:
         """Return example scores and labels for `tune_thresholds` and `display.thresholds`."""
-        self._check_classes_to_tune("tune_thresholds", x)
-        return self._scores_of_examples(*self._held_out(x, y), batch_size)
+        x, y = self._check_held_out("tune_thresholds", x, y)
+        return self._scores_of_examples(x, y, batch_size)
 
-    def _check_classes_to_tune(self, method: str, x) -> None:
+    def _check_held_out(self, method: str, x, y) -> tuple:
+        """Check and return the examples and labels to evaluate the classes on.
+
+        Args:
+            method: String. Method name to use in error messages.
+            x, y: Examples in memory with labels.
+        """
         self._check_labels_known()
         if self.objective.activation == "linear":
             raise ValueError(
@@ -264,9 +270,6 @@ class LabelledTask(Task):
             )
         if is_dataset(x):
             raise invalid("x", x, f"examples in memory for {method}, not a dataset")
-
-    def _held_out(self, x, y) -> tuple:
-        """Check and return the examples and labels."""
         check_inputs(self, x, y)
         x, y = self.batch_maker.separate(x, y)
         check_labels(self, x, y)

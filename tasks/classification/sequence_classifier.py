@@ -511,8 +511,8 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         return self._answers.classify(texts, *options)
 
     def _scores_and_classes(self, method, x, y, batch_size):
-        self._check_classes_to_tune(method, x)
-        logits, targets = self._held_out_logits(*self._held_out(x, y), batch_size)
+        x, y = self._check_held_out(method, x, y)
+        logits, targets = self._held_out_logits(x, y, batch_size)
         true = targets > 0.5 if self._is_multi_label() else best_only(targets)
         return self._answers.probabilities(logits), true
 

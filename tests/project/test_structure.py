@@ -135,6 +135,12 @@ def test_docstrings_say_what_the_code_does():
 BASES = 6  # own classes between a task and `keras.Model`, at most
 ROOMS, LEVELS = 10, 5  # modules of tasks/training, and of the longest chain of their imports
 TWO_KINDS = {"FewShotClassifier"}  # an embedder that also scores classes: two more
+HOOKS = 24  # members of the bases of tasks that tasks override, at most
+# Those that one task alone overrides, each with its reason.
+OWN_HOOKS = dict.fromkeys(
+    ("fit", "evaluate", "predict"),
+    "`FewShotClassifier` takes texts and classes, but trains on pairs, and then its head",
+)
 # Bases that one class alone extends, and that nothing else names, each with its reason.
 SLICES = {
     "TokenizerArguments": "`Tokenizer.__init__` puts a class's defaults before its arguments",
@@ -157,6 +163,13 @@ def test_a_task_is_read_in_few_classes(house):
     assert not {
         name: count for name, count in counts.items() if count > BASES + 2 * (name in TWO_KINDS)
     }
+
+
+@pytest.mark.slow
+def test_the_author_of_a_task_meets_few_hooks(house):
+    overridden = house.overridden()
+    assert len(overridden) <= HOOKS
+    assert {name for name, by in overridden.items() if len(by) == 1} == OWN_HOOKS.keys()
 
 
 @pytest.mark.slow

@@ -150,6 +150,19 @@ def test_the_table_has_the_numbers():
         ez.display.class_report(0.5)
 
 
+def test_a_callback_reports_the_classes_after_each_epoch():
+    """While `fit` holds validation data of its own."""
+    model, reports = classifier(), []
+
+    class Report(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            reports.append(model.evaluate_classes(TEXTS, LABELS))
+
+    data = {"validation_data": (TEXTS, LABELS), "callbacks": [Report()]}
+    history = model.fit(TEXTS, LABELS, 4, verbose=0, **data).history
+    assert [found["accuracy"] for found in reports] == pytest.approx(history["val_accuracy"])
+
+
 class TestAbstention:
     @pytest.mark.slow
     @pytest.mark.parametrize("build", [classifier, few_shot])
