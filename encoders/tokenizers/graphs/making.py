@@ -7,7 +7,6 @@ import tensorflow as tf
 from encoder_zoo.common.lazy import for_graphs
 from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import SentencePieceGraph, has_its_words
 from encoder_zoo.encoders.tokenizers.graphs.steps_graph import StepsGraph
 from encoder_zoo.encoders.tokenizers.graphs.wordpiece import WordPieceGraph, has_bert_steps
 from encoder_zoo.encoders.tokenizers.steps import (
@@ -36,9 +35,9 @@ def make_graph(steps: Steps, model: Model, exact: bool = False) -> TokenizerGrap
         ValueError: If a step or the model is not supported by TensorFlow operations.
     """
     check_model(steps, model)
-    graph = StepsGraph if exact and not steps.library_is_equal else choose_graph(steps, model)
+    is_wordpiece = model.settings["type"] == "WordPiece" and has_bert_steps(steps)
     with tf.init_scope(), for_graphs():  # do not add tables to a user's graph
-        return graph(steps, model)
+        return WordPieceGraph(steps, model) if is_wordpiece else StepsGraph(steps, model, exact)
 
 
 def check_model(steps: Steps, model: Model) -> None:
@@ -63,13 +62,3 @@ def check_model(steps: Steps, model: Model) -> None:
             raise without_interpreter("model", [{name: settings[name]}])
     if needs_unknown and settings.get(unknown, model.settings.get(unknown)) is None:
         raise without_interpreter("model", [{unknown: None}])
-
-
-def choose_graph(steps: Steps, model: Model) -> type[TokenizerGraph]:
-    """Return the fastest graph class that supports the steps."""
-    if model.settings["type"] == "WordPiece" and has_bert_steps(steps):
-        return WordPieceGraph
-    fuses = model.settings["type"] == "Unigram" or model.settings.get("fuse_unk")
-    if model.settings["type"] in ("Unigram", "BPE") and fuses and has_its_words(steps):
-        return SentencePieceGraph
-    return StepsGraph

@@ -22,7 +22,11 @@ from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     are_single_tokens,
 )
 from encoder_zoo.encoders.tokenizers.segmentation.unigram import Unigram
-from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
+    MAX_SYMBOLS,
+    WordTable,
+    word_keys,
+)
 from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, without_interpreter
 from encoder_zoo.encoders.tokenizers.text.characters import (
     SPECIALS,
@@ -189,6 +193,14 @@ class CharacterModel(tf.Module):
         if self._ids is not None:
             tokens = tokens._replace(ids=tf.gather(self._ids, tokens.ids))
         return tokens.fuse(self._unknown_id) if self._fuses else tokens
+
+    def single_tokens(self, words: Sequence[str]) -> np.ndarray:
+        """Return an id per word, or -1 for long words and for words with several tokens."""
+        packed = PackedWords.from_texts(words)
+        starts = tf.constant(packed.starts, tf.int32)
+        symbols = self._numbers(tf.constant(packed.symbols, tf.int32))
+        ends = starts + tf.constant(packed.lengths, tf.int32)
+        return self._word_table.look_up(word_keys(symbols, starts, ends)).numpy()
 
     def __call__(self, words: Words) -> Tokens:
         """Tokenize words."""

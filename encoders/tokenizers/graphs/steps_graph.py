@@ -12,13 +12,21 @@ from encoder_zoo.encoders.tokenizers.files.reading import surrounding_spaces
 from encoder_zoo.encoders.tokenizers.graphs.byte_bpe import ByteBPE
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 from encoder_zoo.encoders.tokenizers.graphs.models import CharacterModel, WordLevel, token_ids
-from encoder_zoo.encoders.tokenizers.graphs.normalizers import make_normalizer
+from encoder_zoo.encoders.tokenizers.graphs.normalizers import COMPOSED, RUNS, make_normalizer
+from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import (
+    lookup_rules,
+    mark_words,
+    marks_words,
+    steps_before_words,
+    tokens_stay_in_words,
+)
 from encoder_zoo.encoders.tokenizers.graphs.words import (
     Words,
     is_text_start,
     make_pre_tokenizer,
 )
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import WhitespaceWordLookup
 from encoder_zoo.encoders.tokenizers.steps import SPACE
 from encoder_zoo.encoders.tokenizers.text.normalization import is_special_token
 
@@ -33,22 +41,52 @@ class StepsGraph(TokenizerGraph):
     Args:
         steps: `Steps` to execute.
         model: `Model` to use with the steps.
+        exact: Boolean, see `make_graph`. Defaults to False.
     """
 
-    def __init__(self, steps: Steps, model: Model):
+    def __init__(self, steps: Steps, model: Model, exact: bool = False):
         super().__init__(steps, model)
-        self._normalizer = make_normalizer(steps.normalizer)
-        self._pre_tokenize = make_pre_tokenizer(steps.pre_tokenizer)
-        is_byte_level = "ByteLevel" in steps.types("pre_tokenizer")
-        of_words = WordLevel if model.settings["type"] == "WordLevel" else CharacterModel
-        kind = ByteBPE if is_byte_level else of_words
-        self._model = kind(model, self.unknown_token_id, self.special_ids)
-        self._is_byte_level = is_byte_level
+        kind, ids = model.settings["type"], token_ids(model.settings)
+        splits_words = steps.keeps_spaces and tokens_stay_in_words(ids)
+        self.words_are_independent &= splits_words or not steps.keeps_spaces
+        marks = kind in ("BPE", "Unigram") and marks_words(steps)
+        self._marks_words = marks = marks and (steps.library_is_equal or not exact)
+        if marks:
+            runs = (COMPOSED, *RUNS)
+            self._normalizer = make_normalizer(steps_before_words(steps.normalizer), runs)
+            self._pre_tokenize = mark_words(steps, splits_words)
+        else:
+            self._normalizer = make_normalizer(steps.normalizer)
+            self._pre_tokenize = make_pre_tokenizer(steps.pre_tokenizer)
+        self._is_byte_level = "ByteLevel" in steps.types("pre_tokenizer")
+        of_words = WordLevel if kind == "WordLevel" else CharacterModel
+        model_class = ByteBPE if self._is_byte_level else of_words
+        self._model = model_class(model, self.unknown_token_id, self.special_ids)
+        self._word_lookup = None
+        if marks and "WhitespaceSplit" in steps.types("pre_tokenizer"):
+            self._word_lookup = self._make_word_lookup(steps, ids)
         self._needs_space = steps.keeps_spaces and not steps.inserts_space
         self._trims, self._spaces = steps.trims, None
         if self._trims:
-            self._spaces = tf.constant(spaces_around(steps, token_ids(model.settings)))
+            self._spaces = tf.constant(spaces_around(steps, ids))
         self._index_added_tokens(steps)
+
+    def _make_word_lookup(
+        self, steps: Steps, ids: Mapping[str, int]
+    ) -> WhitespaceWordLookup | None:
+        """Make a lookup table for words with a single token. Return None if it is not supported."""
+        if (rules := lookup_rules(steps.normalizer)) is None:
+            return None
+        tokens = [token for token in ids if token.startswith(SPACE)]
+        found = zip(tokens, self._model.single_tokens(tokens).tolist(), strict=True)
+        special = {-1, *steps.skipped_ids}
+        words = {token.removeprefix(SPACE): i for token, i in found if i not in special}
+        return WhitespaceWordLookup(words, *rules)
+
+    def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
+        if self._word_lookup is None or not self.words_are_independent:
+            return super()._ids(texts, as_words)
+        return self._word_lookup.ids(texts, lambda parts: self._encode(parts, as_words)[0])
 
     def _normalize(self, chars: Characters) -> Characters:
         return self._normalizer(chars)
@@ -57,8 +95,9 @@ class StepsGraph(TokenizerGraph):
         words = Words.from_texts(chars)
         if as_words and self._is_byte_level:
             return words.prepend(ord(" ")).chars
-        if as_words and self._needs_space:  # spaces are already replaced by "▁"
-            wanted = words.begins & is_text_start(chars) & ~is_special_token(chars.codes)
+        if as_words and self._needs_space:
+            wanted = chars.row_starts() & ~is_special_token(chars.codes)
+            wanted &= self._marks_words | is_text_start(chars)
             return words.insert(ord(SPACE), wanted).chars
         return chars
 

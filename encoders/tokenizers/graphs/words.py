@@ -62,12 +62,13 @@ class Words(NamedTuple):
         """Return the index of the first character in each word, as an int32 tensor."""
         return tf.cast(tf.where(self.begins)[:, 0], tf.int32)
 
-    def insert(self, code: int, wanted: tf.Tensor) -> Words:
+    def insert(self, code: int, wanted: tf.Tensor, kept: tf.Tensor | bool = True) -> Words:
         """Insert a character before each first character that is `wanted`, with the same span.
 
-        `wanted` is a boolean tensor of shape (N,).
+        `wanted` is a boolean tensor of shape (N,). All characters that are not `kept` are removed.
         """
-        splits = tf.concat([[0], tf.cumsum(1 + tf.cast(wanted, tf.int32))], 0)
+        counts = tf.cast(kept, tf.int32) + tf.cast(wanted, tf.int32)
+        splits = tf.concat([[0], tf.cumsum(counts)], 0)
         owner = row_ids(splits, splits[-1])
         is_new = index_mask(tf.boolean_mask(splits[:-1], wanted), splits[-1])
         chars = self.chars.take(owner)

@@ -184,27 +184,6 @@ def characters(texts: tf.Tensor) -> Characters:
     return Characters(codes, positions, positions + 1, splits, splits)
 
 
-def insert_spaces(chars: Characters, wanted: tf.Tensor) -> Characters:
-    """Insert a space with the same span before each character selected by `wanted` (N,)."""
-    added = tf.concat([[0], tf.cumsum(tf.cast(wanted, tf.int32))], 0)  # (N + 1,), before each
-    size = tf.size(chars.codes) + added[-1]
-    positions = (tf.range(tf.size(chars.codes)) + added[1:])[:, None]
-    spaces = tf.boolean_mask(positions, wanted) - 1
-
-    def spread(values: tf.Tensor) -> tf.Tensor:
-        return tf.tensor_scatter_nd_update(tf.fill([size], ord(" ")), positions, values)
-
-    return Characters(
-        spread(chars.codes),
-        *(
-            tf.tensor_scatter_nd_update(spread(part), spaces, tf.boolean_mask(part, wanted))
-            for part in (chars.starts, chars.ends)
-        ),
-        chars.row_splits + tf.gather(added, chars.row_splits),
-        chars.original_splits,
-    )
-
-
 DATA_FILE = Path(__file__).parent / "data" / "unicode.json"
 NUM_CODE_POINTS = 0x110000
 # Special tokens found in texts are represented by code points beyond Unicode.
