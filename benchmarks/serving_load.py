@@ -49,12 +49,12 @@ def read_sentences() -> list[str]:
 
 
 @contextlib.contextmanager
-def started_service(source: str):
+def started_service(*sources: str):
     """Start the service, and return its address when it is ready."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "encoder_zoo.serving", source, "--port", str(port)]
+    command = [sys.executable, "-m", "encoder_zoo.serving", *sources, "--port", str(port)]
     process = subprocess.Popen(command)
     url = f"http://127.0.0.1:{port}"
     try:
