@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
@@ -112,7 +112,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
     # -- files -------------------------------------------------------------------------------------
 
     @classmethod
-    def _from_files(cls, files: TokenizerFiles, **template) -> BertweetTokenizer:
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> BertweetTokenizer:
         if files.setting("normalization", "normalization"):
             raise invalid(
                 f"{files.folder / 'tokenizer_config.json'}: normalization",
@@ -126,17 +126,16 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
                     f"{files.folder} has no {name}. {cls.__name__} requires vocab.txt and "
                     "bpe.codes."
                 )
-        roles = files.special_tokens_for(cls)
         first = ("start_token", "pad_token", "end_token", "unknown_token")
         tokens = [*(roles[role] for role in first), *_tokens_in(files)]
         files.compare_added({token: i for i, token in enumerate(tokens)})
-        special, added = files.split_added_tokens({}, roles.values())
+        special = files.added_ids(roles.values())
         mask = roles["mask_token"]
         if mask not in tokens:
             behind = max([len(tokens) - 1, *files.added_tokens().values()]) + 1
             special.setdefault(mask, behind)
         tokens = append_tokens(tokens, special)
-        return cls(tokens, _merges_in(files), added_tokens=added, **roles, **template)
+        return cls(tokens, _merges_in(files), **options)
 
     def to_files(self) -> dict[str, str | bytes]:
         """Convert the tokenizer to files that can be loaded with AutoTokenizer in transformers.

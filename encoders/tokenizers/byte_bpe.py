@@ -118,7 +118,7 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = SPECIAL_TOKENS
 
     @classmethod
-    def _from_files(cls, files: TokenizerFiles, **template) -> RobertaTokenizer:
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> RobertaTokenizer:
         if "vocab.json" in files and "merges.txt" in files:
             vocabulary = checked_vocabulary(files.contents["vocab.json"], "vocab.json")
             merges = parse_merges(files.contents["merges.txt"])
@@ -130,21 +130,17 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
             merges = read_merges(files)
         files.compare_added(vocabulary)
         _check_merges(merges, vocabulary, files.folder)
-        roles = files.special_tokens_for(cls)
-        vocabulary, added = files.split_added_tokens(vocabulary, roles.values())
         parts = "pre_tokenizer", "post_processor"
         prefix = files.setting("add_prefix_space", "add_prefix_space", *parts)
         trims = files.setting("trim_offsets", "trim_offsets", "post_processor")
         if trims is None and files.steps("post_processor"):
             trims = False
         tokenizer = cls(
-            vocabulary,
+            vocabulary | files.added_ids(roles.values()),
             merges,
             add_prefix_space=bool(prefix),
             trim_offsets=trims,
-            added_tokens=added,
-            **roles,
-            **template,
+            **options,
         )
         model = files.part("model")
         if model and tokenizer.unknown_bytes and files.names_class and not model.get("unk_token"):
@@ -331,11 +327,11 @@ class EuroBertTokenizer(RobertaTokenizer):
     }
 
     @classmethod
-    def _from_files(cls, files: TokenizerFiles, **template) -> EuroBertTokenizer:
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> EuroBertTokenizer:
         # The library would add a space before every word instead of only before the first word.
         if any(step.get("add_prefix_space") for step in files.steps("pre_tokenizer")):
             raise files.mismatch("pre_tokenizer has add_prefix_space", "none")
-        return super()._from_files(files, **template)
+        return super()._read(files, roles, **options)
 
     def _vocabulary_files(self) -> dict[str, str]:
         return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from encoder_zoo.common.configuration import argument_defaults
@@ -70,16 +70,14 @@ class GemmaTokenizer(SentencePieceTokenizer):
         return {name: v for name, v in super().get_config().items() if name not in fixed}
 
     @classmethod
-    def _from_files(cls, files: TokenizerFiles, **template) -> GemmaTokenizer:
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> GemmaTokenizer:
         if "tokenizer.json" not in files:
             raise FileNotFoundError(
                 f"{files.folder} has no tokenizer.json. Expected the vocabulary in it."
             )
-        roles = files.special_tokens_for(cls)
-        _, added = files.split_added_tokens({}, roles.values())
         tokens, merges, _ = read_bpe_model(files, roles)
         byte_fallback = bool(files.part("model").get("byte_fallback"))
-        return cls(tokens, merges, byte_fallback, added_tokens=added, **roles, **template)
+        return cls(tokens, merges, byte_fallback, **options)
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
         return texts

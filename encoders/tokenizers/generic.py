@@ -124,7 +124,8 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         """
         roles = files.special_tokens_for(named or cls)
         roles["unknown_token"] = files.unknown_of_model() or roles["unknown_token"]
-        _, added = files.split_added_tokens({}, roles.values())
+        tokens = files.all_added_tokens()
+        added = [token for token in tokens if token["content"] not in roles.values()]
         text = json.dumps(files.contents[FILE], ensure_ascii=False)
         tokenizer = cls(text, added_tokens=added, **roles, **template)
         compare_processors(files, tokenizer)

@@ -168,13 +168,17 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
     behind: ClassVar[tuple[tuple[str, float | None], ...]] = ()
 
     @classmethod
-    def _from_files(cls, files: TokenizerFiles, **template) -> SentencePieceTokenizer:
+    def _fixed_tokens(cls) -> list[str]:
+        """Return tokens that are always part of the vocabulary."""
+        return [token for token, _ in (*cls.front, *cls.behind)]
+
+    @classmethod
+    def _read(
+        cls, files: TokenizerFiles, roles: Mapping[str, str], **options
+    ) -> SentencePieceTokenizer:
         """Load the tokenizer. As in transformers, tokenizer.json takes precedence."""
-        roles = files.special_tokens_for(cls)
         cls._check_settings(files, roles)
-        own = [token for token, _ in (*cls.front, *cls.behind)]  # such as <s>NOTUSED
-        _, added = files.split_added_tokens({}, [*roles.values(), *own])
-        options = {**cls._options(files), **roles, **template, "added_tokens": added}
+        options = {**cls._options(files), **options}
         if "tokenizer.json" not in files and cls.model_file in files:
             path = str(files.folder / cls.model_file)
             tokenizer = cls.from_sentencepiece(files.contents[cls.model_file], path, **options)

@@ -265,7 +265,7 @@ class Tokenizer(TokenizerArguments):
     library is used. Ids and offsets are the same for both.
 
     Subclasses must store each argument for `__init__` as an attribute with the same name, and must
-    implement `_from_files`, `_steps`, `_model_in_texts` and `spelling`.
+    implement `_read`, `_steps`, `_model_in_texts` and `spelling`.
 
     Args:
         vocabulary: List of tokens in the order of their ids.
@@ -416,6 +416,25 @@ class Tokenizer(TokenizerArguments):
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> Self:
         """Load a tokenizer without checking the steps in tokenizer.json."""
+        roles = files.special_tokens_for(cls)
+        special = {*roles.values(), *cls._fixed_tokens()}
+        added = [token for token in files.all_added_tokens() if token["content"] not in special]
+        return cls._read(files, roles, added_tokens=added, **roles, **template)
+
+    @classmethod
+    def _fixed_tokens(cls) -> list[str]:
+        """Return tokens that are always part of the vocabulary, such as <s>NOTUSED."""
+        return []
+
+    @classmethod
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> Self:
+        """Read the vocabulary and settings.
+
+        Args:
+            files: `TokenizerFiles` to read.
+            roles: Dict to map special token arguments to tokens, which are also in the options.
+            **options: Arguments for the constructor.
+        """
         raise NotImplementedError
 
     def __call__(self, texts: object, **options: Any) -> array_ops.RaggedTensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -104,7 +104,7 @@ class BertTokenizer(WritesFiles, Tokenizer):
     # -- files -------------------------------------------------------------------------------------
 
     @classmethod
-    def _from_files(cls, files: TokenizerFiles, **template) -> BertTokenizer:
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> BertTokenizer:
         """Load a tokenizer from files.
 
         Settings are first read from tokenizer_config.json and then from tokenizer.json. Texts are
@@ -124,7 +124,6 @@ class BertTokenizer(WritesFiles, Tokenizer):
                 f"tokenizer_config.json, {files.tokenizer_class}, has one in transformers. Set "
                 'tokenizer_class to "PreTrainedTokenizerFast" to follow tokenizer.json.'
             )
-        roles = files.special_tokens_for(cls)
         if "vocab.txt" in files:
             tokens = parse_vocabulary(files.contents["vocab.txt"])
             ids = {token: i for i, token in enumerate(tokens)}
@@ -132,13 +131,11 @@ class BertTokenizer(WritesFiles, Tokenizer):
                 tokens[i] = token
             ids = {token: i for i, token in enumerate(tokens)}
             files.compare_added(ids)
-            special, added = files.split_added_tokens({}, roles.values())
-            tokens = append_tokens(tokens, special)
+            tokens = append_tokens(tokens, files.added_ids(roles.values()))
         else:
             vocabulary = files.vocabulary("vocab.txt")
             files.compare_added(vocabulary)
-            vocabulary, added = files.split_added_tokens(vocabulary, roles.values())
-            tokens = tokens_by_id(vocabulary)
+            tokens = tokens_by_id(vocabulary | files.added_ids(roles.values()))
         lowercase = files.setting("do_lower_case", "lowercase", "normalizer")
         strips = files.setting("strip_accents", "strip_accents", "normalizer")
         chinese = files.setting("tokenize_chinese_chars", "handle_chinese_chars", "normalizer")
@@ -153,9 +150,7 @@ class BertTokenizer(WritesFiles, Tokenizer):
             strip_accents=strips,
             split_chinese_characters=normalizes if chinese is None else chinese,
             clean_text=normalizes and (False not in cleans or files.names_class),
-            added_tokens=added,
-            **roles,
-            **template,
+            **options,
         )
 
     def _vocabulary_files(self) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +323,9 @@ class TokenizerFiles:
                     f"{self.folder}: the added token {shown(token['content'])} has the ids "
                     f"{first['id']} and {token['id']}. Expected one."
                 )
+        if known:
+            ids = {token: entry["id"] for token, entry in known.items()}
+            checked_vocabulary(ids, f"{self.folder}: added_tokens", 2**21)
         return sorted(known.values(), key=lambda token: token["id"])
 
     def _added_entries(self) -> list[dict]:
@@ -346,24 +349,11 @@ class TokenizerFiles:
 
     def added_tokens(self) -> dict[str, int]:
         """Return {token: id} for all added tokens, see `all_added_tokens`."""
-        ids = {token["content"]: token["id"] for token in self.all_added_tokens()}
-        return checked_vocabulary(ids, f"{self.folder}: added_tokens", 2**21) if ids else {}
+        return {token["content"]: token["id"] for token in self.all_added_tokens()}
 
-    def split_added_tokens(
-        self, vocabulary: Mapping[str, int], special: Iterable[str]
-    ) -> tuple[dict[str, int], list[dict]]:
-        """Split added tokens into special tokens, which join the vocabulary, and all other tokens.
-
-        Args:
-            vocabulary: Dict to map tokens in the model to ids.
-            special: Iterable of special tokens, such as [MASK].
-
-        Returns:
-            Tuple with the extended vocabulary, and with a list of the other added tokens.
-        """
-        ids, special = self.added_tokens(), set(special)
-        added = [t for t in self.all_added_tokens() if t["content"] not in special]
-        return {**vocabulary, **{t: i for t, i in ids.items() if t in special}}, added
+    def added_ids(self, tokens: Collection[str]) -> dict[str, int]:
+        """Return {token: id} for the added tokens among the given tokens."""
+        return {token: i for token, i in self.added_tokens().items() if token in tokens}
 
     def special_added_tokens(self) -> list[str]:
         """Return the added tokens that are marked as special in tokenizer.json."""

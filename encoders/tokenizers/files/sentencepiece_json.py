@@ -1,7 +1,7 @@
 """Read SentencePiece models from tokenizer.json, and convert between scores and merges."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.files.reading import (
@@ -26,7 +26,7 @@ def find_charsmap(files: TokenizerFiles) -> str | None:
 
 
 def read_unigram_model(
-    files: TokenizerFiles, alternative: str, roles: Iterable[str]
+    files: TokenizerFiles, alternative: str, roles: Collection[str]
 ) -> tuple[list[str], list[float | None]]:
     """Read tokens (sorted by id) and scores for a Unigram model.
 
@@ -52,12 +52,11 @@ def read_unigram_model(
     if type(unknown) is not int or not 0 <= unknown < len(ids):
         raise invalid(f"{path}: model.unk_id", unknown, f"0 to {len(ids) - 1}")
     files.compare_added(ids)
-    added, _ = files.split_added_tokens({}, roles)
     special = files.special_added_tokens()
     for token in special:
         if scores.get(token) == 0:  # it will be found as an added token
             scores[token] = None
-    return append_tokens(list(ids), added), list(scores.values())
+    return append_tokens(list(ids), files.added_ids(roles)), list(scores.values())
 
 
 def is_scored_token(entry: object) -> bool:
@@ -87,8 +86,7 @@ def read_bpe_model(
     path = files.json_path
     model = files.part("model")
     vocabulary = checked_vocabulary(model.get("vocab"), f"{path}: model.vocab")
-    vocabulary, _ = files.split_added_tokens(vocabulary, roles.values())
-    tokens = tokens_by_id(vocabulary)
+    tokens = tokens_by_id(vocabulary | files.added_ids(roles.values()))
     merges = read_merges(files)
     unknown = roles["unknown_token"]
     if any(unknown in merge.split(" ") for merge in merges):
