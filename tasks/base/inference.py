@@ -22,7 +22,7 @@ from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_
 from encoder_zoo.tasks.preprocessing.prepared import checked_arrays, inputs_of, is_prepared
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training.data import own_errors
-from encoder_zoo.tasks.training.distribution import data_parallel_devices, pad_indices
+from encoder_zoo.tasks.training.distribution import data_parallel_devices, pad_indices, round_up
 from encoder_zoo.tasks.training.sources import (
     as_source,
     check_has_elements,
@@ -82,7 +82,7 @@ def _predict_batches(batches, predict: functools.partial):
     filled = filled()
     with ending_quietly(filled):
         outputs = predict(filled)
-    kept = [np.arange(-(-size // devices) * devices) < size for size in sizes]
+    kept = [np.arange(round_up(size, devices)) < size for size in sizes]
     kept = np.concatenate(kept)
     return keras.tree.map_structure(lambda output: output[kept[: len(output)]], outputs)
 
@@ -94,7 +94,7 @@ def _predict_arrays(x: dict, batch_size: int, predict: functools.partial):
         return predict(x, batch_size)
     rows = pad_indices(count, devices)
     x = {name: keras.ops.convert_to_numpy(values)[rows] for name, values in x.items()}
-    outputs = predict(x, -(-batch_size // devices) * devices)
+    outputs = predict(x, round_up(batch_size, devices))
     return keras.tree.map_structure(lambda output: output[:count], outputs)
 
 
@@ -117,8 +117,7 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     if not count:
         return predict_few(task, tuple(array_ops.constant([""]) for _ in texts))[:0]
     # Only the last batch is padded for the devices, so the padding rows are at the end.
-    devices = data_parallel_devices()
-    batch_size = -(-batch_size // devices) * devices
+    batch_size = round_up(batch_size, data_parallel_devices())
     maker = task.batch_maker
     batcher = maker.batcher(examples, batch_size, maker.compiles)
     batches = batcher.ordered(examples, batch_size)

@@ -237,7 +237,9 @@ class BatchMaker:
         If several packings are about equally good, a known packing is used because it is already
         compiled.
         """
-        if not (self.packs and _is_on_one_jax_device() and self.lengths_vary):
+        on_one_device = keras.distribution.distribution() is None
+        on_one_device = on_one_device and keras.config.backend() == "jax"
+        if not (self.packs and on_one_device and self.lengths_vary):
             return None
         if any(name.startswith(CANDIDATE) for name in examples):
             return None
@@ -262,10 +264,6 @@ class BatchMaker:
 
 def _alternatives(numbers: tuple[int, ...]) -> str:
     return " or ".join(map(str, numbers))
-
-
-def _is_on_one_jax_device() -> bool:
-    return keras.config.backend() == "jax" and keras.distribution.distribution() is None
 
 
 @contextlib.contextmanager

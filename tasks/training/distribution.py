@@ -161,19 +161,6 @@ def _clipped(gradients: list, norm: float | None, global_norm: float | None, val
     return [tf.clip_by_value(gradient, -value, value) for gradient in gradients]
 
 
-def check_no_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raise a ValueError for a Keras optimizer with gradient accumulation.
-
-    Keras accumulates gradients in a conditional branch, where TensorFlow cannot sum over replicas
-    (optimizers/base_optimizer.py).
-    """
-    if optimizer.gradient_accumulation_steps:
-        raise ValueError(
-            "Keras optimizers do not support gradient_accumulation_steps under tf.distribute. Use "
-            "compile(gradient_accumulation_steps=...) with optimizer='auto'."
-        )
-
-
 MAX_COUNTING = 20  # seconds to count the batches in data with unknown length
 ROWS = (1, 8, 32)  # batch sizes to use for inference when every shape is compiled
 
@@ -255,8 +242,14 @@ class Distribution:
             overflow_anywhere(optimizer)
             optimizer = optimizer.inner_optimizer
         if not getattr(optimizer, "sums_over_replicas", False):
-            if self.strategy:
-                check_no_accumulation(optimizer)
+            if self.strategy and optimizer.gradient_accumulation_steps:
+                # Keras accumulates gradients in a conditional branch, where TensorFlow cannot sum
+                # over replicas (optimizers/base_optimizer.py).
+                raise ValueError(
+                    "Keras optimizers do not support gradient_accumulation_steps under "
+                    "tf.distribute. Use compile(gradient_accumulation_steps=...) with "
+                    "optimizer='auto'."
+                )
             clip_summed_gradients(optimizer)
 
     def check_devices(self, model: keras.Model) -> None:
@@ -363,7 +356,8 @@ class Distribution:
         if keras.config.backend() != "jax":
             return predict(x)
         count = len(keras.tree.flatten(x)[0])
-        padded = pad_indices(count, _rows_of_program(count, data_parallel_devices()))
+        rows = next((n for n in ROWS if n >= count), ROWS[-1])
+        padded = pad_indices(count, round_up(rows, data_parallel_devices()))
         with whole_batches():
             outputs = predict(keras.tree.map_structure(lambda values: values[padded], x))
         return keras.tree.map_structure(lambda output: output[:count], outputs)
@@ -417,7 +411,7 @@ def check_divisible(examples: dict, batch_size: int) -> None:
     """Raise a ValueError if Keras on JAX cannot split all batches over the devices."""
     devices, count = data_parallel_devices(), examples["token_ids"].shape[0]
     if batch_size % devices or count % batch_size % devices:
-        fitting = -(-batch_size // devices) * devices
+        fitting = round_up(batch_size, devices)
         rest = count % fitting % devices
         todo = f"Leave out {rest} of them" if rest < count else f"Pass {devices} at least"
         raise ValueError(
@@ -510,10 +504,14 @@ def data_parallel_devices() -> int:
     return mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]
 
 
-def _rows_of_program(count: int, devices: int) -> int:
-    """Return the multiple to pad batch sizes to, so that only a few programs are compiled."""
-    rows = next((n for n in ROWS if n >= count), ROWS[-1])
-    return -(-rows // devices) * devices
+def round_up(count: int, multiple: int) -> int:
+    """Return the smallest multiple that is not below a count.
+
+    Example:
+        >>> round_up(3, 2), round_up(4, 2)
+        (4, 4)
+    """
+    return -(-count // multiple) * multiple
 
 
 def pad_indices(count: int, multiple: int) -> np.ndarray:
@@ -523,7 +521,7 @@ def pad_indices(count: int, multiple: int) -> np.ndarray:
         >>> pad_indices(3, 2).tolist()
         [0, 1, 2, 2]
     """
-    return np.minimum(np.arange(-(-count // multiple) * multiple), count - 1)
+    return np.minimum(np.arange(round_up(count, multiple)), count - 1)
 
 
 def count_batches(dataset: tf.data.Dataset) -> int:

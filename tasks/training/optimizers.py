@@ -193,10 +193,6 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         names = re.compile("|".join(var_names)) if var_names else None
         self._undecayed = types.SimpleNamespace(ids={*map(id, var_list or ())}, names=names)
 
-    def _decays(self, weight: keras.Variable) -> bool:
-        ids, names = self._undecayed.ids, self._undecayed.names
-        return id(weight) not in ids and not (names and names.search(weight.name))
-
     def build(self, variables):
         if self.built:
             return
@@ -205,10 +201,11 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         added = self.variables[known:]
         sums = added[: len(variables)] if self.gradient_accumulation_steps else []
         moments = added[len(sums) :]
+        ids, names = self._undecayed.ids, self._undecayed.names
         states = {
             id(weight): WeightState(
                 self.learning_rate_multiplier(weight) if self.learning_rate_multiplier else 1.0,
-                self._decays(weight),
+                id(weight) not in ids and not (names and names.search(weight.name)),
                 *moments[2 * i : 2 * i + 2],
                 sums[i] if sums else None,
             )

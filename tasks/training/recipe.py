@@ -131,7 +131,8 @@ class Recipe:
         if keras.config.backend() != "tensorflow":
             return given
         if is_auto(given):
-            return has_fixed_shapes and not goes_step_by_step and has_accelerator()
+            accelerators = map(tf.config.list_logical_devices, ("GPU", "TPU"))
+            return has_fixed_shapes and not goes_step_by_step and any(accelerators)
         if given and goes_step_by_step:
             raise invalid(
                 "jit_compile",
@@ -213,7 +214,10 @@ class Recipe:
                 accumulated,
                 f"at most {total_batches}, the number of batches in this `fit`",
             )
-        if self.makes_optimizer or any(map(_sets_rate, callbacks)):
+        if self.makes_optimizer or any(
+            getattr(callback, "sets_learning_rate", type(callback) not in KEEPING_THE_RATE)
+            for callback in callbacks
+        ):
             return
         first = int(keras.ops.convert_to_numpy(optimizer.iterations))
         steps = range(first, first + total_batches)
@@ -453,11 +457,6 @@ def _single_weight(loss_weights) -> float:
     return float(weights[0])
 
 
-def _sets_rate(callback) -> bool:
-    """Return whether a callback may change the learning rate."""
-    return getattr(callback, "sets_learning_rate", type(callback) not in KEEPING_THE_RATE)
-
-
 class CompiledMetrics:
     """Metrics for a compiled task, and the containers created by Keras for these metrics.
 
@@ -561,7 +560,8 @@ def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
     if not isinstance(dataset, tf.data.Dataset) or task.compiled_with.are_built():
         return
     x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-    y_pred = task.compute_output_spec(keras.tree.map_structure(_symbol, x))
+    symbols = keras.tree.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x)
+    y_pred = task.compute_output_spec(symbols)
     if isinstance(y, tf.TensorSpec) and len(y.shape) == len(getattr(y_pred, "shape", ())):
         # The sizes in streams are unknown. Labels with the output rank get the output sizes.
         sizes = [own or size for own, size in zip(y.shape, y_pred.shape, strict=True)]
@@ -570,10 +570,6 @@ def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
     task.compute_loss(x, y, y_pred, weight, training=False)
     task.compute_metrics(x, y, y_pred, weight)
     task.reset_metrics()
-
-
-def _symbol(spec: tf.TensorSpec) -> keras.KerasTensor:
-    return keras.KerasTensor(spec.shape, spec.dtype.name)
 
 
 def _smallest(spec) -> array_ops.Tensor | None:
@@ -585,11 +581,6 @@ def _smallest(spec) -> array_ops.Tensor | None:
         return None
     sizes = [size or 2 for size in spec.shape]
     return array_ops.zeros([2, *sizes[1:]] if sizes else [], spec.dtype)
-
-
-def has_accelerator() -> bool:
-    """Return whether TensorFlow has a GPU or TPU."""
-    return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
 
 
 def is_auto(argument) -> bool:
