@@ -41,6 +41,7 @@ from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.callbacks import Callbacks
 from encoder_zoo.tasks.training.distribution import shard_of_process, whole_batches
+from encoder_zoo.tasks.training.sources import check_preprocessor
 from encoder_zoo.tasks.training.streams import ending_quietly
 from encoder_zoo.tasks.training.text_model import TextModel
 
@@ -326,6 +327,11 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         predict = functools.partial(self._run_whole, super().predict, **options)
         with in_backend(), ending_quietly(x):
             return inference.predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
+
+    def _answers_to(self, x) -> Any:
+        """Return the text side for raw inputs, or raise a ValueError without a preprocessor."""
+        check_preprocessor(self, x)
+        return self._answers
 
     def _predict_texts(self, x, batch_size: int, predict: functools.partial):
         if self.record.predicts_lists or self.preprocessor.pools_windows:

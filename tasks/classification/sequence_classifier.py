@@ -421,7 +421,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         Raises:
             ValueError: If the classifier is a regression.
         """
-        return self._answers.predict_proba(texts, batch_size, missing)
+        return self._answers_to(texts).predict_proba(texts, batch_size, missing)
 
     @overload
     def classify(
@@ -508,7 +508,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             (['label', 'score'], 2)
         """
         options = (batch_size, top_k, threshold, abstain_below, missing)
-        return self._answers.classify(texts, *options)
+        return self._answers_to(texts).classify(texts, *options)
 
     def _scores_and_classes(self, method, x, y, batch_size):
         x, y = self._check_held_out(method, x, y)

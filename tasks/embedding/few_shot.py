@@ -65,6 +65,7 @@ from encoder_zoo.tasks.preprocessing.columns import columns_advice, texts_and_la
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
 from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.metrics import ClassScore
+from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -542,6 +543,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     @property
     def _class_answers(self) -> ClassAnswers:
         self._check_classes_known()
+        check_preprocessor(self, "")
         names = ("class_names", "problem_type", "thresholds", "abstain_below")
         settings = {name: getattr(self, name) for name in names}
         return ClassAnswers(self.preprocessor, self, **settings)

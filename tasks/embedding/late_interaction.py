@@ -34,7 +34,6 @@ from encoder_zoo.tasks.embedding.token_answers import TokenAnswers
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity
-from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -257,8 +256,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             >>> model.embed("Cats", prompt="query").shape
             (32, 16)
         """
-        check_preprocessor(self, texts)
-        return self._answers.embed(texts, prompt, batch_size, missing)
+        return self._answers_to(texts).embed(texts, prompt, batch_size, missing)
 
     @property
     def _answers(self) -> TokenAnswers:
@@ -293,8 +291,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             >>> ["Cats sleep."[begin:end] for begin, end in spans if end > 0]
             ['Cat', 's', 'sleep']
         """
-        check_preprocessor(self, texts)
-        return self._answers.embed_with_spans(texts, prompt, batch_size, missing)
+        return self._answers_to(texts).embed_with_spans(texts, prompt, batch_size, missing)
 
     def signatures(self) -> dict[str, Callable]:
         """Return the functions to export: "serving_default", "query" and "document".

@@ -51,7 +51,6 @@ from encoder_zoo.tasks.embedding.term_table import TermTable
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.pretraining.masked_lm import check_head_representable, make_masked_lm_head
 from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
-from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -456,8 +455,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             >>> vectors.shape[0], vectors.nnz
             (2, 40)
         """
-        check_preprocessor(self, texts)
-        return self._answers.embed(texts, prompt, max_terms, batch_size, missing)
+        return self._answers_to(texts).embed(texts, prompt, max_terms, batch_size, missing)
 
     @overload
     def top_terms(
@@ -493,8 +491,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             >>> len(encoder.top_terms("A good film.", k=3))
             3
         """
-        check_preprocessor(self, texts)
-        return self._answers.top_terms(texts, k, prompt, batch_size)
+        return self._answers_to(texts).top_terms(texts, k, prompt, batch_size)
 
     @validate_arguments
     def signatures(self, max_terms: PositiveInt | None = None) -> dict[str, Callable]:

@@ -279,8 +279,7 @@ class TextEmbedder(Embedder[VectorIndex]):
                 vectors = self._vectors_in_contexts(texts, prompt, batch_size or BATCH_SIZE)
                 return answers.shorten(vectors, dim)
             texts = texts.texts
-        check_preprocessor(self, texts)
-        return self._answers.embed(texts, prompt, dim, batch_size, windows, missing)
+        return self._answers_to(texts).embed(texts, prompt, dim, batch_size, windows, missing)
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
         """Embed documents for LangChain. Same as `embed(texts, prompt="document")`, as lists.

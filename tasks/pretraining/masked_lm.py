@@ -31,7 +31,6 @@ from encoder_zoo.tasks.pretraining.mask_answers import FilledMask, MaskAnswers
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.training.metrics import by_token
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -397,8 +396,7 @@ class MaskedLM(Task):
         Raises:
             ValueError: If a text has no mask token, or if a target is not a single token.
         """
-        check_preprocessor(self, texts)
-        return self._answers.fill_mask(texts, top_k, batch_size, missing, targets)
+        return self._answers_to(texts).fill_mask(texts, top_k, batch_size, missing, targets)
 
     @property
     def _answers(self) -> MaskAnswers:

@@ -38,7 +38,6 @@ from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
 )
 from encoder_zoo.tasks.training.metrics import by_token
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -280,8 +279,7 @@ class ReplacedTokenDetection(Task):
             are character offsets into the text. If a single text is passed, a single list will be
             returned.
         """
-        check_preprocessor(self, texts)
-        return self._answers.detect(texts, batch_size, missing)
+        return self._answers_to(texts).detect(texts, batch_size, missing)
 
     @property
     def _answers(self) -> DetectionAnswers:

@@ -50,7 +50,6 @@ from encoder_zoo.tasks.question_answering.question_answers import QuestionAnswer
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -354,9 +353,8 @@ class SpanQA(Task):
         2018, Simple and Effective Multi-Paragraph Reading Comprehension, section 3.2. For a beam,
         scores are log-probabilities, normalized for each window.
         """
-        check_preprocessor(self, (question, context))
         options = (top_k, max_answer_length, null_threshold, batch_size, missing)
-        return self._answers.answer(question, context, *options)
+        return self._answers_to((question, context)).answer(question, context, *options)
 
     @overload
     def explain(
@@ -465,9 +463,8 @@ class SpanQA(Task):
                 f"There are {len(texts)} questions, but answers to {len(right)}. Expected a list "
                 "for each question."
             )
-        check_preprocessor(self, x)
         options = (1, max_answer_length, batch_size)
-        found = self._answers.find_spans(questions, contexts, *options)
+        found = self._answers_to(x).find_spans(questions, contexts, *options)
         found = answer_ranking.null_beside_best(found) if self.beam else found
         best = zip(texts, found.start[:, 0].numpy(), found.end[:, 0].numpy(), strict=True)
         guesses = [text[start:end] for text, start, end in best]

@@ -36,7 +36,6 @@ from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
 )
 from encoder_zoo.tasks.training.metrics import ClassAccuracy
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -263,8 +262,9 @@ class MultipleChoice(ListScores):
             >>> sorted(answer), len(model.choose(["Who?"], [["He.", "She."]], top_k=2)[0])
             (['index', 'score', 'text'], 2)
         """
-        check_preprocessor(self, questions)
-        return self._answers.choose(questions, choices, contexts, batch_size, top_k, missing)
+        return self._answers_to(questions).choose(
+            questions, choices, contexts, batch_size, top_k, missing
+        )
 
     @property
     def _answers(self) -> ChoiceAnswers:

@@ -382,8 +382,7 @@ class Reranker(ListScores):
             >>> reranker.score(["Who sings?", "Where?"], ["She sings.", "Here."]).shape
             (2,)
         """
-        check_preprocessor(self, queries)
-        return self._answers.score(queries, texts, batch_size, missing)
+        return self._answers_to(queries).score(queries, texts, batch_size, missing)
 
     def _scores_of_texts(self, query, texts, batch_size):
         return self._answers.find_logits(query, texts, batch_size)
@@ -420,8 +419,7 @@ class Reranker(ListScores):
             >>> sorted(best)
             ['index', 'score', 'text']
         """
-        check_preprocessor(self, query)
-        return self._answers.rank(query, texts, top_k, batch_size)
+        return self._answers_to(query).rank(query, texts, top_k, batch_size)
 
     @validate_arguments
     def evaluate_ranking(

@@ -63,7 +63,6 @@ from encoder_zoo.tasks.training.sources import (
     check_inputs,
     check_labels,
     check_not_empty,
-    check_preprocessor,
 )
 from encoder_zoo.tasks.training.streams import check_no_stream
 
@@ -380,9 +379,8 @@ class EntityExtractor(Task):
             ValueError: If no labels are given, if there are duplicate labels, or if the labels are
                 too long to leave space for the text.
         """
-        check_preprocessor(self, texts)
         options = (threshold, nested, multi_label, batch_size, missing)
-        return self._answers.extract_entities(texts, labels, *options)
+        return self._answers_to(texts).extract_entities(texts, labels, *options)
 
     @validate_arguments
     def signatures(

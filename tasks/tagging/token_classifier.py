@@ -59,7 +59,6 @@ from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.tagging.tags import notation_line, outside_index, parse_tags, spans_of_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -438,8 +437,9 @@ class TokenClassifier(LabelledTask):
 
         Source: The strategies of transformers' `TokenClassificationPipeline`.
         """
-        check_preprocessor(self, texts)
-        return self._answers.extract_entities(texts, strategy, batch_size, threshold, missing)
+        return self._answers_to(texts).extract_entities(
+            texts, strategy, batch_size, threshold, missing
+        )
 
     @validate_arguments
     def signatures(
@@ -488,8 +488,7 @@ class TokenClassifier(LabelledTask):
         Raises:
             ValueError: If `words` contains texts instead of lists of words.
         """
-        check_preprocessor(self, words)
-        return self._answers.predict_tags(words, batch_size, missing)
+        return self._answers_to(words).predict_tags(words, batch_size, missing)
 
     @overload
     def explain(
