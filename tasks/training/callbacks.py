@@ -233,10 +233,14 @@ class Backup:
 
     def check_same_run(self, run: dict) -> None:
         """Raise a ValueError that lists the differences if the backup belongs to another run."""
+        stored, run = (
+            {name: _without_home(name, value) for name, value in settings.items()}
+            for settings in (self.run, run)
+        )
         differing = [
-            f"{name} is {shown(self.run.get(name))} there, {shown(run.get(name))} now"
-            for name in dict.fromkeys([*self.run, *run])
-            if self.run.get(name) != run.get(name)
+            f"{name} is {shown(stored.get(name))} there, {shown(run.get(name))} now"
+            for name in dict.fromkeys([*stored, *run])
+            if stored.get(name) != run.get(name)
         ]
         if differing:
             raise self._other_run("; ".join(differing[:5]))
@@ -370,6 +374,18 @@ def flat_settings(settings: dict, prefix: str = "") -> dict:
         elif name != "name":
             flat[prefix + name] = json.loads(json.dumps(value, default=lambda v: type(v).__name__))
     return flat
+
+
+def _without_home(name: str, value: object) -> object:
+    """Return a setting without the modules of this package, which can change between versions.
+
+    Example:
+        >>> _without_home("loss.class", "encoder_zoo.tasks.losses.cosent.CoSENT")
+        'CoSENT'
+    """
+    if not (isinstance(value, str) and value.startswith("encoder_zoo.")):
+        return value
+    return "encoder_zoo" if name.endswith("module") else value.rpartition(".")[2]
 
 
 class BackupAndRestore(keras.callbacks.BackupAndRestore):

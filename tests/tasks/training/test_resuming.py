@@ -386,6 +386,22 @@ def test_numbers_of_another_type_are_refused(interrupted, tmp_path, group, dtype
         train(classifier(), folder)
 
 
+def test_a_backup_of_an_earlier_version_is_restored(interrupted, tmp_path):
+    """Its classes were in other modules."""
+    folder = shutil.copytree(interrupted, tmp_path / "b")
+    for path in folder.iterdir():
+        training = json.loads((path / "encoder_zoo.json").read_text())["training"]
+        run = training["run"]
+        moved = {n for n, v in run.items() if str(v).startswith("encoder_zoo.")}
+        assert {"loss.class", "optimizer.module"} <= moved
+        for name in moved:
+            old, last = "encoder_zoo.training.logit_metrics", run[name].rpartition(".")[2]
+            run[name] = old if name.endswith("module") else f"{old}.{last}"
+        signed(path, training)
+    after, _ = train(classifier(), folder)
+    assert min(after) == (1, 4)
+
+
 @pytest.mark.slow
 def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
     folder = shutil.copytree(interrupted, tmp_path / "b")
