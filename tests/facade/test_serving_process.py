@@ -182,13 +182,14 @@ def test_sigterm_under_load_answers_what_was_accepted(folders):
     ):
         asked = [pool.submit(ask, i) for i in range(20)]
         queue = re.compile(r"^encoder_zoo_queue_texts (.*)$", re.M)
-        wait_until(lambda: float(queue.findall(httpx.get(f"http://{address}/metrics").text)[0]) > 0)
+        metrics = f"http://{address}/metrics"
+        wait_until(lambda: float(queue.findall(httpx.get(metrics).text)[0]) >= 10 * len(texts))
         process.send_signal(signal.SIGTERM)
         responses = [future.result() for future in asked if not is_refused(future)]
         process.wait(60)
         assert "Traceback" not in process.stderr.read()
     answered = [response.json()["answers"] for response in responses if response.is_success]
-    assert answered and {response.status_code for response in responses} <= {200, 503}
+    assert len(answered) >= 10 and {response.status_code for response in responses} <= {200, 503}
     for answers in answered:
         assert [a["label"] for a in answers] == [a["label"] for a in expected]
         np.testing.assert_allclose(
@@ -199,8 +200,8 @@ def test_sigterm_under_load_answers_what_was_accepted(folders):
 
 
 def is_refused(future):
-    """Return whether a request was sent too late to be accepted."""
-    return isinstance(future.exception(), httpx.ConnectError)
+    """Return whether a request was too late: its connection was closed without an answer."""
+    return isinstance(future.exception(), httpx.TransportError)
 
 
 @pytest.mark.slow
