@@ -289,11 +289,7 @@ class ModernBertTokenizer(RobertaTokenizer):
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = WritesFiles.special_token_names
 
     def _settings(self) -> dict:
-        return {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "add_prefix_space": self.add_prefix_space,
-            "model_input_names": ["input_ids", "attention_mask"],
-        }
+        return {"add_prefix_space": self.add_prefix_space, **self._generic_settings()}
 
 
 @serializable
@@ -337,10 +333,7 @@ class EuroBertTokenizer(RobertaTokenizer):
         return {}
 
     def _settings(self) -> dict:
-        return {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_input_names": ["input_ids", "attention_mask"],
-        }
+        return self._generic_settings()
 
     def _steps(self) -> dict:
         steps = super()._steps()

@@ -10,10 +10,9 @@ import json
 import re
 from collections.abc import Callable
 from types import NoneType
-from typing import TYPE_CHECKING
 
 from encoder_zoo.common.configuration import argument_defaults
-from encoder_zoo.common.lazy import array_ops, refuse_in_fork
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.reading import field_of, parse_json, reading
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
@@ -37,9 +36,6 @@ from encoder_zoo.encoders.tokenizers.steps import (
     model_type,
 )
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 FILE = "tokenizer.json"
 BEFORE = "\ue000"  # placed before a token to get its text
@@ -74,6 +70,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
     """
 
     lstrip_mask = False
+    library_is_equal = True  # steps are always defined by the library
 
     @validate_arguments
     def __init__(self, tokenizer_json: str, **options):
@@ -130,17 +127,6 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         tokenizer = cls(text, added_tokens=added, **roles, **template)
         compare_processors(files, tokenizer)
         return tokenizer
-
-    @property
-    def library_is_equal(self) -> bool:
-        """True, since steps are always defined by the library."""
-        return True
-
-    def _make_graph(self) -> TokenizerGraph:
-        refuse_in_fork()
-        from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
-
-        return make_graph(self.steps, self._model_in_texts(), exact=True)
 
     @functools.cached_property
     def _has_graph(self) -> bool:
@@ -226,6 +212,4 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         return {}
 
     def _settings(self) -> dict:
-        segments = ["token_type_ids"] * self.uses_segments
-        inputs = ["input_ids", *segments, "attention_mask"]
-        return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
+        return self._generic_settings()

@@ -387,14 +387,12 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         return {self.model_file: spm.write_model(model)} if model else {}
 
     def _settings(self) -> dict:
-        inputs = ["input_ids", "token_type_ids", "attention_mask"]
         if self.merges is not None or not self.remove_extra_whitespaces:
             # The classes in transformers only support Unigram models that split at white space.
-            inputs = inputs if self.uses_segments else ["input_ids", "attention_mask"]
-            return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
+            return self._generic_settings()
         settings = {"tokenizer_class": type(self).__name__, "add_prefix_space": True}
         if self.uses_segments:  # omitted by default in transformers
-            settings["model_input_names"] = inputs
+            settings["model_input_names"] = self._generic_settings()["model_input_names"]
         return settings
 
     def _normalizers(self) -> list[dict]:

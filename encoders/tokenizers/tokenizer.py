@@ -345,7 +345,7 @@ class Tokenizer(TokenizerArguments):
         refuse_in_fork()
         from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
 
-        return make_graph(self.steps, self._model_in_texts())
+        return make_graph(self.steps, self._model_in_texts(), exact=self.library_is_equal)
 
     def _make_library(self) -> LibraryTokenizer:
         from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer

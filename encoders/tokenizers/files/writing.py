@@ -76,13 +76,18 @@ class WritesFiles:
 
     def _generic(self) -> dict:
         """Return generic class settings if transformers' own class would join texts differently."""
-        defaults = argument_defaults(type(self))
+        defaults, settings = argument_defaults(type(self)), self._generic_settings()
         adds_segments = self.uses_segments and not defaults["uses_segments"]
-        segments = ["token_type_ids"] if self.uses_segments else []
-        inputs = {"model_input_names": ["input_ids", *segments, "attention_mask"]}
-        if self.pair_separators == defaults["pair_separators"] and not adds_segments:
-            return inputs if self.uses_segments != defaults["uses_segments"] else {}
-        return {"tokenizer_class": "PreTrainedTokenizerFast", **inputs}
+        if self.pair_separators != defaults["pair_separators"] or adds_segments:
+            return settings
+        if self.uses_segments == defaults["uses_segments"]:
+            return {}
+        return {"model_input_names": settings["model_input_names"]}
+
+    def _generic_settings(self) -> dict:
+        """Return the settings for a generic class in transformers."""
+        inputs = ["input_ids", *["token_type_ids"] * self.uses_segments, "attention_mask"]
+        return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
 
     def _added_tokens(self) -> list[dict]:
         """Return entries for tokenizer.json with all special tokens and added tokens."""

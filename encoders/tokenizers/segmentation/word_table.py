@@ -197,9 +197,13 @@ class WholeWordLookup(tf.Module):
         if self._clean_text:
             texts = tf.strings.regex_replace(texts, DROPPED_IN_ASCII, "")
         texts = tf.strings.lower(texts) if self._lowercase else texts  # only ASCII
-        texts = tf.strings.regex_replace(texts, ALONE_IN_ASCII, r" \1 ")
-        positions, parts, shape = tf.raw_ops.StringSplitV2(input=texts, sep="")
-        return parts, tf.searchsorted(positions[:, 0], tf.range(shape[0] + 1), out_type=tf.int64)
+        return split_at_spaces(tf.strings.regex_replace(texts, ALONE_IN_ASCII, r" \1 "))
+
+
+def split_at_spaces(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Split texts (B,) at ASCII white space, and return parts (P,) and row splits (B + 1,)."""
+    positions, parts, shape = tf.raw_ops.StringSplitV2(input=texts, sep="")
+    return parts, tf.searchsorted(positions[:, 0], tf.range(shape[0] + 1), out_type=tf.int64)
 
 
 def replace_missing(
@@ -256,13 +260,8 @@ class WhitespaceWordLookup(WholeWordLookup):
         def whole() -> tuple[tf.Tensor, tf.Tensor]:
             return texts, tf.range(tf.size(texts, tf.int64) + 1)
 
-        def split() -> tuple[tf.Tensor, tf.Tensor]:
-            positions, parts, shape = tf.raw_ops.StringSplitV2(input=texts, sep="")
-            rows = tf.range(shape[0] + 1)
-            return parts, tf.searchsorted(positions[:, 0], rows, out_type=tf.int64)
-
         joins = tf.strings.regex_full_match(texts, self._joining)
-        return tf.cond(tf.reduce_any(joins), whole, split)
+        return tf.cond(tf.reduce_any(joins), whole, lambda: split_at_spaces(texts))
 
 
 def unchanged_words(
