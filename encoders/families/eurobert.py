@@ -25,6 +25,7 @@ from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import CalledDirectly, MakesLayers, Size, reshape
 from encoder_zoo.encoders.positions import mean_of_tokens, rotate
+from encoder_zoo.encoders.pre_norm_block import PreNormBlock
 from encoder_zoo.encoders.rope import ROPE_RULES, RopeScaling, ScaledRotation, read_rope
 from encoder_zoo.encoders.tokenizers import LLAMA_BPE
 
@@ -150,8 +151,8 @@ class GroupedQueryAttention(FastAttention):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class EuroBertBlock(MakesRMSNorms, GatedBlock):
-    """Compute y = x + attention(RMSNorm(x)) and return y + FFN(RMSNorm(y)).
+class EuroBertBlock(MakesRMSNorms, GatedBlock, PreNormBlock):
+    """`PreNormBlock` with RMSNorm and a gated feed-forward network.
 
     Args:
         num_key_value_heads: Positive integer, see `GroupedQueryAttention`.
@@ -173,28 +174,6 @@ class EuroBertBlock(MakesRMSNorms, GatedBlock):
     def __init__(self, *args, num_key_value_heads: int, **kwargs):
         super().__init__(*args, **kwargs)
         self.num_key_value_heads = num_key_value_heads
-
-    def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
-        context.update(training=training, return_probabilities=return_probabilities)
-        attended = self.attention(
-            self.attention_norm(x, training=training), attention_mask=attention_mask, **context
-        )
-        if return_probabilities:
-            attended, probabilities = attended
-        shape, rows = ops.shape(x), (-1, self.hidden_dim)
-        x, attended = ops.reshape(x, rows), ops.reshape(attended, rows)  # (B L, D)
-        x = self.attention_dropout_layer(attended, training=training, residual=x)
-        inner = self.intermediate(self.output_norm(x, training=training), training)
-        update = self.output_dense(inner)
-        x = ops.reshape(self.output_dropout_layer(update, training=training, residual=x), shape)
-        return (x, probabilities) if return_probabilities else x
-
-    def project(self, x, attention_mask=None, training=None, **context):
-        return super().project(self.attention_norm(x, training=training), **context)
-
-    @property
-    def projection_layers(self) -> list[keras.layers.Layer]:
-        return [self.attention_norm, *super().projection_layers]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
