@@ -29,6 +29,7 @@ FAMILIES = {
     "eurobert": "EuroBertBackbone",
     "nomic_bert": "NomicBertBackbone",
     "gte": "GteBackbone",
+    "esm": "EsmBackbone",
 }
 # Other values for `model_type` in checkpoints, with the name to use in `FAMILIES`.
 OTHER_MODEL_TYPES = {"new": "gte"}

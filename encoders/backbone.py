@@ -78,6 +78,8 @@ class BackbonePresetArguments(PresetArguments, total=False):
     trained_length: int  # NomicBERT
     rope_theta: float  # and GTE, EuroBERT
     rope_scaling: Mapping[str, object]
+    token_dropout: bool  # ESM-2
+    mask_token_id: int
 
 
 class _BuiltAtOnce(type(keras.Model)):

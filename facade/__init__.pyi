@@ -13,6 +13,7 @@ from encoder_zoo.encoders.families.camembert import CamembertBackbone as Camembe
 from encoder_zoo.encoders.families.deberta_v2 import DebertaV2Backbone as DebertaV2Backbone
 from encoder_zoo.encoders.families.distilbert import DistilBertBackbone as DistilBertBackbone
 from encoder_zoo.encoders.families.electra import ElectraBackbone as ElectraBackbone
+from encoder_zoo.encoders.families.esm import EsmBackbone as EsmBackbone
 from encoder_zoo.encoders.families.eurobert import EuroBertBackbone as EuroBertBackbone
 from encoder_zoo.encoders.families.gte import GteBackbone as GteBackbone
 from encoder_zoo.encoders.families.modernbert import ModernBertBackbone as ModernBertBackbone
@@ -23,6 +24,7 @@ from encoder_zoo.encoders.families.xlm_roberta import XLMRobertaBackbone as XLMR
 from encoder_zoo.encoders.families.xlnet import XLNetBackbone as XLNetBackbone
 from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer as BertweetTokenizer
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer as RobertaTokenizer
+from encoder_zoo.encoders.tokenizers.esm import EsmTokenizer as EsmTokenizer
 from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer as GemmaTokenizer
 from encoder_zoo.encoders.tokenizers.generic import GenericTokenizer as GenericTokenizer
 from encoder_zoo.encoders.tokenizers.byte_bpe import EuroBertTokenizer as EuroBertTokenizer

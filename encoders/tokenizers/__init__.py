@@ -124,6 +124,7 @@ GEMMA_BPE = TokenizerClass(
     ("tokenizer.json",),
     ("PreTrainedTokenizer", "GemmaTokenizer"),
 )
+ESM_RESIDUES = TokenizerClass("EsmTokenizer", "esm", ("vocab.txt",), ("EsmTokenizer",))
 BERTWEET = TokenizerClass(
     "BertweetTokenizer",
     "bertweet",
@@ -147,5 +148,6 @@ TOKENIZERS = (
     XLNET_SENTENCEPIECE,
     DEBERTA_SENTENCEPIECE,
     GEMMA_BPE,
+    ESM_RESIDUES,
     BERTWEET,
 )

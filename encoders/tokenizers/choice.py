@@ -12,6 +12,7 @@ from encoder_zoo.encoders.tokenizers import (
     BYTE_BPE,
     CAMEMBERT_SENTENCEPIECE,
     DEBERTA_SENTENCEPIECE,
+    ESM_RESIDUES,
     GEMMA_BPE,
     LLAMA_BPE,
     MODERN_BPE,
@@ -133,14 +134,16 @@ def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
         both = (WORDPIECE, MPNET_WORDPIECE)
         return both[::-1] if {"<mask>", "</s>"} <= _tokens(model) else both
     normalizers = files.steps("normalizer")
+    splits = [step.get("type") for step in files.steps("pre_tokenizer")]
     if kind == "BPE":
-        splits = [step.get("type") for step in files.steps("pre_tokenizer")]
         if "ByteLevel" in splits and "Split" in splits:
             return (LLAMA_BPE,)
         if "ByteLevel" in splits:
             return (MODERN_BPE,) if {"type": "NFC"} in normalizers else (BYTE_BPE,)
         if [step.get("type") for step in normalizers] == ["Replace"]:
             return (GEMMA_BPE,)
+    elif kind == "WordLevel" and splits == ["WhitespaceSplit", "Split"]:
+        return (ESM_RESIDUES,)
     elif kind != "Unigram":
         return (ANY_STEPS,)
     tokens = _tokens(model)

@@ -185,6 +185,7 @@ MODEL_DEFAULTS = {
         "ignore_merges": False,
     },
     "Unigram": {"unk_id": None, "byte_fallback": False},
+    "WordLevel": {"unk_token": None},
 }
 
 

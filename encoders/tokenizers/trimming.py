@@ -22,6 +22,7 @@ import numpy as np
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+from encoder_zoo.encoders.tokenizers.esm import EsmTokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from encoder_zoo.encoders.tokenizers.steps import SPACE
@@ -31,7 +32,13 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 # All other tokenizers execute the steps in a file.
-TRIMMABLE = (BertTokenizer, BertweetTokenizer, RobertaTokenizer, SentencePieceTokenizer)
+TRIMMABLE = (
+    BertTokenizer,
+    BertweetTokenizer,
+    EsmTokenizer,
+    RobertaTokenizer,
+    SentencePieceTokenizer,
+)
 
 
 def trim_tokenizer(

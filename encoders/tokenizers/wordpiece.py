@@ -74,11 +74,7 @@ class BertTokenizer(WritesFiles, Tokenizer):
     ):
         if isinstance(vocabulary, str | Path):
             vocabulary = parse_vocabulary(decoded(Path(vocabulary).read_bytes(), vocabulary))
-        for i, token in enumerate(vocabulary):
-            if isinstance(token, str) and ("\n" in token or token.endswith("\r")):
-                raise invalid(
-                    f"vocabulary[{i}]", token, "no line break. vocab.txt has one token per line"
-                )
+        check_lines(vocabulary)
         super().__init__(vocabulary, **options)
         self.lowercase = lowercase
         self.strip_accents = strip_accents
@@ -124,18 +120,7 @@ class BertTokenizer(WritesFiles, Tokenizer):
                 f"tokenizer_config.json, {files.tokenizer_class}, has one in transformers. Set "
                 'tokenizer_class to "PreTrainedTokenizerFast" to follow tokenizer.json.'
             )
-        if "vocab.txt" in files:
-            tokens = parse_vocabulary(files.contents["vocab.txt"])
-            ids = {token: i for i, token in enumerate(tokens)}
-            for i, token in files.renamed_tokens("vocab.txt", ids).items():
-                tokens[i] = token
-            ids = {token: i for i, token in enumerate(tokens)}
-            files.compare_added(ids)
-            tokens = append_tokens(tokens, files.added_ids(roles.values()))
-        else:
-            vocabulary = files.vocabulary("vocab.txt")
-            files.compare_added(vocabulary)
-            tokens = tokens_by_id(vocabulary | files.added_ids(roles.values()))
+        tokens = read_vocabulary(files, roles)
         lowercase = files.setting("do_lower_case", "lowercase", "normalizer")
         strips = files.setting("strip_accents", "strip_accents", "normalizer")
         chinese = files.setting("tokenize_chinese_chars", "handle_chinese_chars", "normalizer")
@@ -154,7 +139,7 @@ class BertTokenizer(WritesFiles, Tokenizer):
         )
 
     def _vocabulary_files(self) -> dict[str, str]:
-        return {"vocab.txt": "".join(f"{token}\n" for token in self.vocabulary)}
+        return {"vocab.txt": write_vocabulary(self.vocabulary)}
 
     def _settings(self) -> dict:
         settings = {
@@ -212,6 +197,47 @@ def parse_vocabulary(vocab_txt: str) -> list[str]:
     tokens = vocab_txt.split("\n")
     tokens = [token.rstrip(WHITE_SPACE) or token for token in tokens]
     return tokens[:-1] if tokens[-1] == "" else tokens
+
+
+def check_lines(vocabulary: Sequence[str]) -> None:
+    """Raise a ValueError for tokens with line breaks, which a vocab.txt cannot contain."""
+    for i, token in enumerate(vocabulary):
+        if isinstance(token, str) and ("\n" in token or token.endswith("\r")):
+            raise invalid(
+                f"vocabulary[{i}]", token, "no line break. vocab.txt has one token per line"
+            )
+
+
+def write_vocabulary(vocabulary: Sequence[str]) -> str:
+    """Return the content of a vocab.txt."""
+    return "".join(f"{token}\n" for token in vocabulary)
+
+
+def read_vocabulary(files: TokenizerFiles, roles: Mapping[str, str]) -> list[str]:
+    """Read the tokens from vocab.txt, or from tokenizer.json if there is no vocab.txt.
+
+    Args:
+        files: `TokenizerFiles` with at least one of these files.
+        roles: Dict of special tokens, see `TokenizerFiles.special_tokens_for`.
+
+    Returns:
+        List of tokens in the order of their ids.
+
+    Raises:
+        FileNotFoundError: If there is no vocab.txt and no tokenizer.json.
+        ValueError: If the files contain different ids for a token.
+    """
+    if "vocab.txt" in files:
+        tokens = parse_vocabulary(files.contents["vocab.txt"])
+        ids = {token: i for i, token in enumerate(tokens)}
+        for i, token in files.renamed_tokens("vocab.txt", ids).items():
+            tokens[i] = token
+        ids = {token: i for i, token in enumerate(tokens)}
+        files.compare_added(ids)
+        return append_tokens(tokens, files.added_ids(roles.values()))
+    vocabulary = files.vocabulary("vocab.txt")
+    files.compare_added(vocabulary)
+    return tokens_by_id(vocabulary | files.added_ids(roles.values()))
 
 
 @serializable

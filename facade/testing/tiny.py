@@ -123,6 +123,11 @@ TOKENIZER_FILES = {
             [*PIECES, "ef", "gh", "ij"],
         )
     },
+    "EsmTokenizer": {
+        "vocab.txt": "\n".join(
+            ["<cls>", "<pad>", "<eos>", "<unk>", *"abcdefghijklmnopqrstuvwx", "-", "<mask>"]
+        ),
+    },
     "CamembertTokenizer": {"sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], PIECES)},
     "BertweetTokenizer": {
         "vocab.txt": "".join(f"{token} 1\n" for token in [*"abcdefghijklmnop", "a@@", "ab"]),

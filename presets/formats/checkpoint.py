@@ -142,7 +142,8 @@ class EnlargedCheckpoint(Checkpoint):
         biases = [head.tied_bias for head in self.family.heads.values()]
         masked_lm = self.family.heads.get("ForMaskedLM")
         projection = masked_lm and f"{masked_lm.output}.weight"
-        enlarged = {embedding, projection, *biases, *self.family.tied} & set(self.shapes)
+        tied = {name for name, twin in self.family.tied.items() if twin in (embedding, *biases)}
+        enlarged = {embedding, projection, *biases, *tied} & set(self.shapes)
         # {tensor: whether tokens are on its last axis instead of its first axis}
         self._enlarged = {name: name in biases for name in enlarged}
         self.shapes = {n: self._enlarged_shape(n, vocabulary_size) for n in self.shapes}

@@ -58,7 +58,7 @@ class Spellings(NamedTuple):
     Attributes:
         names: Array of shape (V,). Token names.
         words: Array of shape (V,). Token texts, without leading space.
-        begins: Boolean array of shape (V,). Whether a word starts at the token.
+        begins: Boolean array of shape (V,). Whether a word starts at the token after a space.
     """
 
     names: np.ndarray
@@ -254,7 +254,11 @@ class MaskAnswers(Answers):
         tokenizer = self.preprocessor.tokenizer
         tokens = tokenizer.get_vocabulary()
         words = [word.removeprefix(" ").removeprefix("##") for word in self._detokenized]
-        begins = [tokenizer.starts_word(token) or tokenizer.ends_word(token) for token in tokens]
+        spelled = [t.encode() if isinstance(t, str) else t for t in tokenizer.spelling()]
+        begins = [  # residues are words without spaces
+            b" " in text and (tokenizer.starts_word(token) or tokenizer.ends_word(token))
+            for token, text in zip(tokens, spelled, strict=True)
+        ]
         return Spellings(*map(as_array, (tokens, words, begins)))
 
     @functools.cached_property

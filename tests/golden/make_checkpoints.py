@@ -185,6 +185,15 @@ def write_deberta_vocabulary(folder: pathlib.Path) -> int:
     return write_sentencepiece_model(folder, "spm.model", special) + 1
 
 
+def write_esm_vocabulary(folder: pathlib.Path) -> int:
+    tokens = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-"]
+    tokens += ["<null_1>", "<mask>"]
+    (folder / "vocab.txt").write_text("\n".join(tokens), encoding="utf-8")
+    settings = {"tokenizer_class": "EsmTokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return len(tokens)
+
+
 # Where the usual seed gives a LayerNorm eight numbers so alike that it magnifies rounding.
 SEEDS = {("Bart", "Model"): 2, ("DebertaV2", "ForMaskedLM"): 2}
 # For each tokenizer's class: what writes its files and says how many tokens they have.
@@ -199,6 +208,7 @@ WRITE = {
     "AlbertTokenizer": write_albert_vocabulary,
     "DebertaV2Tokenizer": write_deberta_vocabulary,
     "XLNetTokenizer": write_xlnet_vocabulary,
+    "EsmTokenizer": write_esm_vocabulary,
 }
 
 
@@ -222,7 +232,9 @@ def make(family: Family, head: str, beam: bool = False) -> None:
         sizes |= {"type_vocab_size": 2, "pad_token_id": 0}
     if family.name == "eurobert":
         sizes |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "mask_token_id": 2}
-    if family.name == "deberta-v2":
+    if family.name == "esm":
+        sizes |= {"pad_token_id": 1, "mask_token_id": 32, "token_dropout": True}
+    if family.name in ("deberta-v2", "esm"):
         sizes |= family.constants
     if head.endswith("Classification"):
         sizes["id2label"] = dict(enumerate(["O", "B-PER", "I-PER"]))
@@ -246,6 +258,8 @@ def make(family: Family, head: str, beam: bool = False) -> None:
     ids = rng.integers(5, config.vocab_size - 1, (3, 9))
     in_order = (family.name, head) == ("xlnet", "ForMaskedLM")  # one token has no others
     mask = np.arange(9) < np.array([[9], [6], [2 if in_order else 1]])
+    if family.name == "esm":  # masks change the embeddings of all tokens
+        ids[:2, 3:5] = config.mask_token_id
     ids = np.where(mask, ids, config.pad_token_id)
     if family.name == "bart":  # its classifier reads the last end token
         ids[np.arange(3), mask.sum(axis=1) - 1] = config.eos_token_id

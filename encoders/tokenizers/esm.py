@@ -1,0 +1,93 @@
+"""Tokenizer for the protein sequences of ESM-2, with one token per residue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from encoder_zoo.common.serializable import serializable
+from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
+from encoder_zoo.encoders.tokenizers.steps import Model, split_at
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+from encoder_zoo.encoders.tokenizers.wordpiece import check_lines, read_vocabulary, write_vocabulary
+
+
+@serializable
+class EsmTokenizer(WritesFiles, Tokenizer):
+    """Tokenizer for ESM-2, with one token per residue.
+
+    Sequences are split at white space, and then at every token of the vocabulary. Longer tokens are
+    found first. The text between two tokens is unknown, for example lower-case letters. Each
+    residue is a word, so that `TokenClassifier` has a label for each residue.
+
+    Args:
+        vocabulary: List of tokens in the order of their ids.
+        **options: Other arguments for `Tokenizer`.
+
+    Raises:
+        ValueError: If the vocabulary does not contain a special token.
+
+    Source: Lin et al. 2023, Evolutionary-scale prediction of atomic-level protein structure with a
+        language model, and the released code.
+
+    Example:
+        >>> special = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>"]
+        >>> tokenizer = EsmTokenizer([*special, "L", "A", "G"])
+        >>> tokenizer.tokenize(["GALA", "G A x"]).to_list()
+        [[7, 6, 5, 6], [7, 6, 3]]
+    """
+
+    lstrip_mask = False
+    special_token_names = SPECIAL_TOKENS
+    defaults: ClassVar = {"start_token": "<cls>", "end_token": "<eos>", "pair_separators": 1}
+
+    @validate_arguments
+    def __init__(self, vocabulary: Sequence[str], **options):
+        check_lines(vocabulary)
+        super().__init__(vocabulary, **options)
+
+    def spelling(self) -> list[str]:
+        """Return the text for each id."""
+        return self.get_vocabulary()
+
+    def starts_word(self, token: str) -> bool:
+        """Return True, since each residue is a word."""
+        return True
+
+    def _steps(self) -> dict:
+        residues = {token for token in self.vocabulary if token} - {*self.special_tokens}
+        longest_first = sorted(residues, key=lambda token: (-len(token), token))
+        words = [{"type": "WhitespaceSplit"}]
+        if longest_first:
+            words.append(split_at("|".join(map(re.escape, longest_first))))
+        return {
+            "normalizer": None,
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": words},
+            "post_processor": self._template(),
+            "decoder": {"type": "Fuse"},
+        }
+
+    def _model(self) -> dict:
+        ids = {token: i for i, token in enumerate(self.vocabulary)}
+        return {"type": "WordLevel", "unk_token": self.unknown_token, "vocab": ids}
+
+    def _model_in_texts(self) -> Model:
+        """Return a model in which special tokens have names that cannot occur in texts."""
+        model, special = self._model(), {*self.special_tokens}
+        ids = {f" {t}" if t in special else t: i for t, i in model["vocab"].items()}
+        return Model({**model, "unk_token": f" {self.unknown_token}", "vocab": ids})
+
+    # -- files -------------------------------------------------------------------------------------
+
+    @classmethod
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> EsmTokenizer:
+        return cls(read_vocabulary(files, roles), **options)
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        return {"vocab.txt": write_vocabulary(self.vocabulary)}
+
+    def _settings(self) -> dict:
+        return {"tokenizer_class": "EsmTokenizer"}
