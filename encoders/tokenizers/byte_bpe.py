@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import decoded, differing, invalid, shown
+from encoder_zoo.common.wording import decoded, differing
 from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
     TokenizerFiles,
@@ -129,7 +129,6 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
             vocabulary = files.vocabulary("vocab.json and merges.txt")
             merges = read_merges(files)
         files.compare_added(vocabulary)
-        _check_merges(merges, vocabulary, files.folder)
         parts = "pre_tokenizer", "post_processor"
         prefix = files.setting("add_prefix_space", "add_prefix_space", *parts)
         trims = files.setting("trim_offsets", "trim_offsets", "post_processor")
@@ -247,20 +246,6 @@ def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
         if one != other:
             said = {"merges.txt": one, "tokenizer.json": other}
             raise ValueError(f"{files.folder}: merge {i} is {differing(said)}")
-
-
-def _check_merges(merges: list[str], vocabulary: Mapping[str, int], folder: Path) -> None:
-    """Raise a ValueError if the symbols or the result of a merge are not tokens."""
-    for i, merge in enumerate(merges):
-        pair = merge.split(" ")
-        if len(pair) != 2:
-            raise invalid(f"{folder}: merge {i}", merge, "two tokens")
-        for token in (*pair, "".join(pair)):
-            if token not in vocabulary:
-                raise ValueError(
-                    f"{folder}: merge {i} is {shown(merge)}, but {shown(token)} is not in the "
-                    "vocabulary. Expected the vocabulary and merges of the same model."
-                )
 
 
 @serializable

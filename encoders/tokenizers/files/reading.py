@@ -420,11 +420,15 @@ def check_merges(merges: Sequence[str], ids: Mapping[str, int]) -> None:
         ids: Dict to map tokens to ids.
     """
     for i, merge in enumerate(merges):
-        left, _, right = merge.partition(" ")
-        if left not in ids or right not in ids or left + right not in ids:
-            raise invalid(
-                f"merges[{i}]", merge, "two tokens, separated by a space, that together are a third"
-            )
+        tokens = merge.split(" ")
+        if len(tokens) != 2:
+            raise invalid(f"merges[{i}]", merge, "two tokens, separated by a space")
+        for token in (*tokens, "".join(tokens)):
+            if token not in ids:
+                raise ValueError(
+                    f"merges[{i}] is {shown(merge)}, but {shown(token)} is not in the vocabulary. "
+                    "Expected the vocabulary and merges of the same model."
+                )
 
 
 def append_tokens(tokens: list[str], added: Mapping[str, int]) -> list[str]:
