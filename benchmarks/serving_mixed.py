@@ -37,7 +37,7 @@ TASKS = {
     "pairs": ("Reranker", "bert_nano_en_uncased"),
     "spans": ("SpanQA", "bert_nano_en_uncased"),
 }
-DISTINCT = 1000  # number of different requests
+DISTINCT = 500  # number of different requests
 SHARE_LEAVING = 0.1
 SHARE_LONG = 0.02  # texts that are longer than the model
 SENTENCES = read_sentences()
