@@ -404,7 +404,7 @@ def second_fit(asked: Asked, folder: pathlib.Path) -> None:
 
     asked.fit(callbacks=[Noting(asked), Second()])
     if refused != [True] * 3:
-        raise AssertionError(f"A second fit was not refused: {refused}.")
+        raise AssertionError(f"The second call of fit did not raise an error: {refused}.")
 
 
 def fit_of_shared(asked: Asked, folder: pathlib.Path) -> None:
@@ -490,7 +490,7 @@ def copied(asked: Asked, folder: pathlib.Path, copy) -> None:
         thread.join()
     apart = [min(np.abs(one - state).max() for state in expected) for one in found]
     if max(apart) > 1e-4:
-        raise AssertionError(f"A copy is of two states: {apart}.")
+        raise AssertionError(f"A copy contains two states of the weights: {apart}.")
 
 
 def by_preset(task, folder: pathlib.Path):

@@ -12,7 +12,7 @@ EXTRAS = {
     "explain_labels": "explanations.labels:explain_labels",
     "explain_entities": "explanations.entities:explain_entities",
     "explain_answers": "explanations.answers:explain_answers",
-    # What `fit` takes: rows that hold texts and their annotations.
+    # Inputs for `fit`: rows that contain texts and their annotations.
     "read_rows": "annotations.rows:read_rows",
     # KerasHub models in memory, and KerasHub folders to open.
     "load_from_keras_hub": "formats.kerashub_models:load_from_keras_hub",

@@ -23,7 +23,9 @@ _MOST = 300  # maximum number of characters to show from another library's messa
 
 
 @contextlib.contextmanager
-def reading(name: object, expected: str = "It is damaged, or of another format.") -> Iterator[None]:
+def reading(
+    name: object, expected: str = "The file is damaged or has another format."
+) -> Iterator[None]:
     """Convert all errors inside the `with` block to errors that name the file.
 
     Errors from this package keep their messages. `OSError` and `ImportError` are not converted.
@@ -40,7 +42,7 @@ def reading(name: object, expected: str = "It is damaged, or of another format."
         >>> with reading("tasks.json"):
         ...     {"id": 3}["data"]
         Traceback (most recent call last):
-        ValueError: tasks.json cannot be read: KeyError 'data'. It is damaged, or of another format.
+        ValueError: tasks.json cannot be read: KeyError 'data'. The file is damaged or ...
     """
     try:
         yield

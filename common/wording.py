@@ -97,8 +97,8 @@ OTHER_NAMES = {
 # Arguments in other packages that have no replacement, and why they are not needed.
 NOT_NEEDED = {
     "normalize_embeddings": "vectors have unit length, unless from_preset(..., normalize=False)",
-    "show_progress_bar": "nothing is drawn; fit, evaluate and predict take verbose=",
-    "convert_to_numpy": "the result is in NumPy",
+    "show_progress_bar": "no progress is displayed, except by fit, evaluate and predict (verbose=)",
+    "convert_to_numpy": "the result is a NumPy array",
     "convert_to_tensor": "the result is a NumPy array, use keras.ops.convert_to_tensor",
     "return_tensors": "the result is ragged, but a preprocessor returns arrays for the model",
     "padding": "a preprocessor pads each batch to its longest text",
@@ -129,10 +129,10 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
         >>> unknown_argument("fit", "epoch", ["epochs", "verbose"])
         "fit got an unknown argument 'epoch'. Did you mean 'epochs'?"
         >>> unknown_argument("embed", "convert_to_numpy", ["texts"])
-        "embed got an unknown argument 'convert_to_numpy'. Leave it out: the result is in NumPy."
+        "embed got an unknown argument 'convert_to_numpy'. Remove it: the result is a NumPy array."
     """
     if name in NOT_NEEDED:
-        return f"{function} got an unknown argument {name!r}. Leave it out: {NOT_NEEDED[name]}."
+        return f"{function} got an unknown argument {name!r}. Remove it: {NOT_NEEDED[name]}."
     known = sorted(known)
     if name in COMPILED and function.endswith(".fit"):
         return f"{function} got an unknown argument {name!r}. Call {COMPILED[name]}."

@@ -1,13 +1,14 @@
 """Build the site: the guides as notebooks and pages, and the reference of the public names.
 
     pip install -e ".[docs]"
-    python docs/build.py                     # all guides are run, which takes twenty minutes
-    python docs/build.py your_own_csv        # of the guides only this one
-    python docs/build.py --no-execute        # none is run
+    python docs/build.py                     # runs all guides, which takes twenty minutes
+    python docs/build.py your_own_csv        # runs only this guide
+    python docs/build.py --no-execute        # does not run any guide
 
-The pages are in `docs/pages`, their order in `docs/mkdocs.yml`. Notebooks are written beside the
-guides, where their data is, and the site to `docs/site/index.html`. Neither is part of the
-repository. A guide that is not run has the outputs of its last run, if it is still the same.
+The pages are in `docs/pages`. Their order is defined in `docs/mkdocs.yml`. Notebooks are written to
+the folder of the guides, which contains their data, and the site to `docs/site/index.html`. These
+files are not part of the repository. If a guide is not run, the page shows the outputs of its last
+run, unless the guide has changed.
 """
 
 import argparse
@@ -22,10 +23,10 @@ CONFIG = pathlib.Path(__file__).with_name("mkdocs.yml")
 
 
 def build_site(folder: pathlib.Path | None = None) -> pathlib.Path:
-    """Write all pages, and return the first one.
+    """Write all pages and return the path of the first page.
 
     Args:
-        folder: for the pages; default `docs/site`.
+        folder: Path. Folder for the pages. Defaults to None, which means `docs/site`.
     """
     folder = folder or CONFIG.with_name("site")
     config = load_config(os.fspath(CONFIG), strict=True, site_dir=os.fspath(folder))
@@ -36,14 +37,14 @@ def build_site(folder: pathlib.Path | None = None) -> pathlib.Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Builds docs/site.")
-    parser.add_argument("guides", nargs="*", help="names of guides to run; default all")
-    parser.add_argument("--no-execute", action="store_true", help="run none")
+    parser.add_argument("guides", nargs="*", help="names of the guides to run (default: all)")
+    parser.add_argument("--no-execute", action="store_true", help="do not run any guide")
     options = parser.parse_args()
     paths = {path.stem: path for path in sorted(notebooks.GUIDES.glob("*.py"))}
     unknown = {*options.guides} - {*paths}
     if unknown:
-        raise SystemExit(f"No guide {sorted(unknown)}. There are {sorted(paths)}.")
-    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of progress bars as widgets
+        raise SystemExit(f"Unknown guides: {sorted(unknown)}. Expected some of {sorted(paths)}.")
+    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # about widgets for progress bars
     for name in [] if options.no_execute else options.guides or paths:
         if name not in notebooks.PROGRAMS:
             print(f"running {name} ...", flush=True)

@@ -1,4 +1,4 @@
-"""The docstrings' sections, as mkdocstrings shows them."""
+"""Convert docstring sections for mkdocstrings."""
 
 import importlib
 import re
@@ -6,14 +6,14 @@ import textwrap
 
 import griffe
 
-# A name and the indented lines below it, as of a section whose contents are plain text.
+# A section name followed by indented lines, for sections that contain plain text.
 PLAIN = re.compile(r"^(Returns|Yields):\n((?:(?: .*)?(?:\n|$))+)", re.MULTILINE)
-# The same, of entries "name: text".
+# The same for sections with entries "name: text".
 NAMED = re.compile(r"^(Call arguments):\n((?:(?: .*)?(?:\n|$))+)", re.MULTILINE)
 
 
 class Sections(griffe.Extension):
-    """Makes Markdown of the sections that Griffe's Google style would misread."""
+    """Converts sections to Markdown if Griffe's Google style cannot parse them."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:
         if obj.docstring:
@@ -23,7 +23,7 @@ class Sections(griffe.Extension):
 
 
 def show_options(function: griffe.Function) -> None:
-    """Show the keyword arguments behind `**options: Unpack[Options]` in a signature."""
+    """Replace `**options: Unpack[Options]` in a signature by its keyword arguments."""
     for parameter in list(function.parameters):
         unpacked = re.fullmatch(r"(?:\w+\.)*Unpack\[(\w+)\]", str(parameter.annotation or ""))
         options = unpacked and getattr(
@@ -46,7 +46,7 @@ def show_options(function: griffe.Function) -> None:
 
 
 def as_markdown(text: str) -> str:
-    """Return a docstring with sections as Griffe knows them, or as Markdown."""
+    """Convert the sections of a docstring to sections that Griffe supports, or to Markdown."""
     text = re.sub(r"^Example:$", "Examples:", text, flags=re.MULTILINE)
     text = re.sub(r"^Source: ", "**Source:** ", text, flags=re.MULTILINE)
     text = PLAIN.sub(lambda found: section(found[1], found[2]), text)

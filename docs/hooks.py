@@ -1,8 +1,8 @@
-"""Add to the pages in `pages/`: guides, the project's own texts, tables, the package.
+"""Add guides, project pages, tables and the package to the pages in `pages/`.
 
-A page of a task shows its methods first, in the order in which it lists them, and its constructor
-last. `<!-- guides -->` in a page becomes a list of all guides, in the order of the navigation, and
-`<!-- presets: bert -->` a table of the presets of a family.
+The page of a task shows the methods first, in the listed order, and the constructor last. In a
+page, `<!-- guides -->` is replaced by a list of all guides in the order of the navigation, and
+`<!-- presets: bert -->` is replaced by a table with the presets of this family.
 """
 
 import pathlib
@@ -19,7 +19,7 @@ from encoder_zoo.presets.registry import list_presets
 ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 NO_CODE = shutil.ignore_patterns("data", "__pycache__")
-# A class of the reference and the methods that its page lists.
+# A class in the reference, with the methods listed on its page.
 CLASS = re.compile(
     r"^::: encoder_zoo\.(\w+)\n    options:\n(?: {6}\w.*\n)*? {6}members: \[(.+)\]$", re.MULTILINE
 )
@@ -27,9 +27,9 @@ DEEPER = "{heading_level: 3, show_docstring_attributes: false}"
 _package = tempfile.TemporaryDirectory()
 
 
-@event_priority(100)  # before mkdocstrings reads its own
+@event_priority(100)  # before mkdocstrings reads its configuration
 def on_config(config):
-    """Show mkdocstrings the package as pip installs it: the folders, in one of its name."""
+    """Copy all folders to a single package folder for mkdocstrings, as pip does."""
     package = pathlib.Path(_package.name) / "encoder_zoo"
     parts = {"facade": package}
     parts |= {name: package / name for name in ("common", "encoders", "presets", "tasks", "extras")}
@@ -40,7 +40,7 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Add the pages of guides, and those of texts in the root of the repository."""
+    """Add pages for the guides and for Markdown files in the root of the repository."""
     for path in sorted(notebooks.GUIDES.glob("*.py")):
         for name, content in notebooks.files_of(path).items():
             files.append(File.generated(config, f"guides/{name}", content=content))
@@ -51,7 +51,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Fill in the lists and tables."""
+    """Insert the lists and tables into a page."""
     if "<!-- guides -->" in markdown:
         markdown = markdown.replace("<!-- guides -->", list_of_guides(config.nav))
     if page.file.src_uri.startswith("reference/tasks/"):
@@ -60,7 +60,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def methods_first(name: str, members: str) -> str:
-    """Return the blocks of a task's methods, in the order of its page, and the constructor last."""
+    """Create a block for each method of a task in the listed order, and one for the constructor."""
     names = [f"{name}.{member.strip()}" for member in members.split(",")]
     blocks = ["## Methods", *names, "## Constructor", name]
     return "\n\n".join(
@@ -70,7 +70,7 @@ def methods_first(name: str, members: str) -> str:
 
 
 def list_of_guides(nav: list) -> str:
-    """Return the sections of guides, each with its guides and their descriptions."""
+    """Create a list of the guides and their descriptions, grouped by section."""
     [sections] = [entry["Guides"] for entry in nav if "Guides" in entry]
     lines = []
     for section in sections[1:]:
@@ -84,7 +84,7 @@ def list_of_guides(nav: list) -> str:
 
 
 def table_of_presets(family: str) -> str:
-    """Return the listed presets of a family."""
+    """Create a table with the listed presets of a family."""
     lines = ["| preset | task | parameters | languages | licence | source |"]
     lines.append("|---|---|---:|---|---|---|")
     for row in list_presets():

@@ -1,10 +1,10 @@
-"""Measure how the package is cut: its files, its bases, its imports and who imports whom.
+"""Measure the structure of the package: files, code lines, base classes and imports.
 
-    python docs/house.py            # of the tree that this file stands in
-    python docs/house.py FOLDER     # of another one
+    python docs/house.py            # this repository
+    python docs/house.py FOLDER     # another checkout
 
-Code lines are those with code: no blank lines, comments or docstrings. Nothing is imported, so that
-the tree may be of any release.
+Blank lines, comments and docstrings are not counted as code lines. The package is parsed and not
+imported, so the checkout can contain any release.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from dataclasses import dataclass
 PACKAGE = "encoder_zoo"
 TOPS = ("common", "encoders", "presets", "tasks", "extras", "facade")
 SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-AUTHORS = ("TextModel", "Task", "LabelledTask")  # whose members the author of a task meets
+AUTHORS = ("TextModel", "Task", "LabelledTask")  # base classes for authors of tasks
 
 
 @dataclass(frozen=True)
 class Module:
-    """A file of the package.
+    """A Python file of the package.
 
     Attributes:
-        name: "tasks.base.task"; the facade's own are "encoder_zoo" and those below it.
-        path: in the tree.
-        tree: its syntax.
-        lines: its text.
+        name: String. Module name without the package, such as "tasks.base.task". Modules in the
+            facade folder start with "encoder_zoo".
+        path: Path relative to the repository.
+        tree: Syntax tree of the file.
+        lines: List of strings. The lines of the file.
     """
 
     name: str
@@ -42,12 +43,12 @@ class Module:
 
     @property
     def folder(self) -> str:
-        """Return the folder, of a package's `__init__` its own."""
+        """Return the folder that contains the file."""
         return self.path.parent.as_posix()
 
     @functools.cached_property
     def code_lines(self) -> set[int]:
-        """Return the numbers of the lines with code."""
+        """Return the line numbers that contain code."""
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         docstrings = {
             number
@@ -66,7 +67,7 @@ class Module:
 
     @functools.cached_property
     def import_lines(self) -> set[int]:
-        """Return the numbers of the lines of imports, and of what guards those of types."""
+        """Return the line numbers of imports and of `if TYPE_CHECKING`."""
         found = set()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
@@ -78,7 +79,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Class:
-    """A class of the package: its module, its name, the names of its bases and its syntax."""
+    """A class of the package with its module, the names of its base classes and its syntax tree."""
 
     module: Module
     name: str
@@ -87,7 +88,7 @@ class Class:
 
     @property
     def abstract(self) -> bool:
-        """Return whether it says of methods that others have to write them."""
+        """Return whether subclasses have to implement a method."""
         return any(
             (isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node))
             or (
@@ -99,7 +100,7 @@ class Class:
 
     @functools.cached_property
     def members(self) -> set[str]:
-        """Return the names of its methods, properties and attributes, but for special ones."""
+        """Return the names of methods, properties and attributes, except special methods."""
         names = set()
         for node in self.node.body:
             if isinstance(node, ast.FunctionDef):
@@ -115,10 +116,10 @@ def _of_types(node: ast.AST) -> bool:
 
 
 class House:
-    """The package's modules and classes, and who imports and extends whom.
+    """The modules and classes of the package, with their imports and base classes.
 
     Args:
-        root: of the repository.
+        root: Path of the repository.
     """
 
     def __init__(self, root: pathlib.Path):
@@ -139,14 +140,14 @@ class House:
             if isinstance(node, ast.ClassDef)
         }
 
-    # -- who imports whom --------------------------------------------------------------------
+    # -- imports --------------------------------------------------------------------
 
     def imports(self, module: Module, types: bool = False) -> set[str]:
-        """Return the package's modules that one imports, in functions too.
+        """Return the modules of the package that a module imports, also inside functions.
 
         Args:
-            module: of the package.
-            types: whether those that only annotations need count as well.
+            module: Module of the package.
+            types: Boolean. Whether to include imports under `TYPE_CHECKING`. Defaults to False.
         """
         skipped = set()
         if not types:
@@ -171,11 +172,11 @@ class House:
 
     @functools.cached_property
     def arrows(self) -> dict[str, set[str]]:
-        """Return {module: those that it imports}, types included."""
+        """Return a dict {module: imported modules}, including imports for types."""
         return {name: self.imports(module, types=True) for name, module in self.modules.items()}
 
     def reached(self, name: str) -> set[str]:
-        """Return the modules that the import of one imports, at once or in functions."""
+        """Return all modules that a module imports, directly or through other modules."""
         found, waiting = set(), [name]
         while waiting:
             module = waiting.pop()
@@ -185,7 +186,7 @@ class House:
         return found
 
     def circles(self) -> list[list[str]]:
-        """Return the groups of modules that import one another, types included; largest first."""
+        """Return all import cycles, starting with the largest one. Imports for types count."""
         order, low, stack, groups = {}, {}, [], []
 
         def visit(name: str) -> None:
@@ -208,7 +209,7 @@ class House:
         return sorted((group for group in groups if len(group) > 1), key=len, reverse=True)
 
     def arrows_between(self, top: str) -> int:
-        """Return how many pairs of a folder's rooms are joined by imports at run time."""
+        """Count pairs of subfolders in which one imports the other at run time."""
         pairs = set()
         for module in self.modules.values():
             home = _room(module.path, top)
@@ -219,14 +220,14 @@ class House:
         return len(pairs)
 
     def arrows_to_extras(self) -> int:
-        """Return how often the folders below `extras/` import from it, types included."""
+        """Count imports of `extras/` in lower folders, including imports for types."""
         core = [name for name in self.modules if name.split(".")[0] in TOPS[:-2]]
         return sum(other.startswith("extras") for name in core for other in self.arrows[name])
 
-    # -- who extends whom --------------------------------------------------------------------
+    # -- base classes --------------------------------------------------------------------
 
     def base_of(self, cls: Class, name: str) -> Class | None:
-        """Return the class of the package that a base's name means in a module."""
+        """Return the base class with this name in the module of a class, or None."""
         first, _, rest = name.partition(".")
         if (cls.module.name, name) in self.classes:
             return self.classes[cls.module.name, name]
@@ -243,7 +244,7 @@ class House:
         return None
 
     def ancestors(self, cls: Class) -> list[Class]:
-        """Return the package's classes that one extends, each once, nearest first."""
+        """Return all base classes that belong to the package, starting with direct bases."""
         found: list[Class] = []
         for name in cls.bases:
             base = self.base_of(cls, name)
@@ -252,7 +253,7 @@ class House:
         return found
 
     def single_bases(self) -> list[tuple[Class, Class]]:
-        """Return the classes that exactly one other extends, with it; TypedDicts do not count."""
+        """Return (base class, subclass) for bases with exactly one subclass, except TypedDicts."""
         children = collections.defaultdict(list)
         for cls in self.classes.values():
             for name in cls.bases:
@@ -266,7 +267,7 @@ class House:
         ]
 
     def slices(self) -> list[Class]:
-        """Return the bases with one subclass that nothing else names: not public, nor ever made."""
+        """Return bases with one subclass that are neither public nor used anywhere else."""
         named = collections.Counter(
             node.id
             for module in self.modules.values()
@@ -281,7 +282,7 @@ class House:
 
     @functools.cached_property
     def public(self) -> set[str]:
-        """Return the public names, of the stub and of the packages that it names."""
+        """Return the public names in the stub and in the packages that the stub imports."""
         stub = ast.parse((self.root / "facade" / "__init__.pyi").read_text("utf-8"))
         trees, found = [stub], set()
         for tree in trees:
@@ -294,7 +295,7 @@ class House:
         return found
 
     def tasks(self) -> list[Class]:
-        """Return the public models in `tasks/`, but for those that are bases only."""
+        """Return the public models in `tasks/`, except base classes."""
         models = [
             cls
             for cls in self.classes.values()
@@ -305,7 +306,7 @@ class House:
         return [cls for cls in models if cls.name not in ("Task", "Embedder")]
 
     def overridden(self, bases: tuple[str, ...] = AUTHORS) -> dict[str, list[str]]:
-        """Return {member of the bases: names of the classes that override it}."""
+        """Return a dict {member of a base class: names of the classes that override it}."""
         own = [cls for cls in self.classes.values() if cls.name in bases]
         found = collections.defaultdict(list)
         for cls in self.classes.values():
@@ -318,7 +319,7 @@ class House:
     # -- counts --------------------------------------------------------------------------------
 
     def code_lines(self, folder: str = "") -> int:
-        """Return the code lines below a folder."""
+        """Count the code lines in a folder and its subfolders."""
         return sum(
             len(module.code_lines)
             for module in self.modules.values()
@@ -326,17 +327,17 @@ class House:
         )
 
     def import_share(self) -> float:
-        """Return which share of the code lines imports."""
+        """Return the fraction of code lines that are imports."""
         imports = sum(len(module.import_lines) for module in self.modules.values())
         return imports / self.code_lines()
 
     def rooms(self, top: str) -> list[str]:
-        """Return the folders below one."""
+        """Return the subfolders of a folder."""
         homes = {_room(module.path, top) for module in self.modules.values()}
         return sorted(homes - {"", None})
 
     def files_of(self, top: str) -> int:
-        """Return how many files other than a package's empty `__init__` are below a folder."""
+        """Count the files in a folder and its subfolders, except empty `__init__` files."""
         return sum(
             module.path.as_posix().startswith(f"{top}/")
             and not (module.path.name == "__init__.py" and len(module.code_lines) == 0)
@@ -344,7 +345,7 @@ class House:
         )
 
     def levels_of(self, top: str) -> int:
-        """Return how many of a folder's modules import one another in the longest chain."""
+        """Return the length of the longest chain of imports between modules in a folder."""
         prefix = top.replace("/", ".") + "."
         inner = {
             name: self.imports(m) for name, m in self.modules.items() if name.startswith(prefix)
@@ -357,7 +358,7 @@ class House:
         return max(map(level, inner), default=0)
 
     def repeated_names(self, more_than: int = 3) -> dict[str, int]:
-        """Return {file name: count} of names that several folders have."""
+        """Return a dict {file name: count} for file names that occur in several folders."""
         names = collections.Counter(
             module.path.name for module in self.modules.values() if module.path.stem != "__init__"
         )
@@ -365,7 +366,7 @@ class House:
 
 
 def _name(path: pathlib.Path) -> str:
-    """Return the name of a module without the package's, as Python imports it."""
+    """Return the module name for a path, without the name of the package."""
     parts = [*path.parts[:-1], path.stem]
     if parts[0] == "facade":
         parts = parts[1:] if len(parts) > 2 else [PACKAGE, *parts[1:]]
@@ -377,7 +378,7 @@ def _base_name(base: ast.expr) -> str:
 
 
 def _room(path: pathlib.Path, top: str) -> str | None:
-    """Return the folder's folder that a file is in; "" for its own files, None for others."""
+    """Return the subfolder of `top` that contains a file. Files in `top` return ""."""
     inner = path.as_posix()
     if not inner.startswith(f"{top}/"):
         return None
@@ -386,7 +387,7 @@ def _room(path: pathlib.Path, top: str) -> str | None:
 
 
 def report(house: House) -> list[str]:
-    """Return the table, as lines."""
+    """Return the lines of the report."""
     modules = house.modules.values()
     lines = [f"files {len(modules)}"]
     lines.append(f"  of at most 50 lines {sum(len(m.lines) <= 50 for m in modules)}")
@@ -409,12 +410,13 @@ def report(house: House) -> list[str]:
         f"bases with exactly one subclass {len(singles)}, public and abstract {len(allowed)}"
     )
     slices = house.slices()
-    lines.append(f"  of them slices, which nothing else names {len(slices)}")
+    lines.append(f"  of which are not public and not used anywhere else {len(slices)}")
     lines += [
-        f"  {base.module.name}.{base.name} <- {child.name}{' (a slice)' * (base in slices)}"
+        f"  {base.module.name}.{base.name} <- "
+        f"{child.name}{' (not used anywhere else)' * (base in slices)}"
         for base, child in singles
     ]
-    lines.append("own classes between a task and keras.Model")
+    lines.append("classes of the package between a task and keras.Model")
     for task in house.tasks():
         bases = house.ancestors(task)
         files = {cls.module.name for cls in (task, *bases)}
@@ -423,8 +425,8 @@ def report(house: House) -> list[str]:
     overridden = house.overridden()
     alone = [name for name, classes in overridden.items() if len(classes) == 1]
     lines.append(
-        f"members of {', '.join(AUTHORS)} that classes below have, too {len(overridden)}, of them "
-        f"by one class alone {len(alone)}"
+        f"members of {', '.join(AUTHORS)} that subclasses override {len(overridden)}, of which "
+        f"only one class overrides {len(alone)}"
     )
     lines += [f"  {name} {len(found)}: {' '.join(found)}" for name, found in overridden.items()]
     lines.append(f"import lines {100 * house.import_share():.1f} %")
@@ -437,15 +439,18 @@ def report(house: House) -> list[str]:
                 f"{len(files)} files; {len(reached)} modules are imported"
             )
     circles = house.circles()
-    lines.append(f"circles, types included {[len(circle) for circle in circles]}")
+    lines.append(
+        f"import cycles, including imports for types {[len(circle) for circle in circles]}"
+    )
     lines += [f"  {' '.join(circle)}" for circle in circles]
     lines.append(
-        f"rooms of tasks/ {len(house.rooms('tasks'))}, arrows {house.arrows_between('tasks')}"
+        f"folders in tasks/ {len(house.rooms('tasks'))}, with imports between "
+        f"{house.arrows_between('tasks')}"
     )
     for top in ("tasks/training", "tasks/retrieval", "encoders/tokenizers"):
         levels = f" on {house.levels_of(top)} levels" if top == "tasks/training" else ""
-        lines.append(f"modules of {top} {house.files_of(top)}{levels}")
-    lines.append(f"arrows from the core to extras {house.arrows_to_extras()}")
+        lines.append(f"modules in {top} {house.files_of(top)}{levels}")
+    lines.append(f"imports of extras in the core {house.arrows_to_extras()}")
     repeated = house.repeated_names()
     lines.append(f"file names that occur more than three times {len(repeated)}")
     lines += [f"  {name} {count}" for name, count in repeated.items()]

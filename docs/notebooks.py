@@ -1,7 +1,8 @@
-"""Guides as notebooks and as pages.
+"""Convert guides to notebooks and pages.
 
-A guide is a script of `guides/` in jupytext's percent format. Running it writes a notebook beside
-it; its page shows the outputs of that notebook, as long as the cells are those of the script.
+A guide is a script in `guides/` in jupytext's percent format. When a guide is run, a notebook is
+written to the same folder. The page of the guide shows the outputs of this notebook if its cells
+are equal to the cells of the script.
 """
 
 import base64
@@ -14,7 +15,7 @@ import nbformat
 
 GUIDES = pathlib.Path(__file__).parents[1] / "guides"
 FIELDS = ("Title", "Author", "Date created", "Last modified", "Description", "Accelerator")
-# Programs with arguments, or of several processes: shown, not run.
+# Programs with arguments or several processes are shown without being run.
 PROGRAMS = (
     "distributed_training",
     "many_languages",
@@ -25,20 +26,20 @@ PROGRAMS = (
     "small_embedder",
     "train_colbert",
 )
-# TensorFlow's own, about the machine.
+# TensorFlow messages about the machine.
 LOG_LINES = re.compile(
     r"^(WARNING: All log messages|[IWE]\d{4} |To enable the following instr).*\n", re.MULTILINE
 )
 COLORS = re.compile(r"\x1b\[[\d;]*m")
-FENCE = "`````"  # longer than any in a text
+FENCE = "`````"  # longer than any fence in a text
 FILES = "[Script]({name}.py) · [Notebook]({name}.ipynb) · the data of guides is in `guides/data`"
 
 
 def header(text: str) -> dict[str, str]:
-    """Return the fields of a guide's first cell.
+    """Return the fields in the first cell of a guide.
 
     Raises:
-        ValueError: "The first cell has no line 'Accelerator: ...'."
+        ValueError: If a field is missing.
     """
     fields = dict(re.findall(r"^([A-Z][a-z ]+): (.+)$", text.split("\n\n")[0], re.MULTILINE))
     for name in FIELDS:
@@ -48,7 +49,7 @@ def header(text: str) -> dict[str, str]:
 
 
 def notebook(path: pathlib.Path) -> nbformat.NotebookNode:
-    """Return a guide as a notebook for its folder, not run."""
+    """Convert a guide to a notebook for the same folder, without running it."""
     book = jupytext.read(path, fmt="py:percent")
     first = book.cells[0]
     fields = header(first.source)
@@ -64,7 +65,7 @@ def notebook(path: pathlib.Path) -> nbformat.NotebookNode:
 
 
 def run(path: pathlib.Path) -> None:
-    """Run a guide in its folder, and write the notebook with its outputs beside it."""
+    """Run a guide in its folder and write a notebook with the outputs to the same folder."""
     from nbclient import NotebookClient
 
     book, resources = notebook(path), {"metadata": {"path": path.parent}}
@@ -74,7 +75,7 @@ def run(path: pathlib.Path) -> None:
 
 
 def tidy_logs(book: nbformat.NotebookNode) -> None:
-    """Move log lines above the printed output, without TensorFlow's about the machine."""
+    """Move log lines above the printed output and remove messages about the machine."""
     for cell in book.cells:
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
@@ -85,7 +86,7 @@ def tidy_logs(book: nbformat.NotebookNode) -> None:
 
 
 def with_outputs(path: pathlib.Path) -> nbformat.NotebookNode:
-    """Return a guide's notebook, with the outputs of its last run if the cells are the same."""
+    """Return the notebook of a guide, with the outputs of the last run if no cell has changed."""
     book, last = notebook(path), path.with_suffix(".ipynb")
     if last.exists():
         ran = nbformat.read(last, as_version=4)
@@ -95,7 +96,7 @@ def with_outputs(path: pathlib.Path) -> nbformat.NotebookNode:
 
 
 def files_of(path: pathlib.Path) -> dict[str, str | bytes]:
-    """Return {name: contents} of a guide: its page, the pictures in it, script and notebook."""
+    """Return a dict {name: contents} with the page, pictures, script and notebook of a guide."""
     book, name = with_outputs(path), path.stem
     title, description = json.dumps(book.metadata.title), json.dumps(book.metadata.description)
     parts = [f"---\ntitle: {title}\ndescription: {description}\n---"]
@@ -115,7 +116,7 @@ def files_of(path: pathlib.Path) -> dict[str, str | bytes]:
 
 
 def shown(output: nbformat.NotebookNode, name: str, pictures: dict) -> str:
-    """Return an output as Markdown; a picture is added to `pictures` under the name."""
+    """Convert an output to Markdown. Pictures are added to `pictures` under this name."""
     if output.output_type == "stream":
         kind = "log" if output.name == "stderr" else "output"
         return fenced(COLORS.sub("", output.text), f"{{ .text .{kind} }}")

@@ -1,1 +1,1 @@
-"""Rooms that most readers skip. Each is found by the name that users know, or by a registry."""
+"""Optional features. They are imported by their public name or found through a registry."""

@@ -161,28 +161,30 @@ class HybridEmbedder:
         for name, task in given.items():
             if task.backbone is not self.backbone:
                 raise ValueError(
-                    f"{name} has another backbone than dense. Expected one for all three, as "
-                    "from_preset loads it."
+                    f"{name} and dense have different backbones. Expected the same backbone for "
+                    "all three models, as loaded by from_preset."
                 )
             check_preprocessor(task, [""])
         first, prepares = self.dense.preprocessor, self.tokens.preprocessor
         for name in ("terms", "tokens"):
             other = given[name].preprocessor
             if other.tokenizer.get_config() != first.tokenizer.get_config():
-                raise ValueError(f"{name} has another tokenizer than dense. Expected the same.")
+                raise ValueError(f"{name} and dense have different tokenizers. Expected the same.")
         lengths = [("terms", self.terms.preprocessor.max_sequence_length)]
         lengths += [("tokens", prepares.longest(role)) for role in ("query", "document")]
         for name, length in lengths:
             if length != first.max_sequence_length:
                 raise ValueError(
-                    f"{name} reads {length} tokens, and dense {first.max_sequence_length}. "
-                    "Expected the same: pass max_length, query_length and document_length."
+                    f"{name} reads {length} tokens, but dense reads {first.max_sequence_length}. "
+                    "Pass the same max_length, query_length and document_length."
                 )
         needless = ("query_marker", "document_marker", "expand_queries", "skiplist")
         for name in needless:
             if getattr(prepares, name):
                 raise invalid(
-                    f"{name} of tokens", getattr(prepares, name), "none: dense reads no such tokens"
+                    f"{name} of tokens",
+                    getattr(prepares, name),
+                    "none, because dense does not use such tokens",
                 )
         if not first.include_prompt:
             raise invalid("include_prompt of dense", False, "True")

@@ -113,7 +113,9 @@ class FineTunedEstimator(TextEstimator):
             raise invalid("The shape of sample_weight", weights.shape, f"({len(y)},)")
         check_consistent_length(X, weights)
         if not weights.any():
-            raise ValueError("sample_weight is 0 for all texts. Expected some greater than 0.")
+            raise ValueError(
+                "sample_weight is 0 for all texts. Expected some values greater than 0."
+            )
         return weights
 
 

@@ -32,20 +32,21 @@ def choose_installed_backend() -> None:
     installed = [name for name in BACKENDS if _is_installed(name)]
     if not installed:
         raise ImportError(
-            "encoder_zoo needs a backend of Keras, and none is installed. Install one: "
-            "`pip install tensorflow`, `pip install jax` or `pip install torch`."
+            "No Keras backend is installed. Install one of them: `pip install tensorflow`, `pip "
+            "install jax` or `pip install torch`."
         )
     if variable or in_file != "tensorflow":
         where = "the variable KERAS_BACKEND" if variable else f"the file {file}"
         install = f", or `pip install {backend}`" if backend in OF_KERAS else ""
         raise ImportError(
-            f"Keras's backend is {backend!r} by {where}, and it is not installed. Set "
+            f"The Keras backend is {backend!r} according to {where}, but it is not installed. Set "
             f"KERAS_BACKEND={installed[0]} before Python starts{install}. Installed: "
             f"{', '.join(installed)}."
         )
     os.environ["KERAS_BACKEND"] = installed[0]
     logger.info(
-        "Keras's backend is %s: KERAS_BACKEND is not set, and TensorFlow is not installed.",
+        "Using the Keras backend %s, because KERAS_BACKEND is not set and TensorFlow is not "
+        "installed.",
         installed[0],
     )
 

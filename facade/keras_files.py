@@ -50,7 +50,9 @@ class StandIn:
         importlib.import_module(self._module)  # registers the class instead of this object
         cls = keras.saving.get_custom_objects().get(f"encoder_zoo>{self._name}")
         if cls is None or isinstance(cls, StandIn):
-            raise TypeError(f"Could not locate class {self._name!r}: Keras files do not hold it.")
+            raise TypeError(
+                f"Could not locate class {self._name!r}, because Keras files cannot contain it."
+            )
         return getattr(cls, attribute)
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ ELSEWHERE = {
     "GLiNER": "EntityExtractor.from_preset(source)",
     "SetFitModel": "FewShotClassifier.from_preset(source)",
     "InputExample": "columns of texts: TextEmbedder.fit((queries, documents)), or with scores as y",
-    "MultipleNegativesRankingLoss": "losses.InfoNCE, which TextEmbedder.fit takes for pairs anyway",
+    "MultipleNegativesRankingLoss": "losses.InfoNCE, the default for pairs in TextEmbedder.fit",
     "util": "TextEmbedder.similarity(a, b) for cos_sim, TextEmbedder.index(texts).search(query) "
     "for semantic_search and paraphrase_mining, TextEmbedder.mine_negatives for hard negatives",
     "cos_sim": "TextEmbedder.similarity(a, b)",

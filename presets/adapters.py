@@ -66,7 +66,7 @@ IRRELEVANT = {
     "peft_version": "for information",
     "base_model_name_or_path": "for information, the shapes of all tensors are checked",
     "revision": "revision of the base model, for information",
-    "inference_mode": "says whether updates are trained",
+    "inference_mode": "defines whether updates are trained",
     "lora_dropout": "used in training only",
     "loftq_config": "option of init_lora_weights, which is checked",
     "eva_config": "option of init_lora_weights, which is checked",
@@ -74,7 +74,7 @@ IRRELEVANT = {
     "lora_ga_config": "option of init_lora_weights, which is checked",
     "megatron_core": "names a module that is used with megatron_config, which is checked",
     "qalora_group_size": "option of use_qalora, which is checked",
-    "runtime_config": "where and when weights are computed",
+    "runtime_config": "defines where and when weights are computed",
     "ensure_weight_tying": "option of modules_to_save, whose tensors are checked",
 }
 

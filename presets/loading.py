@@ -54,8 +54,8 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
         is_own = issubclass(cls, found) and cls.family is found.family  # a user's subclass
         if not (issubclass(found, cls) or is_own):
             raise ValueError(
-                f"{source} holds a {found.__name__}, not a {cls.__name__}. Load it with that "
-                "class, a subclass of it, or Backbone.from_preset."
+                f"{source} contains a {found.__name__}, not a {cls.__name__}. Load it with "
+                f"{found.__name__}, a subclass of it, or Backbone.from_preset."
             )
         kind = cls if is_own else found
         asked = overrides.get("pooler") is True
@@ -87,8 +87,8 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
         tokenizer = _require_tokenizer(preset, added_tokens)
     if not isinstance(tokenizer, cls):
         raise ValueError(
-            f"{source} holds a {type(tokenizer).__name__}, not a {cls.__name__}. Load it with that "
-            "class or Tokenizer.from_preset."
+            f"{source} contains a {type(tokenizer).__name__}, not a {cls.__name__}. Load it with "
+            f"{type(tokenizer).__name__} or Tokenizer.from_preset."
         )
     return tokenizer
 

@@ -32,7 +32,7 @@ from encoder_zoo.encoders.tokenizers import LLAMA_BPE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenEmbeddings(Embeddings):
-    """Embed tokens without a layer normalization, (B, L, D). Arguments are those of `Embeddings`.
+    """Embed tokens without a layer normalization, (B, L, D). For the arguments, see `Embeddings`.
 
     Example:
         >>> layer = TokenEmbeddings(vocabulary_size=10, hidden_dim=4)

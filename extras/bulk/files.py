@@ -209,8 +209,8 @@ class AnswerShard(NamedTuple):
                     progress.count(len(chunk))
             if written != self.count:
                 raise ValueError(
-                    f"The files have other rows than before, after row {self.first + written} in "
-                    "all: they were changed meanwhile. Write to another folder."
+                    "The files were changed while they were read. The first difference is after "
+                    f"row {self.first + written}. Write to another folder."
                 )
             self.run.files.check_unchanged()
 
@@ -224,7 +224,7 @@ def _is_cut_off(path: pathlib.Path) -> bool:
             collections.deque(file.iter_batches(), maxlen=0)
     except (OSError, pa.ArrowInvalid):
         if begins:
-            logger.warning("%s is damaged: it is made anew.", path)
+            logger.warning("%s is damaged and will be written again.", path)
         return begins
     return False
 
@@ -376,8 +376,9 @@ class BatchAnswers:
         again = [name for name in answers.column_names if name in table.column_names]
         if again:
             raise ValueError(
-                f"The batch has a column {again[0]!r}, and {self._task_method.method} answers with "
-                f"the columns {', '.join(answers.column_names)}. Rename or drop that of the batch."
+                f"The batch has a column {again[0]!r}, but {self._task_method.method} returns the "
+                f"columns {', '.join(answers.column_names)}. Rename or drop the column of the "
+                "batch."
             )
         return joined(table, answers)
 

@@ -48,7 +48,7 @@ def files_of(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
         files = _matching(os.fspath(path)) if is_pattern else [os.fspath(path)]
         files = [pathlib.Path(file) for file in files]
         if not files or not all(file.is_file() for file in files):
-            raise FileNotFoundError(f"{path}: there is no such file.")
+            raise FileNotFoundError(f"{path} does not exist.")
         found += files
     for file in found:
         _reader_of(file)
@@ -102,8 +102,8 @@ def _reader_of(path: pathlib.Path) -> Callable:
     packed = path.suffix.lower() == ".gz"
     if _kind(path) not in READERS or (packed and is_parquet(path.with_suffix(""))):
         raise ValueError(
-            f"{path} is of an unknown kind. Expected {', '.join(READERS)}; all but the last may "
-            "end in .gz as well."
+            f"{path} has an unknown file type. Expected {', '.join(READERS)}. All types except the "
+            "last one can be compressed (.gz)."
         )
     return READERS[_kind(path)]
 
@@ -117,10 +117,10 @@ def _lines(path: pathlib.Path) -> Iterator[str]:
             for number, line in enumerate(file, 1):
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path}, line {number} is not text in UTF-8: {error}.") from None
+            raise ValueError(f"{path}: line {number} is not encoded as UTF-8: {error}.") from None
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(
-                f"{path} is damaged or cut off behind line {number}: {error}"
+                f"{path} is damaged or truncated after line {number}: {error}"
             ) from None
 
 
@@ -141,7 +141,7 @@ def _csv_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, S
         for row, values in enumerate(filter(None, reader)):  # without blank lines
             location = f"{path}, row {row} (line {reader.line_num})"
             if len(values) != len(header):
-                _bad(location, f"has {len(values)} fields", f"{len(header)}, as the first line has")
+                _bad(location, f"has {len(values)} fields", f"{len(header)}, as in the first line")
             yield location, [values[position] for position in positions]
     except csv.Error as error:
         location = f"{path}, row {row + 1} (line {reader.line_num})"
@@ -177,7 +177,7 @@ def _parquet_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[st
                     yield f"{path}, row {row}", values
                     row += 1
     except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path}, row {row} cannot be read as Parquet: {error}") from None
+        raise ValueError(f"{path}: row {row} cannot be read as Parquet: {error}") from None
 
 
 READERS = {
@@ -194,7 +194,7 @@ def _positions(path: pathlib.Path, names: Sequence[str], header: list[str]) -> l
     for name in names:
         if name not in header:
             raise ValueError(
-                f"{path} has no column {name!r}. It has {', '.join(map(str, header)) or 'none'}."
+                f"{path} has no column {name!r}. Its columns are: {', '.join(map(str, header))}."
             )
     return [header.index(name) for name in names]
 

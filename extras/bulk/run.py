@@ -84,11 +84,11 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
         counts.append(count)
         schemas.append(_types(path, kinds))
     if sample is None:
-        raise ValueError(f"There is no text in {', '.join(map(str, paths))}.")
+        raise ValueError(f"The files contain no text: {', '.join(map(str, paths))}.")
     try:
         kept = pa.unify_schemas(schemas, promote_options="permissive")
     except pa.ArrowTypeError as error:
-        raise ValueError(f"The files have other types for one column: {error}.") from None
+        raise ValueError(f"A column has different types in different files: {error}.") from None
     for name, (value, location) in largest.items():
         _check_fits(value, name, location, kept.field(name).type)
     return Scan(counts, without_text, sample, kept)
@@ -97,13 +97,13 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
 def _check_plain(value, name: str, location: str) -> None:
     if type(value) not in (str, int, float, bool):
         raise invalid(
-            f"{location} of {name!r}", value, "texts, numbers or True and False in a column to keep"
+            f"{location} of {name!r}", value, "strings, numbers or booleans in a column to keep"
         )
     if type(value) is int and value not in INTEGERS:
         raise invalid(
             f"{location} of {name!r}",
             value,
-            "an integer of 64 bits in a column to keep. Write larger ones as texts",
+            "an integer with 64 bits in a column to keep. Store larger integers as strings",
         )
 
 
@@ -111,8 +111,9 @@ def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) ->
     """Raise an error if a column cannot store an integer. All rows and files determine its type."""
     if pa.types.is_floating(kind) or (pa.types.is_int64(kind) and value not in INTEGERS):
         raise ValueError(
-            f"{location} of {name!r} is {value}, which {kind} of the column cannot hold. Expected "
-            "integers up to 2**53 with floats, else up to 2**63; or write the column as texts."
+            f"{location} of {name!r} is {value}, which the type {kind} of the column cannot "
+            "store. Expected integers up to 2**53 in a column with floats, and up to 2**63 "
+            "otherwise. Store larger integers as strings."
         )
 
 
@@ -132,7 +133,7 @@ def _types(path: pathlib.Path, kinds: dict[str, set]) -> pyarrow.Schema:
     for name, found in kinds.items():
         if frozenset(found) not in types:
             words = " and ".join(sorted(kind.__name__ for kind in found))
-            raise ValueError(f"{path}: {name!r} holds {words}. Expected one type.")
+            raise ValueError(f"{path}: {name!r} contains {words}. Expected a single type.")
     return pa.schema([(name, types[frozenset(found)]) for name, found in kinds.items()])
 
 
@@ -239,7 +240,7 @@ def _scanned(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]
     scanned = scan(paths, task_method.names, keep)
     if scanned.without_text:
         logger.warning(
-            "%d of %d rows have no text: their answers are null.",
+            "%d of %d rows have no text. Their predictions are null.",
             scanned.without_text,
             sum(scanned.rows),
         )
@@ -248,8 +249,8 @@ def _scanned(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]
     again = [name for name in sample.column_names if name in names]
     if again or len(set(names)) < len(names):
         raise ValueError(
-            f"keep is {keep}. Expected each name once, and none of the answers: "
-            f"{', '.join(sample.column_names)}."
+            f"keep is {keep}. Expected unique names that differ from the columns of the "
+            f"predictions: {', '.join(sample.column_names)}."
         )
     columns = pa.schema([("file", pa.string()), ("row", pa.int64())])
     fields = [*columns, *scanned.kept, *sample.schema]
@@ -262,10 +263,12 @@ def _read(folder: pathlib.Path) -> dict:
     path = folder / NAME
     if not os.path.lexists(path):
         if folder.exists() and any(file.name[0] != "." for file in folder.iterdir()):
-            raise ValueError(f"{folder} holds other files. Expected an empty folder, or none.")
+            raise ValueError(
+                f"{folder} contains other files. Expected an empty folder or a new path."
+            )
         return {}
     if path.is_symlink() or not path.is_file():
-        raise ValueError(f"{path} is no regular file. Write to another folder.")
+        raise ValueError(f"{path} is not a regular file. Write to another folder.")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         sound = found["sha256"] == digest(found)
@@ -292,6 +295,6 @@ def _check_same(folder: pathlib.Path, found: dict, settings: dict) -> None:
     for name, value in settings.items():
         if found.get(name) != value:
             raise ValueError(
-                f"{folder} holds answers of another run: {name} is {found.get(name)} there, "
-                f"{value} now. Write to another folder, or delete that one."
+                f"{folder} contains predictions of another run: {name} was {found.get(name)} and "
+                f"is now {value}. Write to another folder, or delete this folder."
             )

@@ -84,7 +84,7 @@ class TaskMethod:
         answers = self._function(*args, **named, **self.options)
         found = answers.shape[0] if hasattr(answers, "shape") else len(answers)
         if found != count:
-            raise ValueError(f"{self.method} gave {found} answers to {count} texts.")
+            raise ValueError(f"{self.method} returned {found} predictions for {count} texts.")
         kind = self.task.record.answer_type
         return spread(answer_columns(answers, self.method, kind), present)
 
@@ -117,9 +117,9 @@ class TaskMethod:
             signature.bind(*args, **named, **self.options)
         except TypeError as error:
             raise ValueError(
-                f"{self.method} cannot be called like that: {error}. Its arguments are "
-                f"{', '.join(signature.parameters)}; columns={{argument: name}} gives each its "
-                "column."
+                f"{self.method} cannot be called with these arguments: {error}. Its arguments are "
+                f"{', '.join(signature.parameters)}. Use columns={{argument: name}} to choose a "
+                "column for each argument."
             ) from None
         for name, rule in rules_of(self._function).items():
             if name in self.options:
@@ -149,5 +149,5 @@ def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
         elif all(isinstance(text, str) for text in texts):
             found = found and len(texts) > 0 and all(text.strip() for text in texts)
         else:
-            raise invalid(f"{location} of {name!r}", value, "a text, or a list of texts")
+            raise invalid(f"{location} of {name!r}", value, "a text or a list of texts")
     return bool(found)

@@ -80,12 +80,13 @@ class PretrainingCorpus:
         self.folder = pathlib.Path(folder)
         self.manifest = read_manifest(self.folder)
         if not self.manifest:
-            raise ValueError(f"{self.folder} holds no corpus: there is no {NAME}.")
+            raise ValueError(f"{self.folder} does not contain a corpus, because {NAME} is missing.")
         shards = self.manifest["shards"]
         if not self.manifest["complete"]:
             raise ValueError(
-                f"{self.folder} is not complete: it has {len(shards)} files so far. Call "
-                "PretrainingCorpus.from_files or from_documents again as before to continue."
+                f"The corpus in {self.folder} is not complete: it has {len(shards)} files so far. "
+                "To continue, call PretrainingCorpus.from_files or from_documents with the same "
+                "arguments."
             )
         self.num_tokens, self.num_sentences, self.num_documents = (
             sum(shard[name] for shard in shards) for name in COUNTS
@@ -227,9 +228,9 @@ class PretrainingCorpus:
         """
         if self.manifest["tokenizer"] != described_tokenizer(tokenizer):
             raise ValueError(
-                f"{self.folder} was made with another tokenizer than this task has: a "
-                f"{self.manifest['tokenizer']['class']} of {self.vocabulary_size} tokens. Load "
-                "that one, or make the corpus anew."
+                f"{self.folder} was created with another tokenizer: a "
+                f"{self.manifest['tokenizer']['class']} with {self.vocabulary_size} tokens. Load "
+                "that tokenizer, or create the corpus again with the tokenizer of this task."
             )
 
     def training_data(self, plan: Plan, maker: BatchMaker) -> CorpusBatches:
@@ -253,8 +254,8 @@ class PretrainingCorpus:
         with OpenFolder(self.folder, [NAME, entry["file"]]) as files:
             if manifest_in(files).get("sha256") != self.sha256:
                 raise ValueError(
-                    f"{self.folder} was replaced by another corpus since it was opened. Open it "
-                    "again, and begin the training anew."
+                    f"{self.folder} was replaced by another corpus after it was opened. Open it "
+                    "again and restart the training."
                 )
             yield files.file(entry["file"], self.folder / NAME)
             files.check_unchanged()
@@ -280,7 +281,10 @@ class Parts:
     def __init__(self, corpora: Sequence[PretrainingCorpus]):
         for corpus in corpora:
             if corpus.manifest.get(PART) is None:
-                raise ValueError(f"{corpus.folder} is no part. Make it with `part`.")
+                raise ValueError(
+                    f"{corpus.folder} is not a part of a corpus. Create it with the argument "
+                    "`part`."
+                )
         corpora = sorted(corpora, key=lambda corpus: corpus.manifest[PART])
         for corpus in corpora[1:]:
             _check_same_corpus(corpora[0], corpus)
@@ -315,7 +319,7 @@ def _check_same_corpus(first: PretrainingCorpus, other: PretrainingCorpus) -> No
     for name in SHARED:
         if mine.get(name) != others.get(name):
             raise ValueError(
-                f"{first.folder} and {other.folder} are of different corpora: {name} is "
+                f"{first.folder} and {other.folder} belong to different corpora: {name} is "
                 f"{mine.get(name)} and {others.get(name)}."
             )
 
@@ -327,5 +331,5 @@ def _check_complete(corpora: Sequence[PretrainingCorpus]) -> None:
     if found != [(i, count) for i in range(count)]:
         shown = ", ".join(f"{i} of {n}" for i, n in found)
         raise ValueError(
-            f"The parts are {shown}. Expected parts 0 to {count - 1} of {count}, each once."
+            f"The parts are {shown}. Expected each part from 0 to {count - 1} of {count} once."
         )

@@ -56,7 +56,7 @@ class TextFiles:
         self.paths = [pathlib.Path(path) for path in paths]
         for path in self.paths:
             if not path.is_file():
-                raise FileNotFoundError(f"{path} is not there. Expected a text file.")
+                raise FileNotFoundError(f"{path} does not exist. Expected a text file.")
         self._files = InputFiles(self.paths)
         self.sizes = self._files.sizes
         i, n = part or (0, 1)
@@ -108,8 +108,8 @@ class TextFiles:
             right = list(position) == [len(self.paths), 0]
         if not right:
             raise ValueError(
-                f"The corpus is said to go on at {list(position)}, a file and a byte of it, which "
-                "is in none of the files: its corpus.json is damaged. Delete its folder."
+                f"corpus.json is damaged: no file contains the position {list(position)} (index of "
+                "the file, byte) from which the corpus continues. Delete the folder of the corpus."
             )
 
     def _border(self, byte: int) -> tuple[int, int]:
@@ -176,8 +176,8 @@ class CorpusDocuments:
                 yield Document(sentences, [number + 1, found.hexdigest()], None)
         if number + 1 < done:
             raise ValueError(
-                f"There are {number + 1} documents, but the first {done} are in the corpus "
-                "already. Give the same in the same order, or delete its folder."
+                f"Received {number + 1} documents, but the corpus already contains {done}. Pass "
+                "the same documents in the same order, or delete the folder of the corpus."
             )
 
 
@@ -185,8 +185,8 @@ def _check_same_documents(position: Sequence, found) -> None:
     done, known = position[0], position[1:]
     if known and list(known) != [found.hexdigest()]:
         raise ValueError(
-            f"The documents are others than before, among the first {done}, which are in the "
-            "corpus. Give the same in the same order, write to another folder, or delete that one."
+            f"The first {done} documents differ from the documents in the corpus. Pass the same "
+            "documents in the same order, write to another folder, or delete this folder."
         )
 
 
@@ -216,7 +216,7 @@ def _text(text: object, number: int) -> str:
         try:
             return text.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"Document {number} is not text in UTF-8: {error}.") from None
+            raise ValueError(f"Document {number} is not encoded as UTF-8: {error}.") from None
     if not isinstance(text, str):
         raise _no_document(text, number)
     return text
@@ -224,7 +224,7 @@ def _text(text: object, number: int) -> str:
 
 def _no_document(found: object, number: int) -> ValueError:
     return ValueError(
-        f"Document {number} is or holds {shown(found)}. Expected a text with a sentence on each "
+        f"Document {number} is or contains {shown(found)}. Expected a text with one sentence per "
         "line, or a list of sentences."
     )
 
@@ -249,7 +249,7 @@ def _in_lines(
             sentence = line.decode("utf-8").strip()
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{path} is not text in UTF-8: {error}, in the line that ends at byte {offset}."
+                f"{path} is not encoded as UTF-8: {error}. The line ends at byte {offset}."
             ) from None
         if sentence:
             sentences.append(sentence)

@@ -77,7 +77,7 @@ class Reader:
                 if number == len(self.windows):
                     self.windows.append(len(positions))
                 if not any(self.windows) and len(self.windows) * WINDOW >= self.corpus.num_shards:
-                    raise ValueError(f"No example can be made of {self.corpus}.")
+                    raise ValueError(f"No example can be created from {self.corpus}.")
                 number += 1
                 following = thread.submit(self._window, number)
                 for shard, slot in positions[done:]:
@@ -133,7 +133,7 @@ class CorpusBatches(Source):
         length = self.maker.preprocessor.max_sequence_length
         tokens = self.total_steps * self.plan.batch_size * length
         logger.info(
-            "%s steps have up to %s tokens, %.1f times those of the corpus.",
+            "%s steps process up to %s tokens, which is %.1f times the size of the corpus.",
             f"{self.total_steps:,}",
             f"{tokens:,}",
             tokens / self._corpus.num_tokens,
@@ -210,8 +210,9 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
     """
     if not isinstance(preprocessor, MaskedLMPreprocessor):
         raise ValueError(
-            f"This task's preprocessor is {preprocessor!r:.60}. A PretrainingCorpus is for "
-            "MaskedLM, ReplacedTokenDetection and Pretraining, with their preprocessors."
+            f"This task's preprocessor is {preprocessor!r:.60}. A PretrainingCorpus can only be "
+            "used by MaskedLM, ReplacedTokenDetection and Pretraining, with their own "
+            "preprocessors."
         )
     if not preprocessor.dynamic:
         raise invalid("dynamic", preprocessor.dynamic, "True for a corpus")
@@ -275,8 +276,8 @@ def read_examples(
     ids = np.concatenate(parts, dtype="int64") if parts else np.zeros(0, "int64")
     if len(ids) and ids.max() >= vocabulary_size:
         raise ValueError(
-            f"The corpus holds the id {ids.max()}, but its tokenizer has {vocabulary_size} tokens: "
-            "it is damaged. Call its verify()."
+            f"The corpus is damaged: it contains the id {ids.max()}, but its tokenizer has "
+            f"{vocabulary_size} tokens. Call verify() to find the damaged file."
         )
     found = {
         "token_ids": ids.astype("int32"),

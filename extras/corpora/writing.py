@@ -70,25 +70,27 @@ class Shard:
         expected = {"tokens": id_type(vocabulary_size), **offsets}
         found = {n: file.dtype(n).name for n, shape in file.shapes.items() if len(shape) == 1}
         if found != expected:
-            raise ValueError(f"{path} is no shard of a corpus: it holds {found}, not {expected}.")
+            raise ValueError(
+                f"{path} is not a shard of a corpus: it contains {found}. Expected {expected}."
+            )
         sentences, documents = (file.read(n).astype("int64") for n in ("sentences", "documents"))
         tokens = np.asarray(file.mapped("tokens"))  # slices of a plain view are faster
         shard = cls(tokens, sentences, documents)
         for name, size in (("sentences", len(shard.tokens)), ("documents", len(sentences) - 1)):
             if not _are_splits(getattr(shard, name), size):
                 raise ValueError(
-                    f"{path} is no shard of a corpus: its {name} do not rise from 0 to {size}."
+                    f"{path} is not a shard of a corpus: {name} do not increase from 0 to {size}."
                 )
         return shard
 
-    def part(self, first: int, behind: int) -> Shard:
-        """Return the documents from index `first` to index `behind`, exclusive.
+    def part(self, first: int, last: int) -> Shard:
+        """Return the documents from index `first` to index `last` (exclusive).
 
         Example:
             >>> Shard.of([[[5, 6], [7]], [[8]]]).part(1, 2).tokens.tolist()
             [8]
         """
-        documents = self.documents[first : behind + 1]
+        documents = self.documents[first : last + 1]
         sentences = self.sentences[documents[0] : documents[-1] + 1]
         tokens = self.tokens[sentences[0] : sentences[-1]]
         return Shard(tokens, sentences - sentences[0], documents - documents[0])
@@ -202,8 +204,8 @@ def _is_place(value: object) -> bool:
 def damaged(path: str | pathlib.Path) -> ValueError:
     """Create an error for files with another size or checksum."""
     return ValueError(
-        f"{path} is damaged or changed: its size or checksum is another. Make the corpus anew, in "
-        "another folder."
+        f"{path} is damaged or was changed, because its size or checksum differs. Create the "
+        "corpus again in another folder."
     )
 
 
@@ -307,7 +309,7 @@ def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int 
         )
         write_signed(folder / NAME, manifest)
     if not shards and source.part is None:
-        raise ValueError("There is no text in the documents. Expected sentences.")
+        raise ValueError("The documents contain no text. Expected sentences.")
     for shard in shards:  # positions in joined parts are different from positions in texts
         del shard["position"]
     write_signed(folder / NAME, {**manifest, "complete": True})
@@ -333,17 +335,17 @@ def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
     for name, value in settings.items():
         if found.get(name) != value:
             raise ValueError(
-                f"{folder} belongs to another corpus: {name} is {found.get(name)} there, "
-                f"{value} now. Write to another folder, or delete that one."
+                f"{folder} belongs to another corpus: {name} was {found.get(name)} and is now "
+                f"{value}. Write to another folder, or delete this folder."
             )
     if found[MODIFIED] != modified:
         cure = (
-            "PretrainingCorpus(folder) opens it as it is."
+            "Open the existing corpus with PretrainingCorpus(folder)."
             if found["complete"]
-            else "It cannot be continued: delete that folder."
+            else "The corpus cannot be continued, so delete this folder."
         )
         raise ValueError(
-            f"{folder} is of files that were changed since. {cure} Or write to another folder."
+            f"The files were changed after {folder} was written. {cure} Or write to another folder."
         )
     return found
 

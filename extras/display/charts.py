@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 plt = LazyModule(
     "matplotlib.pyplot",
-    "Charts are drawn by matplotlib, which is not installed: `pip install matplotlib`.",
+    "Charts require matplotlib, which is not installed: `pip install matplotlib`.",
 )
 GREY, BLUE, ORANGE = "#9aa5b1", "#1f6feb", "#d9730d"
 IN_A_ROW = 2  # more plots would be too small on a page
@@ -321,7 +321,10 @@ def _labels_of(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
         found = [row["label"] if isinstance(row, Mapping) else row for row in predicted]
         return true, [NO_ANSWER if label is None else label for label in found], "texts"
     if len(true) != len(predicted):
-        raise ValueError(f"{len(true)} true lists of tags, but {len(predicted)} predicted.")
+        raise ValueError(
+            f"true has {len(true)} lists of tags, but predicted has {len(predicted)}. Expected the "
+            "same number."
+        )
     for i, pair in enumerate(zip(true, predicted, strict=True)):
         are_tags = all(
             isinstance(row, list | tuple) and not any(isinstance(v, Mapping | tuple) for v in row)
@@ -330,8 +333,8 @@ def _labels_of(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
         if not are_tags or len(pair[0]) != len(pair[1]):
             raise ValueError(
                 f"Row {i} of true and predicted is {shown(pair[0])} and {shown(pair[1])}. Expected "
-                "one label for each text, or a tag for each word in both, as predict_tags returns. "
-                "See evaluate_entities for entities, evaluate_classes for several labels a text."
+                "one label per text in both, or one tag per word, as predict_tags returns. Use "
+                "evaluate_entities for entities, and evaluate_classes for several labels per text."
             )
     return [tag for row in true for tag in row], [tag for row in predicted for tag in row], "words"
 
@@ -339,7 +342,10 @@ def _labels_of(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
 def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.ndarray, list]:
     """Return the counts, (C, C) with true labels as rows, and the labels."""
     if len(true) != len(predicted):
-        raise ValueError(f"{len(true)} true labels, but {len(predicted)} predicted.")
+        raise ValueError(
+            f"true has {len(true)} labels, but predicted has {len(predicted)}. Expected the same "
+            "number."
+        )
     labels = sorted({*true, *predicted}) if labels is None else list(labels)
     known = set(labels)
     for label in (*true, *predicted):
@@ -387,20 +393,22 @@ def errors(
     """
     if hasattr(classifier, "evaluate_entities"):
         raise ValueError(
-            f"errors shows one label for each text, not those of {type(classifier).__name__}. Use "
-            "its evaluate_entities(x, y), or entities(texts, found, true=...)."
+            f"errors does not support {type(classifier).__name__}, because it shows one label per "
+            "text. Use its evaluate_entities(x, y), or entities(texts, found, true=...)."
         )
     if classifier.problem_type != "single_label_classification":
         raise ValueError(
-            f"errors shows one label for each text. Expected a classifier with problem_type="
-            f"'single_label_classification', not {classifier.problem_type!r}."
+            f"problem_type is {classifier.problem_type!r}. Expected 'single_label_classification', "
+            "because errors shows one label per text."
         )
     texts = [column.numpy().tolist() for column in classifier.preprocessor.texts_of(x)]
     scores = classifier.predict_proba(x)
     true = class_indices(y, classifier.labels, classifier.num_classes).numpy()
     true = true.argmax(axis=1) if true.ndim == 2 else true
     if len(true) != len(scores):
-        raise ValueError(f"{len(scores)} texts, but {len(true)} labels.")
+        raise ValueError(
+            f"x has {len(scores)} texts, but y has {len(true)} labels. Expected one label per text."
+        )
     found, best = scores.argmax(axis=1), scores.max(axis=1)
     wrong = np.flatnonzero(found != true)
     wrong = wrong[np.argsort(-best[wrong], kind="stable")]
@@ -410,7 +418,7 @@ def errors(
         for i in wrong[:top_k]
     ]
     verb = "is" if len(wrong) == 1 else "are"
-    return _table(f"{len(wrong)} of {len(scores)} texts {verb} labelled wrong.", rows)
+    return _table(f"{len(wrong)} of {len(scores)} texts {verb} labelled incorrectly.", rows)
 
 
 def _text(texts: list[list[bytes]], index: int) -> str:

@@ -139,7 +139,10 @@ def answer(
 def _of_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
     """Return the entities of every text. Tags are converted to character positions."""
     if len(rows) != len(texts):
-        raise ValueError(f"{len(texts)} texts, but entities of {len(rows)}.")
+        raise ValueError(
+            f"Received {len(texts)} texts, but entities for {len(rows)} texts. Expected one list "
+            "of entities per text."
+        )
     return [
         _spans(text, row) if len(row) and isinstance(row[0], str) else row
         for text, row in zip(texts, rows, strict=True)
@@ -149,7 +152,9 @@ def _of_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
 def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
     """Convert tags to entities in a text with all words joined by spaces."""
     if len(words) != len(tags):
-        raise ValueError(f"{len(words)} words, but {len(tags)} tags.")
+        raise ValueError(
+            f"Received {len(words)} words, but {len(tags)} tags. Expected one tag per word."
+        )
     starts = [0, *itertools.accumulate(len(word) + 1 for word in words)]
     return [
         {"label": label, "start": starts[first], "end": starts[end] - 1}
@@ -261,7 +266,7 @@ def _check_inside(text: str, row: Mapping, kind: str) -> None:
         said = f"{row['text']!r} at " if "text" in row else ""
         raise ValueError(
             f"{kind} {said}{start}:{end} is not in the text {text!r}. "
-            "Give the texts that were asked about, in the same order."
+            "Pass the same texts as for the prediction, in the same order."
         )
 
 
@@ -423,7 +428,7 @@ def attention(
         >>> model = ez.MaskedLM.from_preset("bert_nano_en_uncased")
         >>> picture = attention(model, "Who sings?", "Anna sings.", layer=0, head=1)
         >>> print(picture.text.splitlines()[0])
-        Layer 0, head 1: of each token the one it looks at most
+        Layer 0, head 1: the token that each token attends to most
     """
     layer = _checked(model, layer, head)
     inputs, middle = _row(model, first, second)
@@ -506,4 +511,4 @@ def _lines(title: str, tokens: list[str], weights: np.ndarray) -> str:
         f"{token:>{width}} → {tokens[row.argmax()]} ({row.max():.2f})"
         for token, row in zip(tokens, weights, strict=True)
     ]
-    return "\n".join([f"{title}: of each token the one it looks at most", *lines])
+    return "\n".join([f"{title}: the token that each token attends to most", *lines])

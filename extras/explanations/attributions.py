@@ -251,9 +251,9 @@ def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
     wrong = sum(gap > TOLERANCE for gap in gaps)
     if wrong:
         logger.warning(
-            "The attributions of %d of %d explanations do not add up to the difference of the "
-            "logits, by up to %.4f. float16 and bfloat16 are too coarse for that; "
-            "dtype='float32' is not.",
+            "In %d of %d explanations, the sum of the attributions differs from the difference of "
+            "the logits, by up to %.4f. float16 and bfloat16 are not precise enough. Use "
+            "dtype='float32'.",
             wrong,
             len(gaps),
             max(gaps),

@@ -89,7 +89,9 @@ class ZipStorages:
         roots = {name.split("/")[0] for name in names}
         (root, *others) = sorted(roots)
         if others:
-            raise self._source.error(f"its zip archive has {len(roots)} folders, expected one")
+            raise self._source.error(
+                f"its zip archive has {len(roots)} folders, expected one folder"
+            )
         for name in names:
             if name == f"{root}/constants.pkl" or name.startswith(f"{root}/code/"):
                 raise self._source.error(

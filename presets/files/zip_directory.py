@@ -106,7 +106,10 @@ class ZipDirectory:
             or self._source.read(entry.header + _LOCAL.size, name_size) != name.encode()
             or start + entry.size > self._ends[name]
         ):
-            raise self._error(f"the header of the zip entry {shown(name)} is not the directory's")
+            raise self._error(
+                f"the header of the zip entry {shown(name)} is not equal to its entry in the "
+                "directory"
+            )
         return start
 
     def _error(self, what: str) -> ValueError:
@@ -167,7 +170,10 @@ class ZipDirectory:
         if flags & _ENCRYPTED:
             raise self._error(f"the zip entry {shown(text)} is encrypted")
         if method != 0 or flags & ~(_SIZES_FOLLOW | _UTF8):
-            raise self._error(f"the zip entry {shown(text)} is compressed, expected it stored")
+            raise self._error(
+                f"the zip entry {shown(text)} is compressed, but only uncompressed entries are "
+                "supported"
+            )
         if not all(map(is_plain, text.split("/"))):
             raise self._error(f"the zip entry {shown(text)} is not a plain name in a folder")
         size, packed, header = self._large(text, extra, size, packed, header)

@@ -435,7 +435,7 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
         raise invalid(
             f"{path}: default_prompt_name",
             default,
-            f"one of {', '.join(prompts)}" if prompts else "null, because there are no prompts",
+            f"one of {', '.join(prompts)}" if prompts else "null, because the model has no prompts",
         )
     found = {"prompts": prompts, "default_prompt": default}
     return {name: value for name, value in found.items() if value}

@@ -98,7 +98,7 @@ class ClassAnswers(Answers):
         """Compute class probabilities. See `SequenceClassifier.predict_proba`."""
         if self.is_regression:
             raise ValueError(
-                "predict_proba needs classes, and this classifier predicts numbers. Use predict."
+                "predict_proba needs classes, but this classifier predicts numbers. Use predict."
             )
         return self.probabilities(self.predict_texts(texts, batch_size))
 
@@ -188,7 +188,7 @@ class ClassAnswers(Answers):
         if not self.is_multi_label and (count != 2 or self.is_regression):
             raise ValueError(
                 f"A classifier with problem_type={self.problem_type!r} and {count} classes has no "
-                "thresholds. Expected two classes, or several labels a text."
+                "thresholds. Expected two classes, or several labels per text."
             )
         names = list(self.class_names)[0 if self.is_multi_label else 1 :]
         return threshold_of_each(given, names, DEFAULT_THRESHOLD)

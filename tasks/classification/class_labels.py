@@ -71,7 +71,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         raise invalid(
             "Every label",
             y.tolist()[0],
-            "two classes or more, or labels=[...] that names the others",
+            "at least two different labels. Or pass the names of all classes as labels=[...]",
         )
     return found
 
@@ -87,7 +87,7 @@ def _learn_multi_label(y) -> list[str] | int:
         raise invalid(
             "y",
             y,
-            "for each text a list of names, or a number for each class; or pass labels=[...]",
+            "a list of names for each text, or one number per class. Or pass labels=[...]",
         )
     return counts.pop()
 
@@ -134,8 +134,8 @@ def _check_one_each(values: list) -> None:
             raise invalid(
                 f"Row {row}",
                 name,
-                "one label for each text. A classifier that takes a list of labels for each text "
-                'is made with `from_preset(..., problem_type="multi_label_classification")`',
+                "one label per text. To use a list of labels per text, create the classifier with "
+                'from_preset(..., problem_type="multi_label_classification")',
             )
 
 
@@ -147,7 +147,7 @@ def _whole_numbers(y: array_ops.Tensor) -> array_ops.Tensor:
         array_ops.cast(numbers, y.dtype) == y,
         " has the label ",
         y,
-        ', which is no class. Numbers are learned with problem_type="regression".',
+        ', which is not a class index. To predict numbers, use problem_type="regression".',
     )
 
 
@@ -190,7 +190,7 @@ def _matrix(y, labels: list[str] | None):
         raise invalid(
             "The list of y's columns",
             list(names),
-            f"the labels {labels}; or pass an array, whose columns are taken in their order",
+            f"the labels {labels}; or an array with one column for each of them in this order",
         )
     return np.stack([np.asarray(names[name]) for name in order], axis=1)
 
@@ -245,7 +245,7 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
     if numbers_are_names(labels):
         return _numbers_of_names(array_ops.strings.as_string(y), labels)
     expected = (
-        f", but there are {num_classes} classes: labels go from 0 to {(num_classes or 0) - 1}."
+        f". Expected class indices from 0 to {(num_classes or 0) - 1} for {num_classes} classes."
     )
     inside = (y >= 0) & (y < (num_classes or y.dtype.max))
     return check_each(array_ops.cast(y, array_ops.int32), inside, " has the label ", y, expected)
@@ -254,7 +254,7 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
 def _numbers_of_names(names: array_ops.Tensor | list, labels: list[str] | None) -> array_ops.Tensor:
     expected = f". Expected one of {labels}."
     if not labels:
-        expected = ". The classifier has no names for its classes: build it with labels=[...]."
+        expected = ". The classes of the classifier have no names. Create it with labels=[...]."
     numbers = label_indices(names, labels)
     return check_each(numbers, numbers >= 0, " has the unknown label ", names, expected)
 
@@ -266,7 +266,7 @@ def _probabilities(y: array_ops.Tensor) -> array_ops.Tensor:
     right = array_ops.reduce_all(y >= 0, axis=1) & (
         abs(array_ops.reduce_sum(y, axis=1) - 1) <= ROUNDING
     )
-    expected = ". Expected a 1 among 0s, or probabilities of the classes, which add up to 1."
+    expected = ". Expected a single 1 and otherwise 0, or probabilities with the sum 1."
     y = check_each(y, right, " is ", y, expected)
     if not array_ops.is_symbolic_tensor(y):
         is_hot = bool(array_ops.reduce_all(array_ops.reduce_max(y, axis=1) == 1))
@@ -304,8 +304,7 @@ def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_
         )
     y = array_ops.ensure_shape(array_ops.cast(y, array_ops.float32), (None, num_classes))
     expected = (
-        f". Expected {num_classes} numbers, 0 or 1 for each class or a probability between them, "
-        "or a list of names."
+        f". Expected {num_classes} values between 0 and 1, one per class, or a list of names."
     )
     return check_each(y, array_ops.reduce_all((y >= 0) & (y <= 1), axis=1), " is ", given, expected)
 
@@ -326,7 +325,8 @@ def _check_lists(y, num_classes: int | None) -> None:
             raise invalid(
                 f"Row {i}",
                 row,
-                f"a list, as a text may have several labels: names, or {numbers}, 0 or 1",
+                "a list, because a text can have several labels. It can contain names, or "
+                f"{numbers}, 0 or 1",
             )
 
 

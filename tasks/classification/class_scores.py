@@ -243,8 +243,8 @@ class ScoresClasses:
         """Return the score for the best class and whether it is correct, both with shape (N,)."""
         if self._class_answers.is_multi_label:
             raise ValueError(
-                "Coverage needs one class for each text, and this classifier gives several. "
-                "See tune_thresholds and ez.display.thresholds."
+                "Coverage needs one class per text, but this classifier predicts several. See "
+                "tune_thresholds and ez.display.thresholds."
             )
         scores, true = self._scores_and_classes("evaluate_coverage", x, y, batch_size)
         best = scores.argmax(axis=1)[:, None]

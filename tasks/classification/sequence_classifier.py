@@ -124,8 +124,9 @@ def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
     unseen = [repr(names[i]) for i in wanted - seen]
     if unseen:
         logger.warning(
-            "validation_split holds out the last %d of %d texts, and with them every text of "
-            "%s, which training never sees. Shuffle texts and labels before `fit`.",
+            "validation_split holds out the last %d of %d texts. They include all texts with the "
+            "labels %s, so training does not see these labels. Shuffle texts and labels before "
+            "`fit`.",
             last,
             first + last,
             ", ".join(sorted(unseen)),
@@ -135,7 +136,7 @@ def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
         share = np.mean(np.concatenate([*map(_indices, parts)]) == only)
         if share**last < UNLIKELY:  # the probability for shuffled texts
             logger.warning(
-                "validation_split holds out the last %d of %d texts, and all of them are %r. "
+                "validation_split holds out the last %d of %d texts, which all have the label %r. "
                 "Shuffle texts and labels before `fit`.",
                 last,
                 first + last,
@@ -151,7 +152,8 @@ def weigh_by_label(
         raise invalid(
             "class_weight",
             class_weight,
-            "None, as only loss='auto' weighs several labels a text. Use it, or sample_weight",
+            "None, because class_weight is only supported by loss='auto' if texts can have "
+            "several labels. Use loss='auto' or sample_weight",
         )
     labels = objective.labels, objective.num_classes
     weights = label_weights(class_weight, *labels, data.one_pass())
@@ -194,9 +196,7 @@ class Explanation(Attributions):
     score: float
 
 
-Label = Annotated[
-    str | int, Rule(lambda v: type(v) in (str, int), "a class, by its name or its number")
-]
+Label = Annotated[str | int, Rule(lambda v: type(v) in (str, int), "the name or index of a class")]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -308,7 +308,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             raise invalid(
                 "problem_type",
                 problem_type,
-                "'regression' or, for yes or no, 'multi_label_classification' with a single class",
+                "'regression', or 'multi_label_classification' for a single class (yes or no)",
             )
         if thresholds is not None and self.num_classes is not None:
             self._answers.least_scores(thresholds)
@@ -379,8 +379,8 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             raise invalid(
                 "The list of y's classes",
                 learned,
-                "indices from 0 without gaps with prepared inputs; or pass labels=[...] or "
-                "num_classes",
+                "consecutive indices starting at 0, because the inputs are prepared. Or pass "
+                "labels=[...] or num_classes",
             )
         return learned
 

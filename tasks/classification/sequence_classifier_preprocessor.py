@@ -38,7 +38,7 @@ ColumnNames = Annotated[
     Sequence[str],
     Rule(
         lambda v: isinstance(v, list | tuple) and len(v) in (1, 2) and set(map(type, v)) == {str},
-        "a list of one name or two",
+        "a list of one or two names",
     ),
 ]
 
@@ -110,7 +110,9 @@ class SequenceClassifierPreprocessor(Preprocessor):
         longest = task.backbone.max_sequence_length
         if (self.window_length or 0) > longest:
             raise invalid(
-                "window_length", self.window_length, f"at most {longest}, as the backbone takes"
+                "window_length",
+                self.window_length,
+                f"at most {longest}, the maximum length of the backbone",
             )
         self._limit_windows()
 
@@ -133,9 +135,9 @@ class SequenceClassifierPreprocessor(Preprocessor):
     @property
     def truncation_advice(self) -> str:
         if self.pools_windows:
-            return "Shorten it, or take longer windows."
+            return "Shorten this text, or use longer windows."
         length = self.max_sequence_length
-        return f"from_preset(..., window_length={length}) reads all of a text, in windows."
+        return f"Use from_preset(..., window_length={length}) to read the whole text in windows."
 
     def separate(self, x, y) -> tuple:
         several = self.problem_type == "multi_label_classification"

@@ -1,4 +1,4 @@
-"""Logits of texts from those of their windows.
+"""Compute the logits of texts from the logits of their windows.
 
 Dimensions in comments: B batch, K windows of a text, L sequence, N texts, W windows, C classes.
 """
@@ -20,10 +20,10 @@ def pooled_logits(logits, padding_mask, count: int, pooling: WindowPooling):
     """Return the mean or the maximum of the logits over the windows of each text, (B, C).
 
     Args:
-        logits: (B * K, C).
-        padding_mask: (B * K, L); a window that a text does not have has a single token, as each
-            has its two special tokens.
-        count: K.
+        logits: Float tensor of shape (B * K, C).
+        padding_mask: Tensor of shape (B * K, L). Windows with a single token are ignored, because
+            every window of a text has at least two special tokens.
+        count: Integer. The number of windows per text, K.
         pooling: "mean" or "max".
 
     Example:
@@ -45,11 +45,11 @@ def pooled_logits(logits, padding_mask, count: int, pooling: WindowPooling):
 def pooled_by_text(
     logits: array_ops.Tensor, text_index: array_ops.Tensor, pooling: WindowPooling
 ) -> array_ops.Tensor:
-    """Return the logits of texts (N, C) from those of all windows, in memory or in a graph.
+    """Pool the logits of all windows to logits of texts (N, C), in memory or in a graph.
 
     Args:
-        logits: (W, C).
-        text_index: (W,) the text of each window, in order.
+        logits: Float tensor of shape (W, C).
+        text_index: Integer tensor of shape (W,). Index of the text of each window, sorted.
         pooling: "mean" or "max".
 
     Example:

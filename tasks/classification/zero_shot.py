@@ -248,8 +248,8 @@ class ZeroShotClassifier:
             raise invalid(
                 "threshold",
                 threshold,
-                f"None with multi_label={multi_label} and top_k={top_k}: it is for several labels "
-                "a text",
+                f"None with multi_label={multi_label} and top_k={top_k}, because it is only used "
+                "for several labels per text",
             )
         check_abstention(abstain_below, "several labels a text" if multi_label else None, top_k)
         options = {
@@ -389,7 +389,7 @@ class ZeroShotClassifier:
 
 
 ADVICE = (
-    "Name them in the order of the checkpoint's card, such as from_preset(source, "
+    "Pass the names in the order of the model card, for example from_preset(source, "
     'labels=["contradiction", "neutral", "entailment"]).'
 )
 
@@ -428,7 +428,8 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
     if labels is None and num_classes is not None:
         numbered = ", ".join(default_labels(num_classes))
         raise ValueError(
-            f"The classes have no names, {numbered}, so which is entailment is unknown. {ADVICE}"
+            f"The classes are only numbered ({numbered}), so the class for entailment is unknown. "
+            f"{ADVICE}"
         )
     names = [label.lower() for label in labels or ()]
     entailing = [i for i, name in enumerate(names) if name.startswith("entail")]
@@ -436,7 +437,9 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
     if len(names) == 2 and len(entailing) == 1:
         contrary = [1 - entailing[0]]
     if len(entailing) != 1 or len(contrary) != 1:
-        found = f"The classes are {', '.join(labels)}" if labels else "There are no classes"
+        found = (
+            f"The classes are {', '.join(labels)}" if labels else "The classifier has no classes"
+        )
         raise ValueError(
             f"{found}. Expected entailment, neutral and contradiction, or entailment and "
             "not_entailment. Load a checkpoint that was trained on natural-language inference "
@@ -499,12 +502,12 @@ def hypotheses_of(labels: Sequence[str], hypothesis_template: str, multi_label: 
         )
     names = validated_labels(labels)
     if not names or not all(name.strip() for name in names):
-        raise invalid("labels", labels, "a list of names, none empty")
+        raise invalid("labels", labels, "a list of names that are not empty")
     if len(names) == 1 and not multi_label:
         raise invalid(
             "labels",
             names,
-            "two or more, as the score of one among all is always 1; or multi_label=True, which "
-            "judges each by itself",
+            "two or more labels, because the score of a single label is always 1. For a single "
+            "label, use multi_label=True",
         )
     return [hypothesis_template.replace("{}", name) for name in names]

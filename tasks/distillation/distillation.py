@@ -300,7 +300,7 @@ class Distillation(TextModel):
             raise invalid(
                 "objectives",
                 self.objectives,
-                "a list with 'soft_labels', to learn from y; or leave out y",
+                "a list with 'soft_labels', because y was passed. Or remove y",
             )
 
     def _before_training(self, x, y, data) -> bool:

@@ -145,8 +145,9 @@ def _check_same_answers(teacher, student) -> None:
     if type(teacher) is not type(student) or not student.record.learns_soft_labels:
         kinds = ", ".join(task.__name__ for task in all_tasks() if task.record.learns_soft_labels)
         raise ValueError(
-            f"The teacher is a {type(teacher).__name__}, the student a {type(student).__name__}. "
-            f"Expected the same task for soft_labels, one of {kinds}."
+            f"The teacher is a {type(teacher).__name__}, but the student is a "
+            f"{type(student).__name__}. For soft_labels, both must be the same task, one of "
+            f"{kinds}."
         )
     if not student.record.has_classes:
         sizes = [backbone_of(model).vocabulary_size for model in (teacher, student)]
@@ -154,7 +155,7 @@ def _check_same_answers(teacher, student) -> None:
             raise invalid(
                 "vocabulary_size of the student",
                 sizes[1],
-                f"the teacher's, {sizes[0]}, for soft_labels",
+                f"{sizes[0]}, as for the teacher, because soft_labels are used",
             )
         return
     _take_over_classes(teacher, student)
@@ -162,7 +163,9 @@ def _check_same_answers(teacher, student) -> None:
         wanted, found = getattr(teacher, name), getattr(student, name)
         if wanted != found and None not in (wanted, found):
             raise invalid(
-                f"{name} of the student", found, f"the teacher's, {shown(wanted)}; or leave it out"
+                f"{name} of the student",
+                found,
+                f"{shown(wanted)}, as for the teacher. Or remove this argument",
             )
 
 
@@ -188,8 +191,9 @@ def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> in
         raise invalid(
             "relation_heads",
             given,
-            f"a divisor of both widths, {teacher.hidden_dim} and {student.hidden_dim}, as the "
-            f"teacher has {teacher.num_heads} attention heads and the student {student.num_heads}",
+            f"a divisor of both widths, {teacher.hidden_dim} and {student.hidden_dim}, because "
+            f"the teacher has {teacher.num_heads} attention heads and the student has "
+            f"{student.num_heads}",
         )
     heads = given or student.num_heads
     if teacher.hidden_dim % heads or student.hidden_dim % heads:
@@ -224,8 +228,8 @@ def check_same_strategy(student: Task | Backbone) -> None:
             here = None  # it creates normal variables
     if built is not here:
         raise ValueError(
-            "The student and its Distillation have different strategies of tf.distribute. Build "
-            "both in the scope of the same strategy."
+            "The student and the Distillation were created with different tf.distribute "
+            "strategies. Build both in the scope of the same strategy."
         )
 
 
@@ -249,7 +253,7 @@ def paired_preprocessor(
     teachers = getattr(teacher, "preprocessor", None)
     if own.pools_windows or (teachers is not None and teachers.pools_windows):
         raise ValueError(
-            "Distillation reads each text as one example. Expected preprocessors without "
+            "Distillation does not split texts into windows. Expected preprocessors without "
             "window_length."
         )
     longest = backbone_of(teacher).max_sequence_length
@@ -257,15 +261,15 @@ def paired_preprocessor(
     if teachers is not None and _identity(teachers) != _identity(own):
         why = "have different tokenizers"
     elif own.max_sequence_length > longest:
-        why = f"take examples of different lengths, {longest} tokens and {own.max_sequence_length}"
+        why = f"use different lengths, {longest} and {own.max_sequence_length} tokens"
     if why and teachers is not None and (not by_token or _can_be_aligned(own, teachers, by_token)):
         return DistillationPreprocessor(own, teachers, aligned=bool(by_token))
     if why:
         raise ValueError(
             f"The teacher and the student {why}. Expected the same for "
-            f"{', '.join(by_token) or 'a teacher without a preprocessor'}; any teacher with a "
-            "preprocessor teaches soft_labels of a SequenceClassifier, and hidden_states and "
-            "relations of one text or pair in a row."
+            f"{', '.join(by_token) or 'a teacher without a preprocessor'}. A teacher with a "
+            "preprocessor can also be used for soft_labels of a SequenceClassifier, and for "
+            "hidden_states and relations of rows with a single text or pair."
         )
     needed = teachers is not None and teachers.tokenizer.uses_segments
     segments = teachers if needed and not own.tokenizer.uses_segments else None

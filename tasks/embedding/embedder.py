@@ -60,8 +60,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-NO_NEGATIVES = """gradient_accumulation_steps adds no negatives: texts are compared inside each \
-batch. For more of them, use a larger batch_size with compile(chunk_size=...)."""
+NO_NEGATIVES = """gradient_accumulation_steps does not add negatives, because texts are only \
+compared within a batch. For more negatives, use a larger batch_size with \
+compile(chunk_size=...)."""
 # The possible forms of the data that `fit` receives.
 PAIRS, SCORES, VECTORS = "pairs", "scores", "vectors"
 
@@ -273,7 +274,7 @@ class Embedder(Task, Searchable[IndexKind]):
         check_preprocessor(self, documents)
         most = self.preprocessor.document_room
         if length > most:
-            raise invalid("length", length, f"at most {most}, the tokens that the model reads")
+            raise invalid("length", length, f"at most {most}, the maximum length of the model")
         if overlap >= length:
             raise invalid("overlap", overlap, f"less than length={length}")
         if late:
@@ -405,7 +406,8 @@ class Embedder(Task, Searchable[IndexKind]):
         found = scores_of_pairs(a, b, self.similarity_function)
         if np.ptp(found) == 0:
             raise ValueError(
-                f"All pairs have the similarity {found[0]:g}. A correlation needs different values."
+                f"All pairs have the similarity {found[0]:g}. Expected different values, because "
+                "they are needed to compute a correlation."
             )
         return {"spearman": spearman(found, scores), "pearson": pearson(found, scores)}
 

@@ -210,7 +210,7 @@ class FewShotFolder(EmbeddingFolder):
         matched, misfits = match(weights, task, LAYERS)
         if misfits:
             found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
-            raise ValueError(f"{weights.folder}: {found}, by the labels in config.json.")
+            raise ValueError(f"{weights.folder}: {found}, according to the labels in config.json.")
         copy(weights, matched, allow_nonfinite)
         return used
 
@@ -396,8 +396,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         _check_several(hot, names or range(count))
         if epochs and self._takes_several and (hot @ hot.T > 0).all():
             raise ValueError(
-                "All pairs of texts share a label. Expected some pairs that share no label. "
-                "epochs=0 fits only the head."
+                "All pairs of texts share a label. Expected some pairs without a common label. To "
+                "fit only the head, use epochs=0."
             )
         if self.num_classes is None:  # set last, so that `fit` can be called again after an error
             self._set_classes(count, names)
@@ -425,7 +425,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         texts, labels = texts_and_labels(texts, labels, self.labels, self._takes_several)
         if labels is None:
             raise ValueError(
-                f"The labels are missing. Expected the class of each text.{columns_advice(texts)}"
+                f"The labels are missing. Expected a class for each text.{columns_advice(texts)}"
             )
         return texts, check_given(labels, texts)
 
@@ -594,7 +594,9 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         """Return the data needed for `tune_thresholds` and `display.thresholds`."""
         if not self._takes_several:
             raise invalid(
-                "problem_type", self.problem_type, f"{SEVERAL!r}, as only it has thresholds"
+                "problem_type",
+                self.problem_type,
+                f"{SEVERAL!r}, because thresholds are only used for several labels per text",
             )
         texts, labels = self._labelled(texts, labels)
         scores = self.predict_proba(texts, batch_size)
@@ -662,8 +664,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         """
         if threshold is not None and (not self._takes_several or top_k is not None):
             raise ValueError(
-                f"threshold does not go with problem_type={self.problem_type!r} and top_k={top_k}. "
-                "To leave out uncertain answers, use abstain_below."
+                f"threshold is not supported with problem_type={self.problem_type!r} and "
+                f"top_k={top_k}. To omit uncertain predictions, use abstain_below."
             )
         options = (batch_size, top_k, threshold, abstain_below, missing)
         return self._class_answers.classify(texts, *options)
@@ -705,7 +707,8 @@ def _problem_type(checkpoint: Checkpoint) -> str:
 def _check_counts(count: int, classes: np.ndarray) -> None:
     if classes.shape != (count,):
         raise ValueError(
-            f"There are {count} texts, and labels of shape {classes.shape}. Expected one per text."
+            f"Received {count} texts, but labels of shape {classes.shape}. Expected one label per "
+            "text."
         )
 
 

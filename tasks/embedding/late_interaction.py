@@ -154,8 +154,8 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             self.projection_layers = self._make_projections()
         if dim not in (None, self.embedding_dim):
             raise ValueError(
-                f"dim is {dim}, but the last of projections has {self.embedding_dim} units. Leave "
-                "one of them out."
+                f"dim is {dim}, but the last projection has {self.embedding_dim} units. Remove "
+                "one of the two arguments."
             )
         self._finish_building()
         self.built = True

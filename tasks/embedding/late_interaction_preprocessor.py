@@ -89,7 +89,7 @@ class LateInteractionPreprocessor(SeparateTexts):
     # Number of query tokens before expansion.
     values_per_text = ("text_length",)
     truncation_advice = (
-        "LateInteraction.from_preset(..., query_length=..., document_length=...) sets other "
+        "Use LateInteraction.from_preset(..., query_length=..., document_length=...) to set other "
         "lengths."
     )
 
@@ -141,7 +141,9 @@ class LateInteractionPreprocessor(SeparateTexts):
         marker = getattr(self, name)
         if marker is not None and marker not in known:
             raise invalid(
-                name, marker, "a token of the tokenizer; LateInteraction.from_preset adds markers"
+                name,
+                marker,
+                "a token of the tokenizer. LateInteraction.from_preset adds the markers",
             )
         return None if marker is None else known[marker]
 
@@ -150,8 +152,8 @@ class LateInteractionPreprocessor(SeparateTexts):
             raise ValueError("x has one column of texts. Expected x=(queries, documents).")
         if y is not None and len(columns) < 3:
             raise ValueError(
-                "y has scores, but each query has one document. Expected x=(queries, lists of "
-                "documents), and a list of scores for each query."
+                "y contains scores, but each query has a single document. Expected x=(queries, "
+                "lists of documents) and a list of scores for each query."
             )
         return tuple(columns), y
 

@@ -38,8 +38,8 @@ def only_column(texts) -> array_ops.Tensor:
     """
     if isinstance(texts, Documents) and texts.contexts is not None:
         raise ValueError(
-            "The chunks were made with late=True, which only a TextEmbedder reads. Make them with "
-            "late=False."
+            "The chunks were created with late=True, which is only supported by TextEmbedder. "
+            "Create them with late=False."
         )
     return TEXTS.read(texts.texts if isinstance(texts, Documents) else texts)[0]
 
@@ -175,7 +175,7 @@ def as_scores(y) -> array_ops.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 has the score inf. Expected a finite number.
     """
-    scores = as_numbers(check_given(y), "y", "scores of the pairs, numbers")
+    scores = as_numbers(check_given(y), "y", "one score per pair")
     finite = array_ops.math.is_finite(scores)
     right = array_ops.reduce_all(
         array_ops.reshape(finite, [array_ops.shape(scores)[0], -1]), axis=1
@@ -194,6 +194,6 @@ def as_vectors(y) -> array_ops.Tensor:
         raise invalid(
             "y.shape",
             tuple(vectors.shape),
-            "(texts, width), as x has one column; scores need x=(first, second)",
+            "(texts, width), because x has one column. To train on scores, pass x=(first, second)",
         )
     return vectors

@@ -222,7 +222,10 @@ class SparseEncoder(Embedder[SparseIndex]):
                 "vocabulary."
             )
         if isinstance(other, SparseEncoder) and other.query_encoder is not None:
-            raise ValueError("query_encoder has a query_encoder of its own. Expected None.")
+            raise ValueError(
+                "The query_encoder also has a query_encoder. Expected a model without a "
+                "query_encoder."
+            )
 
     def _make_head(self) -> None:
         """Create the masked language model head, or the layer for token weights."""
@@ -241,8 +244,8 @@ class SparseEncoder(Embedder[SparseIndex]):
         given = (self.activation != "relu", self.head_activation, self.head_layer_norm_epsilon)
         if any(given):
             raise ValueError(
-                "pooling='token_weights' has no masked language model head. Leave out "
-                "activation, head_activation and head_layer_norm_epsilon."
+                "pooling='token_weights' has no masked language model head. Remove activation, "
+                "head_activation and head_layer_norm_epsilon."
             )
         with self.distribution.scope():
             self.head = Projection(1, "relu", name="head")
@@ -319,8 +322,8 @@ class SparseEncoder(Embedder[SparseIndex]):
         other = self.query_encoder
         if other is not None and TOKEN_WEIGHTS in (self.pooling, getattr(other, "pooling", None)):
             raise ValueError(
-                "pooling='token_weights' (BGE-M3) has no file format for a query_encoder. Save "
-                "both separately."
+                "pooling='token_weights' (BGE-M3) cannot be saved together with a query_encoder. "
+                "Save both models separately."
             )
         if isinstance(other, SparseEncoder):
             check_head_representable(other)
@@ -328,13 +331,13 @@ class SparseEncoder(Embedder[SparseIndex]):
                 raise invalid(
                     "query_encoder.preprocessor",
                     None,
-                    "a preprocessor, because its tokenizer is saved, too",
+                    "a preprocessor, because its tokenizer is also saved",
                 )
         if self.preprocessor is not None and not self.preprocessor.include_prompt:
             raise invalid(
                 "include_prompt",
                 False,
-                "True: SparseEncoder in sentence-transformers has no such setting",
+                "True, because SparseEncoder in sentence-transformers does not have this setting",
             )
 
     # -- training ------------------------------------------------------------------------------
@@ -363,7 +366,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         """
         if query_learning_rate is not None:
             if self.query_encoder is None:
-                raise ValueError("The model has no query_encoder. Leave out query_learning_rate.")
+                raise ValueError("The model has no query_encoder. Remove query_learning_rate.")
             self.query_learning_rate = query_learning_rate
         super().compile(optimizer, loss, metrics, **options)
 

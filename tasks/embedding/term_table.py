@@ -82,7 +82,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
             raise invalid(
                 "vocabulary_size",
                 vocabulary_size,
-                f"at least {tokenizer.vocabulary_size}, the tokens of the tokenizer",
+                f"at least {tokenizer.vocabulary_size}, the number of tokens of the tokenizer",
             )
         shape = (self.vocabulary_size,)
         self.weight = self.add_weight(shape=shape, initializer="ones", name="weight")

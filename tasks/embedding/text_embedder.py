@@ -349,7 +349,9 @@ class TextEmbedder(Embedder[VectorIndex]):
         """
         check_preprocessor(self, "")
         if isinstance(self.backbone, TokenTable):
-            raise ValueError("The embedder is static already. Distil it from an encoder.")
+            raise ValueError(
+                "The embedder is already static. Call this method of an embedder with an encoder."
+            )
         tokenizer = self.preprocessor.tokenizer
         file = tokenizer.to_files()["tokenizer.json"]
         file = file.decode() if isinstance(file, bytes) else file

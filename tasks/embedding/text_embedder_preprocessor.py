@@ -39,7 +39,7 @@ def checked_prompts(prompts: Mapping[str, str] | None, default_prompt: str | Non
         ValueError: If any prompt is not a string, or if `default_prompt` is not in `prompts`.
     """
     if not isinstance(prompts, Mapping | None):
-        raise invalid("prompts", prompts, "a dict of names and texts")
+        raise invalid("prompts", prompts, "a dict that maps names to texts")
     prompts = dict(prompts or {})
     for name, text in prompts.items():
         if not isinstance(name, str) or not isinstance(text, str):
@@ -50,7 +50,7 @@ def checked_prompts(prompts: Mapping[str, str] | None, default_prompt: str | Non
         raise invalid(
             "default_prompt",
             default_prompt,
-            f"one of {', '.join(prompts)}" if prompts else "None, because there are no prompts",
+            f"one of {', '.join(prompts)}" if prompts else "None, because the model has no prompts",
         )
     return prompts
 
@@ -163,7 +163,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
     def truncation_advice(self) -> str:
         if isinstance(self.tokenizer, FileTokenizer):  # static embeddings have no windows
             return super().truncation_advice
-        return 'embed(texts, windows="mean") reads all of a text.'
+        return 'Use embed(texts, windows="mean") to read the whole text.'
 
     @staticmethod
     def folder_format() -> FolderFormat:

@@ -62,7 +62,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
 
     @leaves_out_rows
     def call(self, y_true, y_pred, rows=None):
-        check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
+        check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
         if len(y_true.shape) != 3:
             raise invalid(
                 "GuidedInfoNCE: y_true's shape",

@@ -75,7 +75,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
 
     @leaves_out_rows
     def call(self, y_true, y_pred, rows=None):
-        check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
+        check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
         _check_numbers(self, y_true, y_pred)
         x = normalized_for(y_pred, self.similarity)
         all_x, all_texts, first = gather_replicas(x, y_true)
@@ -167,5 +167,5 @@ def _check_numbers(loss: keras.losses.Loss, y_true, y_pred) -> None:
             f"{type(loss).__name__}: y_true's shape",
             tuple(y_true.shape),
             f"(B, 1 + K) for y_pred {tuple(y_pred.shape)}, with equal integers for equal texts. "
-            "`fit` creates them if there are no scores",
+            "`fit` creates these integers for data without scores",
         )

@@ -63,7 +63,7 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
             raise invalid("dims", dims, "one or more positive integers")
         if weights is not None and len(weights) != len(dims):
             raise invalid(
-                "The number of weights", len(weights), f"{len(dims)}, one for each of dims"
+                "The number of weights", len(weights), f"{len(dims)}, one weight for each of dims"
             )
         self.loss = loss
         self.dims = list(dims)

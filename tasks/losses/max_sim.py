@@ -239,7 +239,9 @@ class MaxSimInfoNCE(_MaxSimLoss):
         (0.313261..., 0.313261...)
     """
 
-    _labels = "with equal integers for equal texts. `fit` creates them if there are no scores"
+    _labels = (
+        "with equal integers for equal texts. `fit` creates these integers for data without scores"
+    )
 
     @validate_arguments
     def __init__(

@@ -52,7 +52,7 @@ class ListNet(RankingLoss):
     define a flat target, and scores of 0 and 10 define a sharp target.
 
     Call arguments:
-        y_true, y_pred: see `RankingLoss`.
+        y_true, y_pred: See `RankingLoss`.
 
     Source: Cao et al. 2007, Learning to Rank: From Pairwise Approach to Listwise Approach,
     section 4, with k = 1.
@@ -80,7 +80,7 @@ class PListMLE(RankingLoss):
     their order.
 
     Call arguments:
-        y_true, y_pred: see `RankingLoss`.
+        y_true, y_pred: See `RankingLoss`.
 
     Source: Lan et al. 2014, Position-Aware ListMLE, sections 3.2 and 4.1.
 
@@ -117,7 +117,7 @@ class MultipleNegatives(RankingLoss):
             and 1. Defaults to 10.0.
 
     Call arguments:
-        y_true, y_pred: see `RankingLoss`.
+        y_true, y_pred: See `RankingLoss`.
 
     Source: Gao, Dai and Callan 2021, Rethink Training of BERT Rerankers in Multi-Stage Retrieval
     Pipeline, section 3.
@@ -149,7 +149,7 @@ class ListMarginMSE(RankingLoss):
     The logit margins are compared with the score margins, which come from a teacher.
 
     Call arguments:
-        y_true, y_pred: see `RankingLoss`.
+        y_true, y_pred: See `RankingLoss`.
 
     Source: Hofstätter et al. 2020, Improving Efficient Neural Ranking Models with
     Cross-Architecture Knowledge Distillation, section 3.2.

@@ -23,7 +23,7 @@ class RankNet(RankingLoss):
     Pairs with equal scores are ignored.
 
     Call arguments:
-        y_true, y_pred: see `RankingLoss`.
+        y_true, y_pred: See `RankingLoss`.
 
     Source: Burges et al. 2005, Learning to Rank using Gradient Descent, section 3.
 
@@ -68,7 +68,7 @@ class LambdaLoss(RankNet):
             highest logits. If None, all pairs will be used. Defaults to None.
 
     Call arguments:
-        y_true, y_pred: see `RankingLoss`.
+        y_true, y_pred: See `RankingLoss`.
 
     Source: Wang et al. 2018, The LambdaLoss Framework for Ranking Metric Optimization, sections
     5.3 and 6.3.

@@ -80,7 +80,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
 
     @leaves_out_rows
     def call(self, y_true, y_pred, rows=None):
-        check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
+        check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
         y_pred = ops.convert_to_tensor(y_pred)
         of_queries = self.query_weight * _flops(y_pred[:, :1], rows)
         of_documents = self.document_weight * _flops(y_pred[:, 1:], rows)

@@ -80,7 +80,7 @@ def check_one_each(x, y) -> None:
     counts = [v.shape[0] if hasattr(v, "shape") else len(v) for v in (texts, y)]
     if counts[0] != counts[1]:
         raise ValueError(
-            "There are {} texts and {} labels. Expected one label for each text.".format(*counts)
+            "Received {} texts, but {} labels. Expected one label per text.".format(*counts)
         )
 
 

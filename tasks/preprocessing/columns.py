@@ -139,7 +139,9 @@ def plain(values):
     names = table_columns(values)
     if names is not None:
         if twice := [name for name, count in Counter(names).items() if count > 1]:
-            raise ValueError(f"The table has several columns {twice[0]!r}. Rename them.")
+            raise ValueError(
+                f"The table has several columns with the name {twice[0]!r}. Rename them."
+            )
         return {name: plain(values[name]) for name in names}
     for method in ("to_pylist", "to_list"):  # Arrow, and pandas and polars
         if hasattr(values, method):
@@ -162,7 +164,8 @@ def named_column(values: object, classes: Sequence[str] | None = None):
         return values
     if classes is not None and not set(names) <= set(classes) and len(names) == len(classes):
         logger.warning(
-            "The dataset names its classes %s, and the model %s. They are matched by index.",
+            "The classes are named %s in the dataset and %s in the model. They are matched by "
+            "index.",
             ", ".join(map(str, names)),
             ", ".join(classes),
         )
@@ -260,9 +263,9 @@ def other_content(name: str, values) -> str | None:
 
     Example:
         >>> other_content("stars", [5, 4]), other_content("second", ["Yes.", "No."])
-        ('numbers or other values, no texts, such as 5', None)
+        ('numbers or other values instead of texts, such as 5', None)
         >>> other_content("label", ["ham", "spam"] * 20)
-        "2 names that are repeated, no texts, such as 'ham'"
+        "2 repeated values instead of texts, such as 'ham'"
     """
     if not _is_known(values) or isinstance(values, str | bytes):
         return None
@@ -271,18 +274,18 @@ def other_content(name: str, values) -> str | None:
         return None
     if not all(isinstance(value, str | bytes) for value in values):
         wrong = next(value for value in values if not isinstance(value, str | bytes))
-        return f"numbers or other values, no texts, such as {wrong!r:.40}"
+        return f"numbers or other values instead of texts, such as {wrong!r:.40}"
     values = [value.decode() if isinstance(value, bytes) else value for value in values]
-    shown, distinct = f"no texts, such as {values[0]!r:.40}", len(set(values))
+    shown, distinct = f"instead of texts, such as {values[0]!r:.40}", len(set(values))
     if not QUERY_NAME.fullmatch(str(name)):
         if distinct == 1 and len(values) > 2 and _is_short(values[0]):
-            return f"one value that is repeated, {shown}"
+            return f"a single value {shown}"
         if distinct * REPEATED <= len(values) and all(map(_is_short, values)):
-            return f"{distinct} names that are repeated, {shown}"
+            return f"{distinct} repeated values {shown}"
     if any(re.search(r"\s", value) or not value.isascii() for value in values):
         return None
     if ID_NAME.search(str(name)) or all(re.search(r"\d", value) for value in values):
-        return f"identifiers, {shown}"
+        return f"identifiers {shown}"
     return None
 
 
@@ -306,7 +309,7 @@ def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None
         >>> table = {"q": ["a b", "c d", "e f"], "d": ["g h", "i j", "k l"], "source": ["web"] * 3}
         >>> check_text_columns(table, ["anchors", "positives", "negatives"], None)
         Traceback (most recent call last):
-        ValueError: The column 'source' holds one value that is repeated, no texts, such as 'web'...
+        ValueError: The column 'source' contains a single value instead of texts, such as 'web', ...
     """
     found = {
         name: None if _holds_lists(values) else other_content(name, values)
@@ -319,7 +322,7 @@ def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None
             scores = f", x[{name!r}]" if other.startswith("numbers") else ""
             named = f" Or, if these are texts, name the columns: {by_name}." if by_name else ""
             raise ValueError(
-                f"The column {name!r} holds {other}. It would be read as {kind}. Choose the "
+                f"The column {name!r} contains {other}, but would be used as {kind}. Choose the "
                 f"columns: fit({texts}{scores}).{named}"
             )
 
@@ -345,7 +348,7 @@ def log_columns(found: Mapping[str, str], y) -> None:
     shown = [f"{kind} {name!r}" for name, kind in found.items()]
     label = getattr(y, "name", None) or getattr(y, "column_name", None)
     shown += [f"labels {label!r}"] if isinstance(label, str) else []
-    logger.warning("Columns of the table: %s.", ", ".join(shown))
+    logger.warning("Using the columns of the table: %s.", ", ".join(shown))
 
 
 def columns_advice(x) -> str:
@@ -368,10 +371,10 @@ def columns_advice(x) -> str:
             texts.append(name)
     shown = ", ".join(map(repr, names))
     if not texts or not labels:
-        return f" The table has the columns {shown}. Name two of them: fit(x[...], x[...])."
+        return f" The table has the columns {shown}. Pass two of them: fit(x[...], x[...])."
     given = ", ".join(f"x[{name!r}]" for name in texts[:2])
     given = f"({given})" if len(texts) > 1 else given
-    return f" The table has the columns {shown}. Type fit({given}, x[{labels[0]!r}])."
+    return f" The table has the columns {shown}. Pass fit({given}, x[{labels[0]!r}])."
 
 
 def _is_empty(value: object) -> bool:

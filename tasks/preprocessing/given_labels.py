@@ -84,7 +84,7 @@ class Numbers(NamedTuple):
 
     @property
     def expected(self) -> str:
-        return f"one {self.name} for each {self.of}, a number"
+        return f"one {self.name} per {self.of}, as a number"
 
     def read(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
         """Check numbers and convert them to float32 (N,).
@@ -145,7 +145,7 @@ class Index(NamedTuple):
         check_no_iterator(y, "y")
         labels = array_ops.convert_to_tensor(plain(check_given(y)))
         if not array_ops.as_dtype(labels.dtype).is_integer:
-            expected = f"{self.expected}, an integer from 0 on"
+            expected = f"{self.expected}, an integer of 0 or more"
             raise invalid("The type of y", labels.dtype.name, expected)
         rank = array_ops.TensorShape(labels.shape).rank
         if rank == 2 and labels.shape[1] == 1:
@@ -156,11 +156,11 @@ class Index(NamedTuple):
         sizes = labels.shape[0], counts.shape[0]
         if None not in sizes and sizes[0] != sizes[1]:
             raise ValueError(
-                f"y has {sizes[0]} labels for {sizes[1]} {self.of}s. Expected one for each."
+                f"y has {sizes[0]} labels for {sizes[1]} {self.of}s. Expected one label for each."
             )
         labels = array_ops.cast(labels, array_ops.int64)
         right = (labels >= 0) & (labels < counts)
-        expected = f" {self.among}s: labels are indices, from 0 on."
+        expected = f" {self.among}s. Labels must be indices, starting from 0."
         labels = check_each(labels, right, " has the label ", labels, ", but ", counts, expected)
         return array_ops.cast(labels, array_ops.int32)
 
@@ -187,7 +187,7 @@ def check_given(y, x=None, none_is_answer: bool = False):
         return _given_in_graph(y)
     given, y = y, materialize(y)
     if isinstance(y, set | frozenset):
-        raise invalid("y", y, "a list: a set has no order, so its labels belong to no rows")
+        raise invalid("y", y, "a list, because the labels in a set have no order")
     if y is None or isinstance(y, str | bytes | Iterator) or hasattr(y, "element_spec"):
         return y  # tasks reject these labels or read them in graphs
     rows = _rows(y)
@@ -495,8 +495,8 @@ def _marks(first: dict, counts: collections.Counter) -> str:
         f"{key[1]!r} ({counts[key]} times, first in row {first[key]})" for key in found
     )
     return (
-        f"Labels that may stand for missing values are classes like others: {shown_names}. "
-        "If they are missing, drop these rows."
+        f"Some labels look like missing values, but are used as classes: {shown_names}. If these "
+        "labels are missing, drop the rows."
     )
 
 
@@ -508,9 +508,9 @@ def _missing_codes(first: dict, counts: Mapping) -> str:
     if code is None or {str(value) for value in numbers | names} <= {"-1", "1", "-1.0", "1.0"}:
         return ""
     return (
-        f"The label {code[1]!r} ({counts[code]} times, first in row {first[code]}) is a class like "
-        "others. pandas marks missing labels by -1 (`cat.codes`, `factorize`). If they are "
-        "missing, drop these rows."
+        f"The label {code[1]!r} ({counts[code]} times, first in row {first[code]}) is used as a "
+        "class. In pandas, -1 means a missing label (`cat.codes`, `factorize`). If these labels "
+        "are missing, drop the rows."
     )
 
 
@@ -521,9 +521,9 @@ def _blank_ends(names: list[str]) -> str:
     known = set(names)
     beside = [name.strip() for name in found if name.strip() in known]
     return (
-        f"Labels with blanks at an end: {_listed(found)}; they are classes of their own"
-        + (f", beside {_listed(beside)}" if beside else "")
-        + ". Strip them if they are not meant."
+        f"Labels start or end with spaces: {_listed(found)}. They are used as separate classes"
+        + (f" in addition to {_listed(beside)}" if beside else "")
+        + ". If this is not intended, strip the labels."
     )
 
 
@@ -538,7 +538,7 @@ def _alike(names: list[str]) -> str:
         return ""
     forms = [f"{ascii(name) if not name.isascii() else repr(name)}" for name in found]
     return (
-        "Labels that differ only by case or Unicode form are classes of their own: "
+        "Labels that only differ in case or Unicode form are used as separate classes: "
         f"{', '.join(forms[:MAX_LOGGED])}."
     )
 
@@ -554,10 +554,12 @@ def _several_types(first: dict) -> str:
     merged = [f"{_listed(values)} are one class" for values in same.values() if len(values) > 1]
     if bool in examples and str not in examples:
         merged.append("True is 1 and False 0")
-    reading = "Numbers among names are class indices, unless the name of a class is an integer"
-    reading = f" {reading}: then, and where labels are learned, they are names."
+    reading = "Numbers are class indices, unless the name of a class is an integer"
+    reading = (
+        f" {reading} or the labels are learned from the data. In these cases, numbers are names."
+    )
     return (
-        f"Labels are of several types: {given}"
+        f"Labels have several types: {given}"
         + "".join(f"; {words}" for words in merged[:MAX_LOGGED])
         + "."
         + reading * (str in examples)
@@ -567,12 +569,12 @@ def _several_types(first: dict) -> str:
 def _whole_numbers(first: dict) -> str:
     kinds, values = {kind for kind, _ in first}, [value for _, value in first]
     if kinds == {bool}:
-        return f"Labels are booleans: {_listed(values)}. False is the first class, True the second."
+        return f"Labels are booleans: {_listed(values)}. The classes are False and True."
     if kinds != {float} or not all(value.is_integer() for value in values):
         return ""
     whole = ", ".join(map(class_name, values[:MAX_LOGGED]))
     return (
-        f"Labels are floats that are whole numbers: {_listed(values)}. They are read as the "
+        f"Labels are floats without decimals: {_listed(values)}. They are converted to the "
         f"integers {whole}."
     )
 

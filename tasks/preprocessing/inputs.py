@@ -26,7 +26,7 @@ from encoder_zoo.tasks.preprocessing.checks import (
 )
 from encoder_zoo.tasks.preprocessing.columns import ROWS, check_text_columns, plain, single_column
 
-ADVICE = "Expected some text: leave it out, or put a placeholder there."
+ADVICE = "Expected a text. Remove the row, or use a placeholder."
 BY_NAME = "text_columns=[...], an argument of the preprocessor and of from_preset"
 MAX_SHOWN = 60  # maximum number of characters to show for a value in an error message
 
@@ -189,7 +189,7 @@ class Inputs:
         if names is not None:
             for name in names:
                 if name not in table:
-                    raise ValueError(f"There is no column {name!r}. The table has {shown}.")
+                    raise ValueError(f"The table has no column {name!r}. It has {shown}.")
             return self._in_order(names)
         named = {c: next((n for n in (c.name, c.one) if n in table), None) for c in self._columns}
         known = {column: name for column, name in named.items() if name is not None}
@@ -204,13 +204,11 @@ class Inputs:
             if all(found[name] == column.name for column, name in known.items()):
                 return found
         advice = (
-            f"Name those that hold them, in this order: {BY_NAME}."
+            f"Pass the names of these columns in this order: {BY_NAME}."
             if self._named
-            else "Pass the columns by themselves, in this order: (x[...], x[...])."
+            else "Pass the columns in this order: (x[...], x[...])."
         )
-        raise ValueError(
-            f"The table has the columns {shown}. Expected {self}, and no others. {advice}"
-        )
+        raise ValueError(f"The table has the columns {shown}. Expected only {self}. {advice}")
 
     def _in_order(self, names: Sequence[str]) -> dict[str, str]:
         last = len(self._columns) - 1
@@ -253,7 +251,7 @@ class Inputs:
 
     def _expected(self, received: str) -> str:
         return (
-            f"Expected {self}, a list of such rows, or a table of these columns. Received: "
+            f"Expected {self}, a list of such rows, or a table with these columns. Received: "
             f"{received:.100}."
         )
 
@@ -261,7 +259,7 @@ class Inputs:
         """Convert rows that are dicts to a dict from names to values, with the required columns."""
         for i, row in enumerate(rows):
             if not isinstance(row, Mapping):
-                raise invalid(f"Row {i}", row, "a dict, as other rows are")
+                raise invalid(f"Row {i}", row, "a dict, like the other rows")
         every = list(dict.fromkeys(name for row in rows for name in row))
         names = list(self.names_in(every, names))
         for i, row in enumerate(rows):
@@ -282,8 +280,8 @@ def _transposed(rows, name: str) -> list[list]:
             raise invalid(f"Row {i} of {name}", row, "a list or tuple, as in row 0")
         if len(row) != len(rows[0]):
             raise ValueError(
-                f"Row {i} of {name} has {len(row)} entries, row 0 has {len(rows[0])}. Expected the "
-                "same number in every row."
+                f"Row {i} of {name} has {len(row)} entries, but row 0 has {len(rows[0])}. "
+                "Expected the same number in every row."
             )
     return [list(column) for column in zip(*rows, strict=True)]
 
@@ -362,7 +360,7 @@ def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
         )
     if current_trace().serves:
         return lists
-    expected = f" of {name} has no text. Expected one or more for each {owner}."
+    expected = f" of {name} has no text. Expected at least one text for each {owner}."
     lists = check_each(lists, lists.row_lengths() > 0, expected)
     right, row = has_text(lists.values), lists.value_rowids()  # (T,)
     return check_each(lists, right, f" of {name} has an empty text. {ADVICE}", index=row)

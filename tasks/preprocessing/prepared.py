@@ -151,7 +151,7 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
         has_token = values.any(axis=-1)  # (N,), or (N, K) for several texts
         for row in np.flatnonzero(~has_token.reshape(len(values), -1).all(axis=1))[:1]:
             raise ValueError(
-                f"padding_mask has no token in row {row}. Expected 1 at one token or more."
+                f"padding_mask has no token in row {row}. Expected 1 for at least one token."
             )
 
 
@@ -198,7 +198,7 @@ def _assertions(name: str, values: array_ops.Tensor, least: int, most: int) -> l
         right = ~array_ops.reduce_any(wrong, axis=1)
         checks.append(assert_right(right, *where, " has ", worst, *expected))
     if name.endswith("padding_mask"):
-        expected = " has no token. Expected 1 at one token or more."
+        expected = " has no token. Expected 1 for at least one token."
         right = array_ops.reduce_any(array_ops.cast(values, array_ops.bool), axis=1)
         checks.append(assert_right(right, *where, expected))
     return checks

@@ -139,9 +139,9 @@ class Preprocessor(ConfigFromSignature):
         backbone = task.backbone
         if self.tokenizer.vocabulary_size > backbone.vocabulary_size:
             raise ValueError(
-                f"The tokenizer has {self.tokenizer.vocabulary_size} tokens, the backbone has "
-                f"embeddings for {backbone.vocabulary_size}. Take both from the same preset, and "
-                "add tokens with from_preset(..., added_tokens=[...]) of a task."
+                f"The tokenizer has {self.tokenizer.vocabulary_size} tokens, but the backbone has "
+                f"embeddings for {backbone.vocabulary_size} tokens. Load both from the same "
+                "preset, and add tokens with from_preset(..., added_tokens=[...]) of a task."
             )
         check_tokenizer(backbone, self.tokenizer)
         if (self.sequence_length or 0) > backbone.max_sequence_length:
@@ -321,7 +321,7 @@ def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
     check_no_iterator(values, name)
     values = plain(values)
     if isinstance(values, list | tuple) and any(value is None for value in values):
-        raise ValueError(f"{name} has None. Expected {expected}.")
+        raise ValueError(f"{name} contains None. Expected {expected}.")
     values = array_ops.convert_to_tensor(values)
     dtype = array_ops.as_dtype(values.dtype)
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
@@ -347,7 +347,7 @@ def check_same_count(examples: dict) -> None:
         given = examples[name].shape[0] if name in examples else count
         if given != count and None not in (count, given):
             raise ValueError(
-                f"There are {count} texts and {given} {name}. Expected one of {name} for each text."
+                f"Received {count} texts, but {given} {name}. Expected one value per text."
             )
 
 

@@ -40,7 +40,7 @@ def check_stride(doc_stride: int, most: int) -> None:
         ValueError: If `doc_stride` is more than `most`.
     """
     if doc_stride > most:
-        raise invalid("doc_stride", doc_stride, f"at most {most}, or longer windows")
+        raise invalid("doc_stride", doc_stride, f"at most {most} for windows of this length")
 
 
 def make_windows(

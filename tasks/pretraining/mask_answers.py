@@ -151,10 +151,10 @@ class MaskAnswers(Answers):
                 found = len(tokens) - 1 - found[::-1]  # counted from the end
             if not found.size or found[-1] >= limit:
                 cut = f"before its last {limit}" if from_left else f"after its first {limit}"
-                where = "holds no" if not found.size else f"has {cut} tokens a"
+                where = "does not contain" if not found.size else f"has {cut} tokens a"
                 raise ValueError(
-                    f"texts[{row}] {where} {tokenizer.mask_token}. Expected it where a word is "
-                    "missing."
+                    f"texts[{row}] {where} {tokenizer.mask_token}. Expected this token in place "
+                    "of the missing word."
                 )
 
     @property
@@ -200,7 +200,7 @@ class MaskAnswers(Answers):
         known = {text.decode(): i for text, i in known.items()}
         for i, target in enumerate(targets):
             if not isinstance(target, str) or target.strip() not in known:
-                expected = "a single token of the vocabulary; a longer word has several"
+                expected = "a word that is a single token of the vocabulary"
                 raise invalid(f"targets[{i}]", target, expected)
         return list(dict.fromkeys(known[target.strip()] for target in targets))
 
@@ -271,10 +271,10 @@ class MaskAnswers(Answers):
 
     @functools.cached_property
     def _spaces_are_tokens(self) -> bool:
-        """Return whether a space is part of the token behind it, as in byte-level BPE."""
+        """Return whether a space is part of the following token, as in byte-level BPE."""
         return any(word.startswith(" ") for word in self._detokenized)
 
     @property
     def _symbols_are_words(self) -> bool:
-        """Return whether words end also where no space is, as in WordPiece."""
+        """Return whether words can end without a space, as in WordPiece."""
         return self.preprocessor.tokenizer.starts_word("a")

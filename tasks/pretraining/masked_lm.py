@@ -131,7 +131,7 @@ def make_masked_lm_head(
         name, value = "head_activation", activation
         if not activation:
             name, value = "head_layer_norm_epsilon", layer_norm_epsilon
-        expected = f"None: the head of {backbone.family.name} has only the output projection"
+        expected = f"None, because the head of {backbone.family.name} only has an output projection"
         raise invalid(name, value, expected)
     axes = record.tied_bias_axes
     tied = record.tied_bias is not None
@@ -187,7 +187,8 @@ def check_head_representable(task: keras.Model) -> None:
             raise invalid(
                 f"head_{name}",
                 found,
-                f"{expected!r}, for which the Hugging Face format has no other field. Save with "
+                f"{expected!r}, because the Hugging Face format cannot store other values. Save "
+                "with "
                 f'format="keras_hub", or load with from_preset(..., head_{name}={expected!r})',
             )
 

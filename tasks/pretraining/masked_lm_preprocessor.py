@@ -114,7 +114,7 @@ class MaskedLMPreprocessor(Preprocessor):
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if y is not None:
-            raise ValueError("MaskedLM makes its labels from the texts. Leave out y.")
+            raise ValueError("MaskedLM creates the labels from the texts. Remove y.")
         examples = super().encode(x, sample_weight=sample_weight)
         if not self.dynamic:
             ids = examples["token_ids"]

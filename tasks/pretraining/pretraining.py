@@ -93,8 +93,8 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         self.objective = "next_sentence"
         if self.pack_texts or not self.across_documents:
             raise ValueError(
-                "Pretraining learns from pairs of segments, one in a row: pack_texts and "
-                "across_documents are for MaskedLM."
+                "Pretraining uses one pair of segments per row. pack_texts and across_documents "
+                "are only supported by MaskedLM."
             )
 
     def attach(self, task: Task) -> None:
@@ -105,7 +105,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         if y is None:
             raise ValueError(
                 "The labels are missing. Expected a PretrainingCorpus, or pairs (first, second) "
-                "with labels y: 0 for segments in order, 1 for others."
+                "with labels y: 0 if the second segment follows the first one, else 1."
             )
         examples = super().encode(x, sample_weight=sample_weight)
         examples["labels"] = self.encode_labels(y)
@@ -116,7 +116,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         names = list(LABELS) if self.objective == "sentence_order" else None
         labels = class_indices(y, names, 2)
         if len(labels.shape) == 2:
-            expected = "one label for each pair: 0 for segments in order, 1 for others"
+            expected = "one label per pair: 0 if the second segment follows the first one, else 1"
             raise invalid("The shape of y", tuple(labels.shape), expected)
         return labels
 

@@ -318,7 +318,7 @@ def weights_of_losses(sample_weight) -> tuple:
         raise invalid(
             "The shape of sample_weight",
             tuple(sample_weight.shape),
-            "a weight for each token, as from preprocessor(texts, sample_weight=...)",
+            "a weight for each token, as returned by preprocessor(texts, sample_weight=...)",
         )
     return sample_weight, None
 
@@ -384,8 +384,8 @@ def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbon
         raise invalid(
             "generator_size",
             size,
-            "a share up to 1, such as 0.25, that makes the width a multiple of the heads, not "
-            f"{hidden_dim} for {num_heads} heads",
+            f"a fraction up to 1, such as 0.25. The resulting width {hidden_dim} must be a "
+            f"multiple of {num_heads}, the number of heads",
         )
     arguments = {
         **{n: value for n, value in backbone.get_config().items() if n not in LAYER_STATES},

@@ -1,4 +1,4 @@
-"""Texts to examples with and without masks, for replaced-token detection.
+"""Convert texts to examples for replaced-token detection.
 
 Dimensions in comments: B batch, L sequence, M masked positions.
 """
@@ -17,20 +17,22 @@ from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
 
 @serializable
 class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
-    """Texts to examples with and without masks, for `ReplacedTokenDetection`.
+    """Convert texts to examples with and without masks, for `ReplacedTokenDetection`.
 
-    A share of the ordinary tokens of every text is selected, and all of them become the mask token:
-    the discriminator never sees it, so that no random or original token has to replace it.
+    In every text, a fraction of the tokens is selected, except for special tokens. All selected
+    tokens are replaced by the mask token. In contrast to `MaskedLMPreprocessor`, random tokens and
+    unchanged tokens are not used, because the discriminator never reads the mask token.
 
     Args:
-        tokenizer: a `BertTokenizer`, or another.
-        **kwargs: the other arguments of `MaskedLMPreprocessor`. The paper takes a `mask_rate` of
-            0.15, and 0.25 for its large models.
+        tokenizer: Tokenizer, such as a `BertTokenizer`.
+        **kwargs: Other arguments of `MaskedLMPreprocessor`. In the paper, `mask_rate` is 0.15, or
+            0.25 for large models.
 
     Returns:
-        When called `(x, y, sample_weight)` as `MaskedLMPreprocessor`, but in x "token_ids" are the
-        text's own, and those with masks are "masked_token_ids", both (B, L). Weights given for the
-        texts are `{"generator": (B, M), "detection": (B, L)}`, of the tokens of both losses.
+        When called, a tuple `(x, y, sample_weight)` as in `MaskedLMPreprocessor`. In x, "token_ids"
+        are the ids of the text, and "masked_token_ids" are the ids with masks. Both have the shape
+        (B, L). If weights are passed for the texts, `sample_weight` contains the weights of the
+        tokens in both losses: `{"generator": (B, M), "detection": (B, L)}`.
 
     Source: Clark et al. 2020, ELECTRA, section 2 and appendix A.
 

@@ -77,7 +77,7 @@ ColumnNames = Annotated[
     Sequence[str],
     Rule(
         lambda v: isinstance(v, list | tuple) and len(v) in (2, 3) and set(map(type, v)) == {str},
-        "a list of two names or three",
+        "a list of two or three names",
     ),
 ]
 CHOICE_INDEX = "choice_index"  # maps each window to a choice, or to -1 for padding

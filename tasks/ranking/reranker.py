@@ -456,7 +456,7 @@ class Reranker(ListScores):
         queries, texts = self.record.preprocessor_class.inputs.read((queries, texts))
         if not isinstance(texts, array_ops.RaggedTensor):
             raise ValueError(
-                "texts has one text for each query. Expected a list of texts for each query."
+                "texts contains one text per query. Expected a list of texts for each query."
             )
         relevance = list_scores(relevance, texts.row_lengths())
         row, expected = texts.value_rowids(), ". Expected 0 or more."
@@ -466,7 +466,8 @@ class Reranker(ListScores):
         useful = [any(gain > 0 for gain in gains) for gains in grades]
         if not any(useful):
             raise ValueError(
-                "relevance has no number above 0. Expected a relevant text for some query."
+                "relevance has no value greater than 0. Expected a relevant text for at least one "
+                "query."
             )
         check_preprocessor(self, queries)
         queries = array_ops.gather(queries, row)

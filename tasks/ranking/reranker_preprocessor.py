@@ -94,7 +94,8 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
     counts = scores.row_lengths(), lengths
     if None not in (known := [n.shape[0] for n in counts]) and known[0] != known[1]:
         raise ValueError(
-            f"There are {known[0]} lists of scores for {known[1]} queries. Expected one for each."
+            f"Received {known[0]} lists of scores for {known[1]} queries. Expected one list per "
+            "query."
         )
     right = array_ops.equal(*counts)
     expected = " texts. Expected one for each text."
@@ -109,9 +110,10 @@ def _checked_gains(scores: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
     lowest = array_ops.reduce_min(scores.to_tensor(float("inf")), axis=1)
     right = (highest <= HIGHEST_GAIN) & ((highest > 0) | array_ops.equal(highest, lowest))
     expected = (
-        ". LambdaLoss, the default for lists, expects one above 0 and none above "
-        f"{HIGHEST_GAIN:g}, as the gain of a score is 2 ** score - 1, below 0 none. For the scores "
-        "of a teacher use compile(loss=ez.losses.ListMarginMSE()), for others ez.losses.RankNet()."
+        ". LambdaLoss, the default loss for lists, expects a score above 0 and no score above "
+        f"{HIGHEST_GAIN:g}, because it uses the gain 2 ** score - 1 for positive scores. For the "
+        "scores of a teacher, use compile(loss=ez.losses.ListMarginMSE()). For other scores, use "
+        "ez.losses.RankNet()."
     )
     return check_each(scores, right, " has the highest score ", highest, expected)
 
@@ -122,7 +124,9 @@ def _checked(
     right, expected = array_ops.math.is_finite(scores), "a finite number"
     if probabilities:
         right = right & (scores >= 0) & (scores <= 1)
-        expected = "a number from 0 to 1 for binary cross-entropy; other scores need another loss"
+        expected = (
+            "a number from 0 to 1 for binary cross-entropy. Use another loss for other scores"
+        )
     return check_each(
         scores, right, " has the score ", scores, f". Expected {expected}.", index=row
     )
@@ -164,11 +168,11 @@ class RerankerPreprocessor(Preprocessor):
         Text("queries", "query", filled=True), TextOrTexts("texts", "text", filled=True)
     )
     label_values = Labels(
-        "one score for each pair, or for each query a list of scores, one for each of its texts",
+        "one score per pair, or a list of scores for each query, with one score per text",
         "score",
     )
     one_example_per_text = True
-    truncation_advice = "Split long texts into passages, and rank these."
+    truncation_advice = "Split long texts into passages, and rank the passages."
     expected_scores: ExpectedScores | None = None  # depends on the loss of the task, see `attach`
 
     @validate_arguments

@@ -106,7 +106,7 @@ class Column:
         kind, values = _kind(self.values[0]), []
         for value in given:
             if is_missing(value):
-                cure = "a value; for documents without it, lambda fields: NAME not in fields"
+                cure = "a value. For documents without it, use lambda fields: NAME not in fields"
                 raise invalid(name, value, cure)
             value = _plain_scalar(value)
             if _kind(value) is not kind:
@@ -187,10 +187,12 @@ class Documents:
         if isinstance(documents, Documents):
             given = {"ids": ids, "metadata": metadata, "text_column": text_column}
             for name in (name for name, value in given.items() if value is not None):
-                raise ValueError(f"These documents have {name} of their own. Leave out {name}.")
+                raise ValueError(
+                    f"The documents already contain {name}. Remove the argument {name}."
+                )
             return documents
         if isinstance(documents, os.PathLike | str):
-            cure = "a list of texts or a table; load_index(folder) opens an index that was saved"
+            cure = "a list of texts or a table. To load a saved index, use load_index(folder)"
             raise invalid("documents", documents, cure)
         documents = plain(documents)
         if _is_of_beir(documents, text_column):
@@ -230,7 +232,9 @@ class Documents:
             if isinstance(values, str):
                 raise invalid(column, values, f"a list, as {name} is not a table with columns")
             if values is not None and len(_ordered(values, column)) != count:
-                raise ValueError(f"There are {len(values)} {column} for {count} {name}.")
+                raise ValueError(
+                    f"Received {len(values)} {column} for {count} {name}. Expected the same number."
+                )
         return cls(texts, ids, metadata).checked()
 
     def __len__(self) -> int:
@@ -264,8 +268,8 @@ class Documents:
             if (own is None) != (further is None):
                 have, lack = ("have", "have none") if further is None else ("have no", "have some")
                 raise ValueError(
-                    f"The documents of the index {have} {name}, but the new documents {lack}. Give "
-                    f"{name} to all documents, or to no document."
+                    f"The documents of the index {have} {name}, but the new documents {lack}. "
+                    f"Pass {name} for all documents or for none."
                 )
         pairs = zip(self._parts, others._parts, strict=True)
         columns = (None if own is None else [*own, *(further or [])] for own, further in pairs)
@@ -291,8 +295,8 @@ class Documents:
         metadata = None if self.metadata is None else list(self.metadata)
         if others.metadata is not None and metadata is None:
             raise ValueError(
-                "The documents of the index have no metadata, but the new documents have some. "
-                "Give metadata to all documents, or to no document."
+                "The documents of the index have no metadata, but the new documents have "
+                "metadata. Pass metadata for all documents or for none."
             )
         for number, i in enumerate(indices):
             if texts is not None:
@@ -324,7 +328,9 @@ class Documents:
             elif parts and chunks:
                 found += parts
             else:
-                raise ValueError(f"There is no document {shown(one)}.{self._near(one, parts)}")
+                raise ValueError(
+                    f"The index has no document with the id {shown(one)}.{self._near(one, parts)}"
+                )
         return found
 
     def _near(self, one: object, parts: list[int] | None) -> str:
@@ -332,7 +338,7 @@ class Documents:
         kind = type(self.ids[0])
         if parts:
             return (
-                f" It is cut into {len(parts)} chunks. Pass all of its chunks, "
+                f" This document is split into {len(parts)} chunks. Pass all of them: "
                 "index.update(embedder.chunks(documents))."
             )
         if type(one) is not kind:
@@ -399,9 +405,9 @@ class Documents:
             if str(field).startswith("$"):
                 cure = " For other logic, pass a function of a document's fields instead of a dict."
             raise ValueError(
-                f"where: there is no field {field!r:.{MAX_SHOWN}}."
-                f"{did_you_mean(close_names(str(field), self._columns))} Fields are "
-                f"{', '.join(self._columns)}.{cure}"
+                "where: the documents have no field "
+                f"{field!r:.{MAX_SHOWN}}.{did_you_mean(close_names(str(field), self._columns))} "
+                f"Their fields are {', '.join(self._columns)}.{cure}"
             )
         column = self._columns[field]
         if callable(wanted):
@@ -481,7 +487,9 @@ class Documents:
             if value not in firsts:
                 known = firsts if isinstance(value, str) else ()
                 near = did_you_mean(close_names(str(value), known))
-                raise ValueError(f"There is no document with {field}={value!r:.{MAX_SHOWN}}.{near}")
+                raise ValueError(
+                    f"The index has no document with {field}={value!r:.{MAX_SHOWN}}.{near}"
+                )
         return [firsts[value] for value in values]
 
     def _groups(self, field: str) -> tuple[list, np.ndarray]:
@@ -492,8 +500,8 @@ class Documents:
             if not any(value is not None for value in values):
                 known = list(dict.fromkeys(name for row in rows for name in row))
                 raise ValueError(
-                    f"group_by: there is no field {field!r:.{MAX_SHOWN}}."
-                    f"{did_you_mean(close_names(field, known))}"
+                    "group_by: the documents have no field "
+                    f"{field!r:.{MAX_SHOWN}}.{did_you_mean(close_names(field, known))}"
                 )
             without = np.flatnonzero([isinstance(value, list | None) for value in values])
             self._grouped[field] = values, without

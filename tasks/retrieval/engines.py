@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 faiss = LazyModule(
     "faiss",
-    "engine='faiss' and engine='hnsw' need the package faiss-cpu: `pip install faiss-cpu`, or "
-    "leave engine out for the search in NumPy, which is exact.",
+    "engine='faiss' and engine='hnsw' need the package faiss-cpu: `pip install faiss-cpu`. "
+    "Without engine, exact search in NumPy is used.",
 )
 METRICS = {
     "cosine": "METRIC_INNER_PRODUCT",
@@ -74,7 +74,8 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
         raise invalid("precision", precision, f"{' or '.join(known)}, with engine={engine!r}")
     if precision == "int8" and function == "manhattan":
         raise ValueError(
-            f"engine={engine!r} has no manhattan distances of int8. Expected precision='float32'."
+            f"engine={engine!r} does not support manhattan distances for int8. Expected "
+            "precision='float32'."
         )
     require(faiss)
 
@@ -325,7 +326,7 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
     """
     check_shape(path, "levels", levels.shape, (count,))
     if levels.min() < 1 or levels.max() > MAX_LEVELS:
-        raise ValueError(f"{path}: levels are not all from 1 to {MAX_LEVELS}.")
+        raise ValueError(f"{path}: levels contains values that are not between 1 and {MAX_LEVELS}.")
     starts = _starts(levels)
     check_shape(path, "links", links.shape, (int(starts[-1]),))
     for level in range(int(levels.max())):
@@ -334,7 +335,9 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
             found = links[_slots(starts[of_level[first : first + BLOCK // LINKS]], level)]
             fits = (found >= -1) & (found < count)
             if not fits.all() or (levels[found[found >= 0]] <= level).any():
-                raise ValueError(f"{path}: links has a number that is no vector of its level.")
+                raise ValueError(
+                    f"{path}: links contains an index that is not a vector in this level."
+                )
 
 
 def taken_graph(

@@ -113,7 +113,7 @@ def judged(queries, documents, relevant: Sequence | None) -> Judged:
     if relevant is None:
         if len(texts) != len(queries):
             raise ValueError(
-                f"There are {len(queries)} queries and {len(texts)} documents. Expected one "
+                f"Received {len(queries)} queries and {len(texts)} documents. Expected one "
                 "document for each query, or pass relevant= with the indices for each query."
             )
         relevant = range(len(queries))
@@ -145,7 +145,7 @@ def check_by_query(relevant: object) -> None:
         raise invalid(
             "relevant",
             relevant,
-            "an entry for each query: an index of a document, a list of these, or {index: grade}",
+            "one entry per query: the index of a document, a list of indices, or {index: grade}",
         )
 
 
@@ -170,7 +170,9 @@ def _grades(entry, i: int, count: int) -> dict[int, float]:
         grades[operator.index(index)] = float(grade)
     if not any(grades.values()):
         raise invalid(
-            f"relevant[{i}]", entry, "one or more documents; leave out queries without any"
+            f"relevant[{i}]",
+            entry,
+            "one or more documents. Remove queries without relevant documents",
         )
     return grades
 
@@ -198,8 +200,8 @@ def checked_scores(scores, first: int, second: int) -> np.ndarray:
     scores = np.asarray(check_given(scores))
     if scores.dtype.kind not in "fiub" or scores.shape != (first,) or first != second:
         raise ValueError(
-            f"There are {first} first texts, {second} second texts and {scores.dtype} scores of "
-            f"shape {scores.shape}. Expected one number for each pair."
+            f"Received {first} first texts, {second} second texts, and {scores.dtype} scores with "
+            f"shape {scores.shape}. Expected one score per pair."
         )
     scores = scores.astype("float64")
     if not np.isfinite(scores).all():

@@ -123,11 +123,11 @@ class HybridIndex(Index):
     def _check(self) -> None:
         """Check that all indexes have the same documents."""
         if not self.indexes:
-            raise ValueError("indexes is empty. Expected one or more.")
+            raise ValueError("indexes is empty. Expected one or more indexes.")
         if self.weights is not None:
             if len(self.weights) != len(self.indexes):
                 raise ValueError(
-                    f"There are {len(self.weights)} weights for {len(self.indexes)} indexes. "
+                    f"Received {len(self.weights)} weights for {len(self.indexes)} indexes. "
                     "Expected one weight per index."
                 )
             self._check_own("weights")
@@ -138,8 +138,8 @@ class HybridIndex(Index):
             for i, values in enumerate(zip(*columns, strict=True)):
                 if len(set(values)) > 1:
                     raise ValueError(
-                        f"The indexes differ in the {what} of document {i}. Expected indexes of "
-                        "the same documents, in the same order."
+                        f"The indexes differ in the {what} of document {i}. Expected indexes for "
+                        "the same documents in the same order."
                     )
 
     @property
@@ -230,7 +230,7 @@ class HybridIndex(Index):
         if len(set(counts)) > 1:
             raise ValueError(
                 f"The indexes have {', '.join(map(str, counts[:-1]))} and {counts[-1]} documents. "
-                "Expected indexes of the same documents."
+                "Expected indexes for the same documents."
             )
 
     def _check_own(self, what: str) -> None:
@@ -258,8 +258,8 @@ class HybridIndex(Index):
         for i, index in enumerate(self.indexes):
             if not hasattr(index, "add"):
                 raise ValueError(
-                    f"indexes[{i}] is a {type(index).__name__}, which has no add. Make a "
-                    "HybridIndex of indexes of all documents."
+                    f"indexes[{i}] is a {type(index).__name__}, which has no method add. Create a "
+                    "HybridIndex from indexes that contain all documents."
                 )
         others = [index for index in self.indexes if not isinstance(index, Index)]
         steps = [functools.partial(index.add, new.texts) for index in others]
@@ -295,8 +295,9 @@ class HybridIndex(Index):
         for i, index in enumerate(self.indexes):
             if isinstance(index, HybridIndex) or not hasattr(index, "save"):
                 raise ValueError(
-                    f"indexes[{i}] is a {type(index).__name__}, which cannot be saved in another. "
-                    "Save the other indexes one by one, and combine them again."
+                    f"indexes[{i}] is a {type(index).__name__}, which cannot be saved as part of "
+                    "a HybridIndex. Save the other indexes separately, and combine them after "
+                    "loading."
                 )
         now = self._snapshot()
         names = [f"{i}_{type(index).__name__}" for i, index in enumerate(self.indexes)]
@@ -328,7 +329,7 @@ class HybridIndex(Index):
         names = manifest["indexes"]
         if len(models) != len(names):
             raise ValueError(
-                f"There are {len(models)} models for {len(names)} indexes: {', '.join(names)}. "
+                f"Received {len(models)} models for {len(names)} indexes: {', '.join(names)}. "
                 "Expected one model per index, or None for a BM25Index."
             )
         parts = zip(names, models, strict=True)
@@ -419,12 +420,12 @@ def load_index(
 def _load_index(folder: str | os.PathLike[str], embedder: Any, options: OpenOptions) -> Index:
     cls = INDEXES.get(kind := kind_of(folder))
     if cls is None:
-        raise ValueError(f"{os.fspath(folder)} holds a {kind}. Expected {', '.join(INDEXES)}.")
+        raise ValueError(f"{os.fspath(folder)} contains a {kind}. Expected {', '.join(INDEXES)}.")
     expected = getattr(embedder, "index_class", cls)
     if expected is not cls and cls is not HybridIndex:
         raise ValueError(
-            f"{os.fspath(folder)} holds a {cls.__name__}, but a {type(embedder).__name__} needs a "
-            f"{expected.__name__}. Pass the embedder that the index was built with."
+            f"{os.fspath(folder)} contains a {cls.__name__}, but a {type(embedder).__name__} "
+            f"needs a {expected.__name__}. Pass the embedder that the index was built with."
         )
     if cls is BM25Index:
         return cls.load(folder, **options)
@@ -432,12 +433,12 @@ def _load_index(folder: str | os.PathLike[str], embedder: Any, options: OpenOpti
         embedder = embedder._parts() if hasattr(embedder, "_parts") else embedder
     if cls is HybridIndex and not isinstance(embedder, list | tuple):
         raise ValueError(
-            f"{os.fspath(folder)} holds a HybridIndex. Expected a list with the embedder of each "
-            "index, or None for a BM25Index."
+            f"{os.fspath(folder)} contains a HybridIndex. Expected a list with the embedder for "
+            "each index, or None for a BM25Index."
         )
     if embedder is None:
         raise ValueError(
-            f"{os.fspath(folder)} holds a {cls.__name__}. Pass the embedder that it was built "
-            "with, load_index(folder, embedder)."
+            f"{os.fspath(folder)} contains a {cls.__name__}. Pass the embedder that was used to "
+            "build it: load_index(folder, embedder)."
         )
     return cls.load(folder, embedder, **options)

@@ -359,7 +359,11 @@ class Index:
     def _given_vectors(self, queries: object) -> GivenVectors | None:
         """Check queries passed as vectors and return them. For texts, None is returned."""
         if are_numbers(queries):
-            raise invalid("queries", queries, f"texts: a {type(self).__name__} takes no vectors")
+            raise invalid(
+                "queries",
+                queries,
+                f"texts, because a {type(self).__name__} does not support vectors",
+            )
         return None
 
     def _best_hits(
@@ -400,7 +404,7 @@ class Index:
     def _check_options(self, reranker: Any, candidates: int | None, options: Mapping) -> None:
         if options and self.embedder is None:
             raise TypeError(
-                f"{type(self).__name__} embeds no queries. Remove {', '.join(options)}."
+                f"{type(self).__name__} does not embed queries. Remove {', '.join(options)}."
             )
         if reranker is not None and not hasattr(reranker, "rank"):
             raise invalid(
@@ -412,7 +416,7 @@ class Index:
             )
         if reranker is not None and self.texts is None:
             raise ValueError(
-                "A reranker reads texts, but the index has no texts. Build it with texts."
+                "The index has no texts, but the reranker needs texts. Build the index from texts."
             )
 
     def _find(
@@ -790,11 +794,11 @@ class Index:
         columns = documents.texts, documents.ids, documents.metadata
         if any(column is not None and len(column) != len(store) for column in columns):
             raise ValueError(
-                f"{folder} is damaged: it has {len(documents)} documents, but vectors of "
+                f"{folder} is damaged: it has {len(documents)} documents, but vectors for "
                 f"{len(store)} documents. Build the index again."
             )
         if store.width > embedder.embedding_dim:
-            dims = f"{store.width} dimensions, this embedder's have {embedder.embedding_dim}"
+            dims = f"{store.width} dimensions, but this embedder has {embedder.embedding_dim}"
             raise _of_another_embedder(folder, f"its vectors have {dims}")
         now = cls._fingerprint_of(embedder, store.width)
         if not are_close(now, arrays["fingerprint"]):
@@ -861,8 +865,8 @@ class Index:
 
 def _of_another_embedder(folder: str | os.PathLike[str], reason: str) -> ValueError:
     return ValueError(
-        f"{os.fspath(folder)} is the index of another embedder: {reason}. Build it again with this "
-        "embedder, embedder.index(documents), or load the embedder that built it."
+        f"{os.fspath(folder)} was built with another embedder: {reason}. Build the index again "
+        "with embedder.index(documents), or load the other embedder."
     )
 
 

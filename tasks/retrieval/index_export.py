@@ -97,8 +97,8 @@ def _check_size(size: int, what: str, advice: str) -> None:
     """Check that the arrays are not too large to be exported."""
     if size > MAX_BYTES:
         raise ValueError(
-            f"The {what} take {size / 1e9:.1f} GB. An export holds at most {MAX_BYTES / 1e9:.1f} "
-            f"GB: build the index with a {advice}, or divide the documents among several."
+            f"The {what} take {size / 1e9:.1f} GB. Expected at most {MAX_BYTES / 1e9:.1f} GB. "
+            f"Build the index with a {advice}, or split the documents into several indexes."
         )
 
 

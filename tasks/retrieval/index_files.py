@@ -102,7 +102,8 @@ def kind_of(folder: str | os.PathLike) -> str:
 
 def _holds_none(files: OpenFolder) -> ValueError:
     return ValueError(
-        f"{files.path} holds no index. Expected a folder written by save, with its {NAME}."
+        f"{files.path} does not contain an index. Expected a folder with {NAME}, as written by "
+        "save."
     )
 
 
@@ -178,7 +179,9 @@ def _read_arrays(
     if found.keys() & optional_types.keys():
         types = {**types, **optional_types}
     if found != types:
-        raise ValueError(f"{file.path} holds {found}. Expected {types}, types and numbers of axes.")
+        raise ValueError(
+            f"{file.path} contains {found}. Expected {types} (type and number of axes)."
+        )
     return {name: np.asarray(file.mapped(name)) for name in types}
 
 
@@ -211,7 +214,7 @@ def read_texts(files: OpenFolder) -> list[str] | None:
         except ValueError:
             text = None
         if text is None:
-            raise ValueError(f"{file.name}: line {number} is no text in JSON.")
+            raise ValueError(f"{file.name}: line {number} is not a JSON string.")
         if b"\\u" in line:
             check_writable(text, f"{file.name}: line {number}")
         texts.append(text)

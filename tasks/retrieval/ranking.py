@@ -61,7 +61,7 @@ def ranked_texts(
             text.
     """
     if not isinstance(query, str | bytes):
-        raise invalid("query", query, "one text: call rank for each query")
+        raise invalid("query", query, "a single text. Call rank separately for each query")
     texts = checked_texts(texts, "texts")
     scores = task._scores_of_texts(query, texts, batch_size)
     order = np.argsort(-scores, kind="stable")[:top_k].tolist()
@@ -120,9 +120,9 @@ def checked_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
         known = isinstance(index, Integral) and not isinstance(index, bool) and 0 <= index < count
         if not real or not known or index in found:
             raise invalid(
-                "The answer of the reranker",
+                "The result of the reranker",
                 one,
-                f"'index', from 0 to {count - 1} and each once, and 'score', finite",
+                f"a unique 'index' from 0 to {count - 1}, and a finite 'score'",
             )
         found[int(index)] = float(score)
     return list(found.items())
@@ -143,7 +143,7 @@ def checked_texts(values, name: str, least: int = 1) -> list[str]:
         raise ValueError(f"{name} is empty. Expected one or more texts.")
     for i, text in enumerate(texts):
         if not text.strip():
-            raise ValueError(f"{name}[{i}] is empty. Leave it out, or put a placeholder there.")
+            raise ValueError(f"{name}[{i}] is empty. Remove it, or replace it by a placeholder.")
         if "\ufffd" in text and not array_ops.is_tensor(values):
             check_writable(list(single_column(values))[i], f"{name}[{i}]")
     return texts

@@ -204,7 +204,7 @@ def check_finite(vectors: np.ndarray, name: str) -> None:
     """
     if found := first_not_held(vectors):
         row, why = found
-        raise ValueError(f"{name}[{row}] has a number {why}")
+        raise ValueError(f"{name}[{row}] has a value {why}")
 
 
 def first_not_held(vectors: np.ndarray) -> tuple[int, str] | None:
@@ -271,8 +271,8 @@ def made_of(texts: Sized, vectors: Any, width: int | None = None) -> Any:
         right = right and vectors.dtype.kind in "fiu"
     if not right:
         raise ValueError(
-            f"The embedder made vectors of shape {shape} for {len(texts)} texts. Expected one for "
-            f"each, of {width or 'some'} dimensions."
+            f"The embedder returned vectors of shape {shape} for {len(texts)} texts. Expected one "
+            f"vector per text, with {width or 'any number of'} dimensions."
         )
     return vectors
 

@@ -139,19 +139,20 @@ class Postings:
         rises = len(starts) > 1 and starts[0] == 0 and bool((np.diff(starts) >= 0).all())
         if not rises or starts[-1] != len(terms) or len(terms) != len(weights):
             raise ValueError(
-                f"{path}: starts does not divide {len(weights)} weights and {len(terms)} terms. "
-                "Expected integers that rise from 0 to both numbers."
+                f"{path}: starts does not match {len(weights)} weights and {len(terms)} terms. "
+                "Expected increasing integers from 0 to both numbers."
             )
         if len(terms) and not (terms.min() >= 0 and terms.max() < width):
             wrong = int(terms.min() if terms.min() < 0 else terms.max())
             raise ValueError(
-                f"{path}: terms holds {wrong}. Expected integers from 0 to {width - 1}."
+                f"{path}: terms contains {wrong}. Expected integers from 0 to {width - 1}."
             )
         falls = np.flatnonzero(np.diff(terms) <= 0) + 1
         if wrong := np.setdiff1d(falls, starts).tolist():
             document = int(np.searchsorted(starts, wrong[0], side="right")) - 1
             raise ValueError(
-                f"{path}: terms of document {document} do not rise. Expected each once, in order."
+                f"{path}: the terms of document {document} are not sorted. Expected increasing "
+                "terms without duplicates."
             )
         shape = (len(starts) - 1, width)
         return cls.of(sparse.csr_array((weights, terms, starts), shape=shape))

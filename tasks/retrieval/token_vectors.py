@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 hierarchy = LazyModule(
     "scipy.cluster.hierarchy",
-    "pool_factor needs the package scipy: `pip install scipy`, or leave it out.",
+    "pool_factor needs the package scipy: `pip install scipy`. Or remove this argument.",
 )
 MOST_CENTROIDS = 2**16  # so that an index takes two bytes
 TOKENS_PER_CENTROID = 16  # training vectors per centroid
@@ -104,7 +104,7 @@ class Int8Residuals(Float32Vectors):
             last = len(self.centroids) - 1
             raise ValueError(f"{path}: codes has the centroid {most}. Expected at most {last}.")
         if (least := self.scales.min()) < 0:
-            raise ValueError(f"{path}: scales has {least}. Expected no negative values.")
+            raise ValueError(f"{path}: scales contains {least}. Expected no negative values.")
 
     @property
     def width(self) -> int:
@@ -484,7 +484,7 @@ def prepared_tokens(vectors, width: int, pool_factor: int = 1) -> list[np.ndarra
         if tokens.shape[1:] != (width,) or tokens.dtype.kind != "f" or not len(tokens):
             raise ValueError(
                 f"vectors[{i}] has shape {tokens.shape} and type {tokens.dtype}. Expected floats "
-                f"of shape (tokens, {width}), one token or more."
+                f"of shape (tokens, {width}) with at least one token."
             )
         tokens = np.array(tokens, "float32")
         check_finite(tokens, f"vectors[{i}]")

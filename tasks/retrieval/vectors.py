@@ -458,8 +458,8 @@ class Int8Vectors(Float32Vectors):
         if len(turned):
             least, most = self.ranges[:, turned[0]]
             raise ValueError(
-                f"{path}: ranges of dimension {turned[0]} are {least} to {most}. Expected the "
-                "smaller first."
+                f"{path}: the range of dimension {turned[0]} is {least} to {most}. Expected the "
+                "smaller value first."
             )
 
     def joined(self, vectors: np.ndarray) -> Self:

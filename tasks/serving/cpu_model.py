@@ -115,7 +115,7 @@ class CpuModel:
         seen, self._seen = self._seen, None
         if not count:
             raise ValueError(
-                "There are no texts to quantize by. Expected some hundred typical inputs."
+                "No texts were passed for the quantization. Expected some hundred typical inputs."
             )
         step = -(-len(seen) // MAX_CALIBRATED)
         batches = seen[::step]
@@ -145,12 +145,12 @@ def convert_to_litert(task: Task, dtype: CpuDtype) -> CpuModel:
         ImportError: If ai-edge-litert is not installed.
     """
     if dtype == "bfloat16":
-        raise invalid("dtype", dtype, "'int8' or 'float32' for LiteRT; or pass engine='openvino'")
+        raise invalid("dtype", dtype, "'int8' or 'float32' for LiteRT. Or pass engine='openvino'")
     if keras.config.backend() != "tensorflow":
         raise ValueError(
             f"for_cpu needs Keras's TensorFlow backend, not {keras.config.backend()!r}. On "
-            "'torch' pass engine='openvino'; or save the task with save_to_preset, and open it "
-            "in a process started with KERAS_BACKEND=tensorflow."
+            "'torch', pass engine='openvino'. Otherwise, save the task with save_to_preset and "
+            "load it in a process started with KERAS_BACKEND=tensorflow."
         )
     require(litert)
     options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if dtype == "int8" else {}
@@ -177,7 +177,7 @@ def convert_to_openvino(task: Task, dtype: CpuDtype) -> CpuModel:
     if keras.config.backend() not in ("tensorflow", "torch"):
         raise ValueError(
             "for_cpu(engine='openvino') needs Keras's backend tensorflow or torch, not "
-            f"{keras.config.backend()!r}. Save the task with save_to_preset, and open it in a "
+            f"{keras.config.backend()!r}. Save the task with save_to_preset and load it in a "
             "process started with KERAS_BACKEND=torch."
         )
     require(openvino)
@@ -210,7 +210,7 @@ def convert_for_cpu(task: Task, dtype: CpuDtype, engine: Literal["litert", "open
         raise invalid(
             "compute_dtype of the backbone",
             task.backbone.compute_dtype,
-            "'float32' for for_cpu: load the model with dtype='float32'",
+            "'float32' for for_cpu. Load the model with dtype='float32'",
         )
     return CONVERTERS[engine](task, dtype)
 

@@ -232,7 +232,7 @@ def _named_errors(path: pathlib.Path, engine: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each engine has its own errors
-        raise ValueError(f"{path} cannot be opened by {engine}. It was:\n{error}") from error
+        raise ValueError(f"{engine} cannot open {path}. Error:\n{error}") from error
 
 
 class EngineRunner:
@@ -254,7 +254,9 @@ class EngineRunner:
             texts = tuple(self.preprocessor.texts_of(x))
             return self.run_texts(texts, size, self.preprocessor.encode)
         if not self.session.takes(x):
-            raise invalid("The inputs", sorted(x), f"{self.session.input_names} of the export")
+            raise invalid(
+                "The inputs", sorted(x), f"{self.session.input_names}, the inputs of the export"
+            )
         count = len(x["token_ids"])
         parts = [
             self.session.run({name: values[i : i + size] for name, values in x.items()})

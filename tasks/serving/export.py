@@ -248,8 +248,8 @@ def _check_of_version(module: tf.Module) -> Callable[[], tf.Operation]:
     def check() -> tf.Operation:
         return _assert(
             tf.equal(module.version, number),
-            "The graph and the weights are of two versions: this SavedModel was replaced while it "
-            "was loaded. Load it again.",
+            "This SavedModel was replaced while it was loaded, so its graph and weights do not "
+            "match. Load it again.",
         )
 
     return check

@@ -95,7 +95,7 @@ def _check_quantizes(format: Engine) -> None:
     """Raise an error for a format without int8, or if a package for it is not installed."""
     if format == "openvino":
         another = "export with format='onnx', and open it with open_export(..., engine='openvino')"
-        raise invalid("dtype", "int8", f"'float32' for 'openvino'; or {another}")
+        raise invalid("dtype", "int8", f"'float32' for 'openvino'. Or use {another}")
     if format == "litert" and keras.config.backend() != "tensorflow":
         raise invalid("dtype", "int8", "'float32' for 'litert' without TensorFlow")
     if format == "onnx":
@@ -132,14 +132,14 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
     if task.preprocessor is None:
         raise _refused(task, "it has no preprocessor", "Export it as a file, such as 'model.onnx'")
     if task.record.text_method is None:
-        raise _refused(task, "it has no method that answers to texts")
+        raise _refused(task, "it has no method for predictions on texts")
     backbone, preprocessor = task.backbone, task.preprocessor
     answers = task._answers.with_model()
     name = type(answers).__name__
     if name not in ANSWERS:
-        raise _refused(task, f"its answers are made by {name}")
+        raise _refused(task, f"its predictions are computed by {name}")
     if type(preprocessor) is not answers.preprocessor_class:
-        raise _refused(task, f"its preprocessor is of a class of its own, {type(preprocessor)}")
+        raise _refused(task, f"its preprocessor has a custom class, {type(preprocessor)}")
     return ExportRecord(
         task=task.record.name,
         answers=name,
@@ -173,7 +173,11 @@ def _settings(task: Task, answers: Answers) -> dict[str, object]:
         if field.name in rules:
             found[field.name] = as_json_value(value)
         elif field.name not in ("preprocessor", "runner") and value is not None:
-            raise _refused(task, f"its answers need {field.name}, which no file of a model holds")
+            raise _refused(
+                task,
+                f"its predictions need {field.name}, which cannot be stored in the files of a "
+                "model",
+            )
     return found
 
 
@@ -189,7 +193,7 @@ def _tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dic
         return {"class": name, "arguments": {"keeps_unknown": tokenizer.keeps_unknown}}
     kind = TOKENIZER_CLASSES.get(name)
     if kind is None or kind.load() is not type(tokenizer):
-        raise _refused(task, f"its tokenizer is of a class of its own, {type(tokenizer)}")
+        raise _refused(task, f"its tokenizer has a custom class, {type(tokenizer)}")
     return {
         "class": name,
         "arguments": {name: getattr(tokenizer, name) for name in TOKENIZER_ARGUMENTS},
@@ -231,7 +235,7 @@ def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[
         "mean_cosine": round(float(np.mean(cosines)), 6),
         "least_cosine": round(float(np.min(cosines)), 6),
     }
-    logger.info("Outputs in int8 and in float32 for %d inputs: %s", len(cosines), agreement)
+    logger.info("Similarity of int8 and float32 outputs for %d inputs: %s", len(cosines), agreement)
     return agreement
 
 

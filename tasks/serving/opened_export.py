@@ -254,20 +254,23 @@ def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
     """
     if MANIFEST not in files:
         raise ValueError(
-            f"{files.path} is no export: it has no {MANIFEST}. Write one with "
+            f"{files.path} is not an export, because {MANIFEST} is missing. Write one with "
             "model.export(folder, format='onnx')."
         )
     manifest, path = read_manifest(files, verify), files.path / MANIFEST
     if manifest["task"] != KIND:
         raise ValueError(
-            f"{files.path} holds a {manifest['task']}, no export. Open it with from_preset, or "
-            "write an export with model.export(folder, format='onnx')."
+            f"{files.path} contains a {manifest['task']} and not an export. Load it with "
+            "from_preset, or write an export with model.export(folder, format='onnx')."
         )
     fields = checked_fields(manifest.get(KIND), rules_of(ExportRecord.__init__), f"{path}: {KIND}")
     record = ExportRecord(**fields)
     for name in MODEL_FILES[record.format]:
         if name not in manifest["files"]:
-            raise ValueError(f"{path}: files lacks {name}, a file of the model. Export it again.")
+            raise ValueError(
+                f"{path}: files does not contain {name}, a file of the model. Export the model "
+                "again."
+            )
     return record
 
 

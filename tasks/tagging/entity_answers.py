@@ -241,14 +241,13 @@ def label_sets(
         raise invalid("labels", labels, "a list of names such as ['person', 'city']")
     if not labels:
         raise ValueError(
-            "There are no labels to look for. Pass labels=[...], the names of entities such as "
-            "'person'."
+            "No labels were passed. Pass the names of entities, such as labels=['person']."
         )
     several = not isinstance(labels, Mapping) and _is_set(next(iter(labels)))
     if several and len(labels) != count:
         raise ValueError(
-            f"There are {count} texts and {len(labels)} lists of labels. Expected one list for "
-            "each text."
+            f"Received {count} texts, but {len(labels)} lists of labels. Expected one list per "
+            "text."
         )
     for i, given in enumerate(labels if several else ()):
         if not _is_set(given):
@@ -271,7 +270,9 @@ def label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list
     names = list(given)
     prompts = [*given.values()] if isinstance(given, Mapping) else names
     if not names:
-        raise ValueError("There are no labels to look for in one of the texts. Remove the text.")
+        raise ValueError(
+            "The list of labels is empty for one of the texts. Remove the text or add labels."
+        )
     for kind, values in (("labels", names), ("The descriptions of labels", prompts)):
         known = set()
         for i, value in enumerate(values):
@@ -279,6 +280,6 @@ def label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list
                 raise invalid(f"{kind}[{i}]", value, "a name such as 'person', a string")
             check_writable(value, f"{kind}[{i}]")
             if value in known:
-                raise ValueError(f"{kind} has {value!r} twice. Expected each once.")
+                raise ValueError(f"{kind} contains {value!r} twice. Expected unique names.")
             known.add(value)
     return names, prompts

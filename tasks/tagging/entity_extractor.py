@@ -300,7 +300,9 @@ class EntityExtractor(Task):
         if isinstance(x, tuple) and len(x) > 1:
             names |= {name for row in x[1] for name in row}
         if not names:
-            raise ValueError("There are no spans to learn the labels from. Pass labels=[...].")
+            raise ValueError(
+                "The data contains no spans, so the labels are unknown. Pass labels=[...]."
+            )
         self.labels = validated_labels(sorted(names))
         self.preprocessor.attach(self)
 

@@ -158,7 +158,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     task_name = "entity_extractor"
     inputs = Inputs(Text("texts", "text"), Texts("labels", optional=True))
-    label_values = Labels("for every text a list of spans, {'start', 'end', 'label'}")
+    label_values = Labels("a list of spans {'start', 'end', 'label'} for each text")
     max_width, subtoken_pooling, embed_label_marker = 12, "first", True  # arguments of the task
 
     @validate_arguments
@@ -180,7 +180,9 @@ class EntityExtractorPreprocessor(Preprocessor):
         own = gliner.SEPARATOR if gliner.SEPARATOR in known else tokenizer.end_token
         self.separator = separator or own
         if self.label_marker not in known:
-            expected = "a token of the vocabulary; from_preset(added_tokens=[...]) adds one"
+            expected = (
+                "a token of the vocabulary. Use from_preset(added_tokens=[...]) to add tokens"
+            )
             raise invalid("label_marker", self.label_marker, expected)
 
     @staticmethod
@@ -326,7 +328,7 @@ class EntityExtractorPreprocessor(Preprocessor):
             sets = check_each(sets, right, *message, unit="Text", index=row)
             order = array_ops.argsort(keys(sets))
             found, given = array_ops.gather(keys(sets), order), array_ops.gather(given, order)
-            message = ": its labels have ", given[1:], " twice. Expected each once."
+            message = ": its labels have ", given[1:], " twice. Expected unique labels."
             index = array_ops.gather(row, order)[1:]
             once = found[1:] != found[:-1]
             sets = check_each(sets, once, *message, unit="Text", index=index)
@@ -363,8 +365,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         names = labels or self.labels
         if not names:
             raise ValueError(
-                "There are no labels to look for. Pass labels=[...], the names of entities such as "
-                "'person'."
+                "No labels were passed. Pass the names of entities, such as labels=['person']."
             )
         return list(names)
 
@@ -380,12 +381,12 @@ class EntityExtractorPreprocessor(Preprocessor):
         first_of_text = array_ops.cast(
             array_ops.gather(words.starts.row_starts(), row), array_ops.int32
         )
-        expected = ", which has no word. Expected letters, digits or symbols there."
+        expected = ", which does not contain a word. Expected letters, digits or symbols."
         message = ": the span from ", start.values, " to ", end.values, expected
         begin = check_each(begin, begin <= last, *message, unit="Example", index=row)
         column, is_known = columns_in_rows(label, sets)
         given = array_ops.gather(array_ops.constant(names, array_ops.string), label.values)
-        message = ": a span has the label ", given, ", which is not among those of its text."
+        message = ": a span has the label ", given, ", which is not one of the labels of its text."
         begin = check_each(begin, is_known, *message, unit="Example", index=row)
         self._report_cut(words, start, end, begin, last)
         width = last - begin

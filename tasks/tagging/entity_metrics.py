@@ -255,13 +255,14 @@ def score_tags(
     """
     if len(true) != len(predicted):
         raise ValueError(
-            f"There are {len(true)} true and {len(predicted)} predicted sentences. Expected one "
-            "prediction for each sentence."
+            f"Received {len(true)} true and {len(predicted)} predicted sentences. Expected one "
+            "prediction per sentence."
         )
     for row, (right, guess) in enumerate(zip(true, predicted, strict=True)):
         if len(right) != len(guess):
             raise ValueError(
-                f"Sentence {row} has {len(right)} true and {len(guess)} predicted tags."
+                f"Sentence {row} has {len(right)} true and {len(guess)} predicted tags. Expected "
+                "the same number."
             )
     occurring = {tag for rows in (true, predicted) for tags in rows for tag in tags}
     vocabulary = sorted(occurring | set(tag_set or []))

@@ -47,7 +47,8 @@ TagNames = Annotated[
     Rule(lambda v: len(v) > 0 and all(isinstance(name, str) for name in v), "a list of tags"),
 ]
 TagScores = Annotated[
-    Sequence[np.ndarray], Rule(_are_tag_scores, "the scores of pairs, of first and of last tags")
+    Sequence[np.ndarray],
+    Rule(_are_tag_scores, "the scores for pairs of tags, first tags and last tags"),
 ]
 
 

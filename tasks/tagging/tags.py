@@ -176,23 +176,24 @@ def notation_line(tags: Sequence[str]) -> str | None:
     if notation != DEFAULT or scheme in ("BMES", "BMEWO"):
         of_place = {*"MW"} & letters or letters
         shown = next(tag for tag in tags if tag in parts and parts[tag][0] in of_place)
-        return f"Tags follow {scheme}, such as {shown!r}; they are read as {read}."
+        return f"Tags follow {scheme}, such as {shown!r}. They are converted to {read}."
     if letters and plain:
         return (
             f"Tags follow {scheme}, but {', '.join(map(repr, plain[:5]))} "
-            f"{'have' if len(plain) > 1 else 'has'} no prefix of it: "
-            f"{'each' if len(plain) > 1 else 'it'} is read as a type by itself."
+            f"{'have' if len(plain) > 1 else 'has'} no prefix of this scheme. Tags without prefix "
+            "are used as separate types."
         )
     unknown = [] if letters else _in_unknown_notation(plain)
     if unknown:
         return (
-            f"The notation of tags such as {', '.join(map(repr, unknown[:5]))} is not known. Each "
-            "is read as a type by itself. Known are BIO, IOB1, BIOES, BILOU and BMES, as B-PER."
+            f"The scheme of the tags is unknown: {', '.join(map(repr, unknown[:5]))}. Each tag is "
+            "used as a separate type. Known schemes are BIO, IOB1, BIOES, BILOU and BMES, with "
+            "tags such as B-PER."
         )
     if not letters and outside_index(tags) is not None and plain:
         return (
-            f"Tags have no prefixes, such as {plain[0]!r}: neighbours of one tag are read as one "
-            "entity."
+            f"Tags such as {plain[0]!r} have no prefixes. Adjacent words with the same tag are "
+            "combined to one entity."
         )
     return None
 

@@ -206,7 +206,9 @@ class TokenClassifier(LabelledTask):
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         if crf and head is not None:
-            raise ValueError("crf=True uses the family's head. Leave out head=... or crf.")
+            raise ValueError(
+                "crf=True needs the default head of the family. Remove head=... or crf=True."
+            )
         self.crf = crf
         if crf:
             self.record = dataclasses.replace(self.record, goes_step_by_step="a CRF")

@@ -88,9 +88,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     task_name = "token_classifier"
     inputs = Inputs(Text("texts"))
-    label_values = Labels(
-        "for every text a list of spans, or for every list of words a list of tags"
-    )
+    label_values = Labels("a list of spans for each text, or a list of tags for each list of words")
 
     @validate_arguments
     def __init__(

@@ -175,7 +175,7 @@ def _inside_word(text: str, offset: int) -> bool:
 def _types(labels: Sequence[str] | None) -> list[str]:
     """Return all span types supported by the tags."""
     if labels is None:
-        raise ValueError("Spans need names of labels. Build the classifier with labels=[...].")
+        raise ValueError("Spans need label names. Create the classifier with labels=[...].")
     return parse_tags(labels).type_names
 
 
@@ -183,7 +183,8 @@ def _columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple:
     """Return ragged starts and ends (N, None) as int32, and a list with all labels."""
     if len(y) != len(texts):
         raise ValueError(
-            f"There are {len(texts)} texts, but spans for {len(y)}. Expected a list for each text."
+            f"Received {len(texts)} texts, but spans for {len(y)} texts. Expected one list per "
+            "text."
         )
     _check_types(y)
     counts = array_ops.constant([len(spans) for spans in y], array_ops.int64)
@@ -218,7 +219,7 @@ def _ragged_spans(y: dict) -> tuple:
         if not isinstance(values, array_ops.RaggedTensor):
             values = array_ops.RaggedTensor.from_tensor(values, lengths=label.row_lengths())
         same = values.row_lengths() == label.row_lengths()
-        values = check_each(values, same, f" has not one {name} per label.", unit="Example")
+        values = check_each(values, same, f" does not have one {name} per label.", unit="Example")
         bounds.append(array_ops.cast(values, array_ops.int32))
     return *bounds, label.flat_values
 
@@ -368,7 +369,7 @@ def learn_labels(y: Iterable) -> list[str]:
     rows = label_lists(y)
     values = [value for row in rows for value in row]
     if not values:
-        raise ValueError("There are no tags to learn the labels from. Pass labels=[...].")
+        raise ValueError("The data contains no tags, so the labels are unknown. Pass labels=[...].")
     kind = _kind(values[0])
     for i, row in enumerate(rows):
         for j, value in enumerate(row):
@@ -376,7 +377,7 @@ def learn_labels(y: Iterable) -> list[str]:
                 raise invalid(
                     f"Example {i}, label {j}",
                     value,
-                    "to learn from names of tags only, or spans with start, end and label, a name",
+                    "names of tags, or spans with start, end and the name of a label",
                 )
     if kind == "span":
         odd = sorted({s["label"] for s in values if re.match("[BIESLU]-", s["label"])})
@@ -443,8 +444,8 @@ def check_tags(
         y = label_lists(check_given(y))
         if len(y) != len(word_counts):
             raise ValueError(
-                f"There are {len(word_counts)} examples, but tags for {len(y)}. Expected a list "
-                "for each example."
+                f"Received {len(word_counts)} examples, but tags for {len(y)} examples. Expected "
+                "one list per example."
             )
         counts, given = (
             array_ops.constant([*map(len, y)], array_ops.int64),

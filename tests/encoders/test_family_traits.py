@@ -234,9 +234,9 @@ def test_a_relative_of_roberta_is_found_by_any_of_its_classes(golden, name):
     folder = golden(f"{name}_Model").folder
     cls = getattr(ez, f"{name}Backbone")
     assert type(ez.RobertaBackbone.from_preset(folder)) is cls
-    with pytest.raises(ValueError, match=f"holds a {name}Backbone"):
+    with pytest.raises(ValueError, match=f"contains a {name}Backbone"):
         ez.BertBackbone.from_preset(folder)
-    with pytest.raises(ValueError, match="holds a RobertaBackbone"):
+    with pytest.raises(ValueError, match="contains a RobertaBackbone"):
         cls.from_preset(golden("Roberta_Model").folder)
 
 

@@ -87,7 +87,7 @@ def test_a_backend_that_is_not_installed_ends_in_what_to_set(
 
 def test_without_a_backend_the_error_says_what_to_install(tmp_path):
     done = run_without({"tensorflow", "jax", "torch"}, TELL, tmp_path)
-    assert done.returncode and "Install one: `pip install tensorflow`" in done.stderr
+    assert done.returncode and "`pip install tensorflow`" in done.stderr
 
 
 # Modules of the packages that other extras install, by pyproject.toml; scipy is of JAX itself.

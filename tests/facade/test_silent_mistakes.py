@@ -267,7 +267,7 @@ class TestValidationSplit:
         y = [[1, 0, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]]
         with caplog.at_level(logging.WARNING, "encoder_zoo"):
             model.fit(TEXTS, y, validation_split=0.5, verbose=0)
-        assert "every text of 2" in caplog.text
+        assert "labels 2" in caplog.text
 
 
 class TestLabelsAndWeights:

@@ -139,7 +139,7 @@ class TestOwnBackbone:
         class Other(ez.RobertaBackbone):
             pass
 
-        with pytest.raises(ValueError, match="holds a BertBackbone"):
+        with pytest.raises(ValueError, match="contains a BertBackbone"):
             Other.from_preset(NANO)
 
     @pytest.mark.slow

@@ -237,7 +237,7 @@ def test_missing_and_broken_files_are_named(tmp_path):
 def test_from_preset(minilm):
     tokenizer = BertTokenizer.from_preset(minilm)
     assert tokenizer.tokenize("Héllo wörld").numpy().tolist() == [7592, 2088]
-    with pytest.raises(ValueError, match="holds a BertTokenizer"):
+    with pytest.raises(ValueError, match="contains a BertTokenizer"):
         RobertaTokenizer.from_preset(minilm)
 
 

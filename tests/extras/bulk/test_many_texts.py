@@ -164,9 +164,9 @@ def test_rows_without_text_have_null(tmp_path, monkeypatch, caplog):
     found = parquet.read_table(tmp_path / "out")
     assert found["label"].to_pylist() == [None] * 4 + ["a", "b", None]
     assert found["n"].to_pylist() == [None, 1, 2, 3, 4, 5, 6]
-    assert "5 of 7 rows have no text: their answers are null." in caplog.text
+    assert "5 of 7 rows have no text" in caplog.text
     path.write_text('{"text": ""}\n')
-    with pytest.raises(ValueError, match="There is no text in"):
+    with pytest.raises(ValueError, match="rows.jsonl"):
         ez.answer_files(Reversing(), path, tmp_path / "new")
 
 
@@ -233,7 +233,7 @@ def test_a_file_that_changes_meanwhile_is_no_answer(tmp_path, change, number):
         "00000.parquet"  # of before
     ]
     if change is not removed:
-        with pytest.raises(ValueError, match="answers of another run: files is"):
+        with pytest.raises(ValueError, match="another run: files"):
             ez.answer_files(Reversing(), paths, tmp_path / "out", verbose=0, shard_rows=10)
     paths[number].write_text("good film\n" * 20)  # as it was
     shards = ez.answer_files(Reversing(), paths, tmp_path / "out", shard_rows=10, verbose=0)
@@ -299,7 +299,7 @@ def test_other_prompts_or_sizes_are_another_run(tmp_path):
         {"prompts": prompts, "default_prompt": "query", "dtype": "bfloat16"},
         {"prompts": prompts, "default_prompt": "query", "max_length": 8},
     ):
-        with pytest.raises(ValueError, match="answers of another run: model is"):
+        with pytest.raises(ValueError, match="another run: model"):
             answer(**other)
 
 
@@ -307,28 +307,28 @@ def test_another_run_is_refused(tmp_path):
     path, out = written(tmp_path, "csv"), tmp_path / "out"
     ez.answer_files(Reversing(), path, out, verbose=0)
     for task, arguments, name in (
-        (Reversing(1), {}, "model is"),
-        (Reversing(), {"method": "embed"}, "method is classify there, embed now"),
-        (Reversing(), {"columns": "b"}, "columns is text there, b now"),
-        (Reversing(), {"keep": ["id"]}, "keep is"),
-        (Reversing(), {"top_k": 2}, "options is"),
-        (Reversing(), {"shard_rows": 3}, "shard_rows is 100000 there, 3 now"),
+        (Reversing(1), {}, "model"),
+        (Reversing(), {"method": "embed"}, "method .*classify.* embed"),
+        (Reversing(), {"columns": "b"}, "columns .*text.* b"),
+        (Reversing(), {"keep": ["id"]}, "keep"),
+        (Reversing(), {"top_k": 2}, "options"),
+        (Reversing(), {"shard_rows": 3}, "shard_rows .*100000.* 3"),
     ):
-        with pytest.raises(ValueError, match=f"out holds answers of another run: {name}"):
+        with pytest.raises(ValueError, match=f"out .*another run: {name}"):
             ez.answer_files(task, path, out, **arguments)
     fast = Reversing()
     for dtype in ("float32", "int8"):
         fast.cpu_model = types.SimpleNamespace(identity=dtype)  # of for_cpu(dtype)
-        with pytest.raises(ValueError, match="answers of another run: model is"):
+        with pytest.raises(ValueError, match="another run: model"):
             ez.answer_files(fast, path, out)
         ez.answer_files(fast, path, tmp_path / dtype, verbose=0)
-    with pytest.raises(ValueError, match="answers of another run: model is"):
+    with pytest.raises(ValueError, match="another run: model"):
         ez.answer_files(fast, path, tmp_path / "float32")
     with open(path, "a") as file:
         file.write("41,more,x\r\n")
-    with pytest.raises(ValueError, match="answers of another run: files is"):
+    with pytest.raises(ValueError, match="another run: files"):
         ez.answer_files(Reversing(), path, out)
-    with pytest.raises(ValueError, match="holds other files"):
+    with pytest.raises(ValueError, match="other files"):
         ez.answer_files(Reversing(), path, tmp_path)
     (out / "_answers.json").write_text("{}")
     with pytest.raises(ValueError, match="_answers.json is damaged"):
@@ -365,10 +365,10 @@ def test_another_run_is_refused(tmp_path):
             b'id,text\n1,a\n2,"b\n',
             r"row 1 \(line 3\) cannot be read as CSV: unexpected end",
         ),
-        ("a.csv", b"id,body\n1,a\n", r"a\.csv has no column 'text'\. It has id, body\."),
-        ("a.txt", b"a\n\xff\n", r"a\.txt, line 2 is not text in UTF-8"),
-        ("a.txt.gz", gzip.compress(b"a\n" * 99, mtime=0)[:-9], r"a\.txt\.gz is damaged or cut off"),
-        ("a.parquet", b"PAR1PAR1", r"a\.parquet, row 0 cannot be read as Parquet"),
+        ("a.csv", b"id,body\n1,a\n", r"a\.csv .*'text'.* id, body"),
+        ("a.txt", b"a\n\xff\n", r"a\.txt.*line 2"),
+        ("a.txt.gz", gzip.compress(b"a\n" * 99, mtime=0)[:-9], r"a\.txt\.gz is damaged"),
+        ("a.parquet", b"PAR1PAR1", r"a\.parquet.* row 0 .*Parquet"),
         ("a.doc", b"a", r"a\.doc.*\.txt, \.csv"),
     ],
 )
@@ -386,9 +386,9 @@ def test_a_row_that_cannot_be_answered_is_named_before_any_work(tmp_path, name, 
         (["1", "18446744073709551615"], r"row 1 \(line 2\) of 'id' is 18446744073709551615\."),
         (
             ["9007199254740993", "0.5"],
-            r"row 0 \(line 1\) of 'id' is 9007199254740993, which double",
+            r"row 0 \(line 1\) of 'id' is 9007199254740993, .*double",
         ),
-        (["0.5", "-9007199254740993"], r"row 1 \(line 2\) of 'id' is -9007199254740993, which d"),
+        (["0.5", "-9007199254740993"], r"row 1 \(line 2\) of 'id' is -9007199254740993, .*double"),
     ],
 )
 def test_an_integer_that_a_kept_column_cannot_hold_is_named_before_any_work(
@@ -416,7 +416,7 @@ def test_integers_that_a_kept_column_holds_are_kept(tmp_path):
     parquet.write_table(table, large)
     ez.answer_files(Reversing(), large, tmp_path / "large", keep=["id"], verbose=0)
     assert parquet.read_table(tmp_path / "large")["id"].to_pylist() == [2**64 - 1]
-    with pytest.raises(ValueError, match=r"row 0 of 'id' is 18446744073709551615, which int64"):
+    with pytest.raises(ValueError, match=r"row 0 of 'id' is 18446744073709551615, .*int64"):
         ez.answer_files(Reversing(), [path, large], tmp_path / "both", keep=["id"])
 
 
@@ -424,8 +424,8 @@ def test_arguments_are_checked_before_any_work(tmp_path):
     path, task = written(tmp_path, "jsonl"), Reversing()
     for arguments, message in (
         ({"method": "clasify"}, "Reversing has no method clasify"),
-        ({"topk": 3}, "classify cannot be called like that: got an unexpected .*'topk'"),
-        ({"method": "compare"}, "compare cannot be called like that: missing .*'second'"),
+        ({"topk": 3}, "classify .*'topk'"),
+        ({"method": "compare"}, "compare .*missing .*'second'"),
         ({"top_k": 0}, "top_k is 0"),
         ({"keep": ["row"]}, "keep is"),
         ({"keep": ["no"]}, "has no 'no', but id, text, b"),
@@ -433,10 +433,10 @@ def test_arguments_are_checked_before_any_work(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             ez.answer_files(task, path, tmp_path / "out", **arguments)
-    with pytest.raises(FileNotFoundError, match=r"none\*\.txt: there is no such file"):
+    with pytest.raises(FileNotFoundError, match=r"none\*\.txt"):
         ez.answer_files(task, tmp_path / "none*.txt", tmp_path / "out")
     mixed = written(tmp_path, "jsonl", [{"text": "a", "n": 1}, {"text": "b", "n": "x"}])
-    with pytest.raises(ValueError, match="'n' holds int and str"):
+    with pytest.raises(ValueError, match="'n' .*int and str"):
         ez.answer_files(task, mixed, tmp_path / "out", keep=["n"])
     with pytest.raises(ValueError, match="keep is .*label, score"):
         path = written(tmp_path, "csv", [{"text": "a", "label": 1}])
@@ -497,7 +497,7 @@ def test_batches_have_no_progress_bars_of_their_own():
 
 def test_a_column_of_the_batch_is_not_overwritten():
     answers = ez.BatchAnswers(Reversing())
-    message = "has a column 'label', and classify answers with the columns label, score. Rename"
+    message = "column 'label', .* label, score. Rename"
     for text in ("ab", " "):
         with pytest.raises(ValueError, match=message):
             answers({"text": [text], "label": [1]})

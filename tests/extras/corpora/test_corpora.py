@@ -136,12 +136,12 @@ def test_a_begun_corpus_goes_on_with_the_next_shard(tokenizer, tmp_path, monkeyp
 
 def test_another_source_or_tokenizer_is_another_corpus(tokenizer, corpus, tmp_path):
     other = ez.BertTokenizer(TOKENS, lowercase=False)
-    with pytest.raises(ValueError, match="another corpus: tokenizer is"):
+    with pytest.raises(ValueError, match="another corpus: tokenizer"):
         ez.PretrainingCorpus.from_documents(corpus.folder, documents(), other, 100)
-    with pytest.raises(ValueError, match="another corpus: shard_tokens is 100"):
+    with pytest.raises(ValueError, match="another corpus: shard_tokens .*100"):
         ez.PretrainingCorpus.from_documents(corpus.folder, documents(), tokenizer, 101)
     (tmp_path / "a.txt").write_text("the cat")
-    with pytest.raises(ValueError, match="another corpus: source is"):
+    with pytest.raises(ValueError, match="another corpus: source"):
         ez.PretrainingCorpus.from_files(corpus.folder, [tmp_path / "a.txt"], tokenizer, 100)
     with pytest.raises(ValueError, match="another tokenizer"):
         corpus.check_tokenizer(other)
@@ -169,11 +169,11 @@ def test_a_file_that_changes_while_it_is_tokenized_is_no_part(
     with pytest.raises(ValueError, match=f"{paths[number].name} was changed"):
         make(tmp_path / "c", paths, tokenizer, 100, verbose=0)
     assert len(written) == 2
-    with pytest.raises(ValueError, match="changed since.*delete"):
+    with pytest.raises(ValueError, match="changed.*delete"):
         make(tmp_path / "c", paths, tokenizer, 100, verbose=0)
     make(tmp_path / "d", paths, tokenizer, 100, verbose=0)
     os.utime(paths[0], ns=(0, 10**9))
-    with pytest.raises(ValueError, match=r"changed since.*PretrainingCorpus\(folder\)"):
+    with pytest.raises(ValueError, match=r"changed.*PretrainingCorpus\(folder\)"):
         make(tmp_path / "d", paths, tokenizer, 100, verbose=0)
     assert ez.PretrainingCorpus(tmp_path / "d").num_documents == 120
 
@@ -195,7 +195,7 @@ def test_a_place_in_no_file_is_damage(tokenizer, begun, place):
     manifest = json.loads((begun / "corpus.json").read_text())
     manifest["shards"][-1]["position"] = place
     (begun / "corpus.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
-    with pytest.raises(ValueError, match="files.*corpus.json is damaged"):
+    with pytest.raises(ValueError, match="corpus.json is damaged"):
         ez.PretrainingCorpus.from_files(begun, [begun.parent / "a.txt"], tokenizer, 100, verbose=0)
 
 

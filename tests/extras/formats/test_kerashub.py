@@ -240,7 +240,7 @@ def test_a_backbone_becomes_a_task_that_kerashub_does_not_have(caplog):
 def test_only_kerashubs_models_are_taken():
     with pytest.raises(TypeError, match="model is .*keras_hub.models"):
         ez.Backbone.from_keras_hub(keras.Sequential())
-    with pytest.raises(ValueError, match="holds a BertBackbone"):
+    with pytest.raises(ValueError, match="contains a BertBackbone"):
         ez.RobertaBackbone.from_keras_hub(make_theirs().backbone)
 
 

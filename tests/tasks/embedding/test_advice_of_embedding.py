@@ -192,7 +192,7 @@ def test_columns_of_documents_are_named():
         ez.BM25Index({"body": TEXTS})
     assert len(ez.BM25Index({"body": TEXTS}, text_column="body")) == 4
     table = pd.DataFrame([["one", 1], ["two", 2]], columns=["text", "text"])
-    with pytest.raises(ValueError, match=r"several columns 'text'"):
+    with pytest.raises(ValueError, match=r"several columns .*'text'"):
         ez.BM25Index(table)
     table.columns = ["text", "year"]
     assert ez.BM25Index(table).metadata == [{"year": 1}, {"year": 2}]

@@ -142,7 +142,7 @@ class TestFit:
         ("labels", "message"),
         [
             (["x"] * 8, "Every label is 'x'"),
-            (LABELS[:7], "Expected one label for each text"),
+            (LABELS[:7], "8 texts"),
             ([*LABELS[:7], None], "Row 7 has no label"),
         ],
     )

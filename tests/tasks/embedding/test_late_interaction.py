@@ -245,7 +245,7 @@ class TestExamples:
             build(settings)
 
     def test_two_widths(self, build):
-        with pytest.raises(ValueError, match="dim is 4, but the last of projections has 5"):
+        with pytest.raises(ValueError, match="dim is 4, .* 5 units"):
             build(projections=[{"units": 6}, {"units": 5}])
 
 

@@ -133,7 +133,7 @@ def test_properties(seed):
             r"relevant\[0\].* 9\..* 5",
         ),
         (([], PASSAGES, []), "queries is empty"),
-        ((["0 q"], PASSAGES), "There are 1 queries and 6 documents"),
+        ((["0 q"], PASSAGES), "1 queries and 6 documents"),
         ((["0 q"], PASSAGES, [0], 0), "num_negatives is 0"),
         ((["0 q"], PASSAGES, [0], 9), "No query has 9 negatives"),
         ((["0 q"], PASSAGES, [0], 1, -1), "skip_top is -1"),

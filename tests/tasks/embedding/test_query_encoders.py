@@ -268,7 +268,7 @@ class TestUse:
             ez.SparseEncoder(shared.backbone, query_encoder=table)
         with pytest.raises(TypeError, match="query_encoder is "):
             ez.SparseEncoder(shared.backbone, query_encoder=3)
-        with pytest.raises(ValueError, match="query_encoder has a query_encoder"):
+        with pytest.raises(ValueError, match="query_encoder also has a query_encoder"):
             ez.SparseEncoder(shared.backbone, query_encoder=shared)
         with pytest.raises(ValueError, match="vocabulary_size is 3.* 29"):
             ez.TermTable(tokenizer, vocabulary_size=3)

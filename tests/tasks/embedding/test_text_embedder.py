@@ -179,7 +179,7 @@ class TestEmbed:
         shared.embed(["good " * 50, "film", "bad " * 15])
         assert warnings(caplog) == [
             "2 of 3 texts are longer than 16 tokens; the rest is not read. "
-            'embed(texts, windows="mean") reads all of a text.'
+            'Use embed(texts, windows="mean") to read the whole text.'
         ]
 
     def test_a_text_that_just_fits_is_not_counted(self, shared, caplog):

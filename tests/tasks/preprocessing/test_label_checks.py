@@ -48,7 +48,7 @@ CASES = {
         (NAMES, 2),
         "Row 1 has the unknown label",
     ),
-    "number": (class_indices, ([0, 2],) * 2, (None, 2), "Row 1 has the label 2, but there are 2"),
+    "number": (class_indices, ([0, 2],) * 2, (None, 2), "Row 1 has the label 2"),
     "number as name": (class_indices, ([1, 0],) * 2, (["1", "2"], 2), "Row 1 has .* label '0'"),
     "rows": (class_indices, ([[1, 0], [1, 1]],) * 2, (None, 2), "Row 1 is .*Expected a 1 among"),
     "several": (multi_label_targets, ([[1, 1], [0, 2]],) * 2, (None, 2), r"Row 1 is \[0, 2\]\."),

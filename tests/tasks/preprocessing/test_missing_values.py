@@ -186,7 +186,7 @@ CASES = {
         [["up"], []] * 2,
         rows_of_names() | matrices(),
     ),
-    "tags to learn": ("TokenClassifier", {}, [t.split() for t in TEXTS], TAGS, rows_of_tags()),
+    "no tags": ("TokenClassifier", {}, [t.split() for t in TEXTS], TAGS, rows_of_tags()),
     "tags": (
         "TokenClassifier",
         {"labels": ["O", "X"]},
@@ -409,8 +409,8 @@ class TestOddLabels:
             (["a", "nan", "b", "nan"], ["'nan' (2 times, first in row 1)"]),
             (np.asarray(["a", NAN]), ["'nan' (1 times, first in row 1)"]),
             (["a", "None", "NA", "<NA>", "null"], ["'None'", "'NA'", "'<NA>'", "'null'"]),
-            (["good ", "good", "bad"], ["blanks at an end: 'good '", "beside 'good'"]),
-            (["bad", " good"], ["blanks at an end: ' good'"]),
+            (["good ", "good", "bad"], ["start or end with spaces: 'good '", "beside 'good'"]),
+            (["bad", " good"], ["start or end with spaces: ' good'"]),
             (["good", "Good", "bad"], ["'Good', 'good'"]),
             (["caf\u00e9", "cafe\u0301", "tea"], [r"'caf\xe9'", r"'cafe\u0301'"]),
             ([1, "2", "a"], ["1 (int), '2' (str)"]),
@@ -418,8 +418,8 @@ class TestOddLabels:
             ([0, "0", "b"], ["0, '0' are one class"]),
             ([True, 0, 1], ["True (bool), 0 (int)", "True is 1 and False 0"]),
             ([True, False], ["booleans: True, False"]),
-            (pd.Series([1.0, 0.0]), ["floats that are whole numbers: 1.0, 0.0", "1, 0."]),
-            ([["O", "X "], ["O"]], ["blanks at an end: 'X '"]),
+            (pd.Series([1.0, 0.0]), ["floats without decimals: 1.0, 0.0", "1, 0."]),
+            ([["O", "X "], ["O"]], ["start or end with spaces: 'X '"]),
             ([[(0, 4, "per")], [(0, 2, "PER")]], ["'PER', 'per'"]),
             ([["up", "Up"], []], ["'Up', 'up'"]),
         ],
@@ -465,7 +465,7 @@ class TestOddLabels:
     def test_fit_logs_them(self, caplog):
         with caplog.at_level(logging.WARNING, "encoder_zoo"):
             build("SequenceClassifier")._adapt(TEXTS, ["good ", "good", "bad", "bad"])
-        assert sum("blanks at an end" in r.getMessage() for r in caplog.records) == 1
+        assert sum("start or end with spaces" in r.getMessage() for r in caplog.records) == 1
 
 
 class TestTexts:

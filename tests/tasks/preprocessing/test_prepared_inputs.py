@@ -33,7 +33,7 @@ WRONG_NUMBERS = [
     (at_row_1("segment_ids", 2), "segment_ids has 2", "Expected integers from 0 to 1."),
     (at_row_1("segment_ids", -1), "segment_ids has -1", "Expected integers from 0 to 1."),
     (at_row_1("padding_mask", 2), "padding_mask has 2", "Expected integers from 0 to 1."),
-    (EMPTY_ROW, "padding_mask has no token", "Expected 1 at one token or more."),
+    (EMPTY_ROW, "padding_mask has no token", "Expected 1 for at least one token."),
 ]
 WRONG_FORMS = [
     ({**GOOD, "token_ids": IDS.astype("float32")}, "token_ids has the dtype float32"),

@@ -41,9 +41,7 @@ def table(**columns) -> pd.DataFrame:
 
 class TestTables:
     def test_an_id_and_a_text_are_no_pair(self, classifier):
-        message = (
-            r"The column 'id' holds identifiers, no texts, such as 'a17'. .*x\['text'\].*text_"
-        )
+        message = r"The column 'id' contains identifiers instead of texts, such as 'a17'. .*x\['text'\].*text_"
         for method in (classifier.predict, classifier.classify):
             with pytest.raises(ValueError, match=message):
                 method(table())
@@ -57,7 +55,7 @@ class TestTables:
             ("doc_id", ["x", "y"], "identifiers"),
             ("file", ["a/17.txt", "b/18.txt"], "identifiers"),
             ("stars", [5, 4], "numbers or other values"),
-            ("label", ["ham", "spam"] * 10, "2 names that are repeated"),
+            ("label", ["ham", "spam"] * 10, "2 repeated values"),
             ("second", ["Yes.", "It is."], None),
             ("word", ["cat", "dog"], None),
             ("zh", ["好", "坏17"], None),
@@ -189,9 +187,9 @@ def test_arrays_of_one_column(classifier):
 
 def test_columns_of_one_name_are_refused(classifier):
     table = pd.DataFrame([["good", 1, 2], ["bad", 3, 4]], columns=["text", "more", "more"])
-    with pytest.raises(ValueError, match="several columns 'more'"):
+    with pytest.raises(ValueError, match="several columns .*'more'"):
         classifier.predict(table)
-    with pytest.raises(ValueError, match="several columns 'more'"):
+    with pytest.raises(ValueError, match="several columns .*'more'"):
         ez.BM25Index(table)
 
 

@@ -34,7 +34,7 @@ def lines(caplog):
     return lambda: [line for line in caplog.messages if "random weights" not in line]
 
 
-LINE = "longer than 16 tokens; the rest is not read. from_preset(..., window_length=16) reads all"
+LINE = "longer than 16 tokens; the rest is not read. Use from_preset(..., window_length=16)"
 
 
 @pytest.mark.slow(only="^predict$")

@@ -183,7 +183,7 @@ def test_several_masks_and_several_texts(tokenizer):
 
 @pytest.mark.slow
 def test_a_text_without_mask_is_refused(tokenizer):
-    with pytest.raises(ValueError, match=r"texts\[1\] holds no \[MASK\]"):
+    with pytest.raises(ValueError, match=r"texts\[1\] does not contain \[MASK\]"):
         small_model(tokenizer).fill_mask(["a [MASK]", "a cat"])
 
 

@@ -202,7 +202,9 @@ def test_a_corpus_is_for_every_task_that_pretrains(tokenizer, corpus, task, capl
             corpus, plan=Plan(8, range(100), steps_per_epoch=2), maker=model.batch_maker
         ).check()
     times = 100 * 2 * 8 * 32 / corpus.num_tokens
-    assert f"200 steps have up to 51,200 tokens, {times:.1f} times" in caplog.text
+    assert "200 steps" in caplog.text
+    assert "51,200 tokens" in caplog.text
+    assert f"{times:.1f} times" in caplog.text
 
 
 @pytest.mark.slow
@@ -266,7 +268,7 @@ def test_mistakes_are_named(tokenizer, corpus):
         ([0, 1, 0], "2 texts and 3 labels"),
         ([0], "2 texts and 1 labels"),
         ([0.9, 0], "Row 0 "),
-        ([0, 2], "Row 1 has the label 2, but there are 2 classes"),
+        ([0, 2], "Row 1 has the label 2.* 2 classes"),
         ([0, -1], "Row 1 has the label -1"),
         (["in_order", "other"], "Row 1 has the unknown label 'other'"),
         ([[0.5, 0.5], [1, 0]], "Expected one label for each pair"),

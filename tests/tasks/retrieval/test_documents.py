@@ -619,7 +619,7 @@ class TestChunks:
     def test_no_document_is_lost(self, embedder):
         chunks = embedder.chunks(["a", "\u200b\u200d", "b"], 5)  # no width, no token
         assert [fields["document"] for fields in chunks.metadata] == [0, 1, 2]
-        with pytest.raises(ValueError, match="have ids of their own"):
+        with pytest.raises(ValueError, match="already contain ids"):
             embedder.index(chunks, ids=["x", "y", "z"])
 
     def test_they_are_indexed_and_found_by_document(self, embedder):

@@ -55,7 +55,7 @@ def test_words_and_several_indexes_open(make, tmp_path):
     loaded = ez.load_index(tmp_path / "hybrid", [embedder, None])
     assert loaded.search("c d") == hybrid.search("c d")
     for wrong in (None, embedder):
-        with pytest.raises(ValueError, match="holds a HybridIndex"):
+        with pytest.raises(ValueError, match="contains a HybridIndex"):
             ez.load_index(tmp_path / "hybrid", wrong)
     with pytest.raises(ValueError, match="BM25Index.*TextEmbedder.*VectorIndex"):
         ez.load_index(tmp_path / "words", embedder)
@@ -65,7 +65,7 @@ def test_words_and_several_indexes_open(make, tmp_path):
         assert index.nbytes > 0
         with pytest.raises(ValueError, match=f"{type(index).__name__} .*VectorIndex"):
             index.export(tmp_path / "1")
-        with pytest.raises(TypeError, match="embeds no queries.*prompt"):
+        with pytest.raises(TypeError, match="does not embed queries.*prompt"):
             index.search("c d", prompt="query")
 
 
@@ -73,10 +73,10 @@ def test_other_folders_are_refused(make, tmp_path):
     embedder = make("TextEmbedder")
     with pytest.raises(FileNotFoundError):
         ez.load_index(tmp_path / "none", embedder)
-    with pytest.raises(ValueError, match="holds no index"):
+    with pytest.raises(ValueError, match="does not contain an index"):
         ez.load_index(tmp_path, embedder)
     (tmp_path / "encoder_zoo.json").write_text('{"format": 1, "task": "tree_index", "files": {}}')
-    with pytest.raises(ValueError, match="holds a tree_index"):
+    with pytest.raises(ValueError, match="contains a tree_index"):
         ez.load_index(tmp_path, embedder)
 
 

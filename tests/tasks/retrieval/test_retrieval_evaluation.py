@@ -326,7 +326,7 @@ def test_errors_come_before_any_work(arguments, message):
         ((["q"], ["a"]), [1.0, 2.0], "1 first texts, 1 second texts.*2,"),
         ((["q", "r"], ["a"]), [1.0, 2.0], "anchors and positives"),
         ((["q", "r"], ["a", "b"]), [1.0, np.nan], "Row 1 .*nan"),
-        ((["q", "r"], ["a", "b"]), ["1", "2"], "2 second texts.*scores of shape"),
+        ((["q", "r"], ["a", "b"]), ["1", "2"], "2 second texts.*scores with shape"),
         ((["q", "r"], ["a", "b"]), [1.0, 1.0], "All scores are 1.0"),
         (["q", "r", "a"], [1.0], "pairs has 1 columns"),
     ],
@@ -452,7 +452,7 @@ def test_judgements_of_an_index_are_checked():
     index = Scored([4, 3])
     with pytest.raises(ValueError, match=r"relevant\[0\].* 2\."):
         index.evaluate(["q"], [2])
-    with pytest.raises(ValueError, match="reranker reads texts"):
+    with pytest.raises(ValueError, match="reranker needs texts"):
         index.evaluate(["q"], [1], reranker=Longest())
     for cutoffs in ([0], [], 10, [True], [1.0], "5"):
         with pytest.raises(ValueError, match="cutoffs is"):

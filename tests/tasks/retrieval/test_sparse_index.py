@@ -179,7 +179,7 @@ class TestFiles:
         for encoder, reason in (
             (Encoder(seed=1), "its vectors of the same texts differ"),
             (Encoder("cosine"), "it was built for 'dot'"),
-            (Encoder(width=20), "its vectors have 40 dimensions, this embedder's have 20"),
+            (Encoder(width=20), "its vectors have 40 dimensions, but this embedder has 20"),
             (Encoder(width=50), "its vectors of the same texts differ"),
         ):
             with pytest.raises(ValueError, match=f"another embedder.*{reason}"):
@@ -194,8 +194,8 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("name", "change", "message"),
         [
-            ("terms", lambda v: np.where(v == v.max(), WIDTH, v), "terms holds 40"),
-            ("terms", lambda v: np.where(v == v.min(), -1, v), "terms holds -1"),
+            ("terms", lambda v: np.where(v == v.max(), WIDTH, v), "terms contains 40"),
+            ("terms", lambda v: np.where(v == v.min(), -1, v), "terms contains -1"),
             ("starts", lambda v: v[::-1].copy(), "starts "),
             ("starts", lambda v: v + 1, "starts "),
             ("terms", lambda v: v[::-1], "terms of document 0"),
@@ -220,7 +220,7 @@ class TestFiles:
             ez.SparseIndex.load(tmp_path / "none", Encoder())
         manifest = json.loads((saved[1] / "encoder_zoo.json").read_text())
         for setting, value, message in [
-            ("task", "vector_index", "holds no index"),
+            ("task", "vector_index", "does not contain an index"),
             ("precision", "int8", "encoder_zoo.json: precision is 'int8'"),
             ("max_terms", 1.5, "encoder_zoo.json: max_terms is 1.5"),
         ]:

@@ -320,7 +320,7 @@ class TestFiles:
         "embedder, reason",
         [
             (Embedder(seed=1), "its vectors of the same texts differ"),
-            (Embedder(dim=8), "its vectors have 24 dimensions, this embedder's have 8"),
+            (Embedder(dim=8), "its vectors have 24 dimensions, but this embedder has 8"),
             (Embedder("dot"), "it was built for 'cosine', but this embedder uses 'dot'"),
         ],
     )
@@ -334,7 +334,7 @@ class TestFiles:
         index = VectorIndex.build(embedder, ["a", "b"])
         index.save(tmp_path / "index")
         embedder.seed = 1
-        with pytest.raises(ValueError, match="of another embedder"):
+        with pytest.raises(ValueError, match="another embedder"):
             VectorIndex.load(tmp_path / "index", embedder)
         for call in (lambda: index.add(["c"]), lambda: index.save(tmp_path / "index")):
             with pytest.raises(ValueError, match="embedder has changed"):
@@ -372,7 +372,7 @@ class TestFiles:
         with pytest.raises(ValueError, match="is cut off|JSON"):
             VectorIndex.load(tmp_path, Embedder())
         path.unlink()
-        with pytest.raises(ValueError, match="file not found|holds no index"):
+        with pytest.raises(ValueError, match="file not found|does not contain an index"):
             VectorIndex.load(tmp_path, Embedder())
 
     @pytest.mark.parametrize(
@@ -394,12 +394,12 @@ class TestFiles:
             (lambda a: {**a, "ranges": a["ranges"] * np.inf}, "NaN or infinite"),
             (
                 lambda a: {**a, "ranges": a["ranges"][::-1]},
-                "ranges of dimension 0",
+                "range of dimension 0",
             ),
-            (lambda a: {**a, "fingerprint": a["fingerprint"] * np.inf}, "of another embedder"),
+            (lambda a: {**a, "fingerprint": a["fingerprint"] * np.inf}, "another embedder"),
             (
                 lambda a: {**a, "fingerprint": np.full_like(a["fingerprint"], 3e38)},
-                "of another embedder",
+                "another embedder",
             ),
         ],
     )
@@ -437,7 +437,7 @@ class TestFiles:
         with pytest.raises(FileNotFoundError):
             VectorIndex.load(tmp_path / "none", Embedder())
         for folder in (tmp_path, CHECKPOINTS / "Bert_Model"):
-            with pytest.raises(ValueError, match="holds no index"):
+            with pytest.raises(ValueError, match="does not contain an index"):
                 VectorIndex.load(folder, Embedder())
 
     def test_a_failed_save_leaves_the_older_one(self, tmp_path, monkeypatch):
@@ -586,13 +586,13 @@ class TestErrors:
         embedder.embed = lambda texts, *a, **o: embed(texts) if len(texts) > 1 else vectors
         asks = [index.search, index.add, lambda texts: VectorIndex.build(embedder, texts)]
         for ask in asks[:2] if np.shape(vectors) == (1, 8) else asks:  # which may be narrower
-            with pytest.raises(ValueError, match="The embedder made vectors"):
+            with pytest.raises(ValueError, match="The embedder returned vectors"):
                 ask(["q"])
         assert len(index) == 2
 
     def test_a_reranker_without_texts(self):
         index = VectorIndex.build(Embedder(), ["a"], keep_texts=False)
-        with pytest.raises(ValueError, match="reranker reads texts"):
+        with pytest.raises(ValueError, match="reranker needs texts"):
             index.search("q", reranker=Reranker())
 
     def test_faiss_that_is_not_installed(self, monkeypatch):

@@ -331,7 +331,7 @@ def test_hostile_manifests(copied):
             ez.open_export(copied)
 
     refused(r"encoder_zoo\.json: format is 2", format=2)
-    refused("holds a span_qa.*from_preset", task="span_qa")
+    refused("contains a span_qa.*from_preset", task="span_qa")
     refused("export is ", export=[])
     entry = manifest["files"]["model.onnx"]
     refused("name of a file", files={**manifest["files"], "../model.onnx": entry})
@@ -381,7 +381,7 @@ def test_a_model_that_reads_another_file(copied, tmp_path):
 def test_folders_that_are_no_exports(tmp_path, classifier):
     with pytest.raises(FileNotFoundError):
         ez.open_export(tmp_path / "absent")
-    with pytest.raises(ValueError, match="is no export"):
+    with pytest.raises(ValueError, match="is not an export"):
         ez.open_export(tmp_path)
     classifier.save_to_preset(tmp_path / "preset")
     with pytest.raises(ValueError, match="sequence_classifier.*from_preset"):
@@ -529,7 +529,7 @@ def test_what_cannot_be_opened_is_refused(classifier, tmp_path):
 
     bare = ez.SequenceClassifier(tiny.backbone(BERT), num_classes=2)
     own = ez.SequenceClassifier(tiny.backbone(BERT), Titles(tiny.tokenizer(BERT)), num_classes=2)
-    for task, words in ((bare, "no preprocessor"), (own, "class of its own.*Titles")):
+    for task, words in ((bare, "no preprocessor"), (own, "custom class.*Titles")):
         with pytest.raises(ValueError, match=words):
             task.export(tmp_path / "served", format="onnx")
     table = ez.TermTable(tiny.tokenizer(BERT), vocabulary_size=30)
