@@ -1,6 +1,6 @@
 """NumPy arrays with the TensorFlow methods that preprocessing uses.
 
-Dimensions in comments: N rows, P values of all rows.
+Comments use these letters for shapes: N rows, P values of all rows.
 """
 
 from __future__ import annotations

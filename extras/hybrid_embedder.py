@@ -1,6 +1,6 @@
 """Compute text embeddings, term weights and token embeddings in one forward pass.
 
-Dimensions in comments: N texts, D width, V vocabulary, L tokens of a text.
+Comments use these letters for shapes: N texts, D width, V vocabulary, L tokens of a text.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The fitted attribute `model_` is a `SequenceClassifier` or `TextEmbedder` with all its methods.
 Estimators are pickled together with their weights.
 
-Dimensions in comments: N texts, C classes, D width of a vector.
+Comments use these letters for shapes: N texts, C classes, D width of a vector.
 """
 
 from __future__ import annotations

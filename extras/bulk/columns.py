@@ -1,6 +1,6 @@
 """Predictions as Apache Arrow columns, with the same types for all batches.
 
-Dimensions in comments: N predictions, D width.
+Comments use these letters for shapes: N predictions, D width.
 """
 
 from __future__ import annotations

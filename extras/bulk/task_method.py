@@ -1,6 +1,6 @@
 """Predict text columns with missing values.
 
-Dimensions in comments: N rows.
+Comments use these letters for shapes: N rows.
 """
 
 from __future__ import annotations

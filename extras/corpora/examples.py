@@ -3,7 +3,7 @@
 An example consists of a start token and token spans. An end token follows each span. The tokens are
 not read when an example is planned.
 
-Dimensions in comments: R examples, P spans, U units, K slots.
+Comments use these letters for shapes: R examples, P spans, U units, K slots.
 """
 
 from __future__ import annotations

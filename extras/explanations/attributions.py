@@ -1,6 +1,6 @@
 """Compute attributions of words, which support or contradict an output.
 
-Dimensions in comments: L sequence, T tokens of a text.
+Comments use these letters for shapes: L sequence, T tokens of a text.
 """
 
 from __future__ import annotations

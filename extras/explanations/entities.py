@@ -1,6 +1,6 @@
 """Explain the prediction of an entity by the surrounding words.
 
-Dimensions in comments: L sequence, C tags.
+Comments use these letters for shapes: L sequence, C tags.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Explain classifier labels by the words in each text.
 
-Dimensions in comments: W windows of a text, C classes.
+Comments use these letters for shapes: W windows of a text, C classes.
 """
 
 from __future__ import annotations

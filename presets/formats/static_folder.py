@@ -4,7 +4,7 @@ A table has one row per token. In compressed tables, several tokens share a row,
 weights select and scale it. This writes model2vec files together with sentence-transformers files,
 to support both libraries.
 
-Dimensions in comments: V vocabulary, R rows, D vector size.
+Comments use these letters for shapes: V vocabulary, R rows, D vector size.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The text side of answers: convert texts to examples and outputs to answers, without Keras.
 
-Dimensions in comments: B batch, L sequence, N examples.
+Comments use these letters for shapes: B batch, L sequence, N examples.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The layers between a backbone and the task logits, built from the family's `Head`.
 
-Dimensions in comments: B batch, L sequence, D hidden, C outputs.
+Comments use these letters for shapes: B batch, L sequence, D hidden, C outputs.
 """
 
 from __future__ import annotations

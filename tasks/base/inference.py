@@ -1,6 +1,6 @@
 """Compute the task outputs for texts in memory and for encoded examples in batches.
 
-Dimensions in comments: B is the batch size and L the sequence length.
+Comments use these letters for shapes: B is the batch size and L the sequence length.
 """
 
 from __future__ import annotations

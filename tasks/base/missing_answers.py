@@ -1,6 +1,6 @@
 """Answer columns of texts with None in rows without text.
 
-Dimensions in comments: N rows, M rows with text.
+Comments use these letters for shapes: N rows, M rows with text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Classes of texts, from their logits.
 
-Dimensions in comments: N texts, C classes.
+Comments use these letters for shapes: N texts, C classes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Validation of class labels, conversion to integers, and learning of class names.
 
-Dimensions in comments: B batch, C classes.
+Comments use these letters for shapes: B batch, C classes.
 """
 
 from __future__ import annotations
@@ -317,8 +317,7 @@ def _lists(y, labels: list[str] | None, num_classes: int) -> list[list]:
 
 
 def _check_lists(y, num_classes: int | None) -> None:
-    """Raise a ValueError if a row is a single label or a dict, whose keys would be read as
-    labels."""
+    """Raise a ValueError if a row is a single label or a dict instead of a list."""
     numbers = f"{num_classes} numbers" if num_classes else "numbers"
     for i, row in enumerate(y):
         if isinstance(row, str | bytes | dict) or not hasattr(row, "__len__"):

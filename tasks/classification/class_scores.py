@@ -1,6 +1,6 @@
 """Classifier scores per class, and for answers above a minimum score.
 
-Dimensions in comments: N texts, C classes.
+Comments use these letters for shapes: N texts, C classes.
 """
 
 from __future__ import annotations

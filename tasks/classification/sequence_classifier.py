@@ -1,6 +1,6 @@
 """Classification of texts or pairs of texts, and regression.
 
-Dimensions in comments: B batch, K windows of a text, D hidden, C classes.
+Comments use these letters for shapes: B batch, K windows of a text, D hidden, C classes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Preprocessing of texts or pairs of texts with labels.
 
-Dimensions in comments: B batch, N texts, W windows, L sequence.
+Comments use these letters for shapes: B batch, N texts, W windows, L sequence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Compute the logits of texts from the logits of their windows.
 
-Dimensions in comments: B batch, K windows of a text, L sequence, N texts, W windows, C classes.
+Comments use these letters for shapes: B batch, K windows of a text, L sequence, N texts, W windows,
+C classes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Zero-shot classification of texts with an NLI model. Labels are passed with each call.
 
-Dimensions in comments: N texts, M labels.
+Comments use these letters for shapes: N texts, M labels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Distillation of a teacher into a student: soft labels, hidden states and token relations.
 
-Dimensions in comments: B batch, L sequence, C classes.
+Comments use these letters for shapes: B batch, L sequence, C classes.
 """
 
 from __future__ import annotations
@@ -340,8 +340,7 @@ class Distillation(TextModel):
         return counted
 
     def _inputs_of_metrics(self, x, y, y_pred, sample_weight) -> tuple:
-        """Return labels, answers and weights. If labels are missing, the teacher's answers will be
-        used."""
+        """Return labels, answers and weights. Missing labels are replaced by the teacher's answers."""
         objective = self.student.objective
         if y is None:
             y = learned.as_labels(y_pred["teacher"], objective.activation)

@@ -3,7 +3,8 @@
 Each objective is a float32 value per text or token, and is small if the student agrees with its
 teacher. `Distillation` computes the weighted means.
 
-Dimensions in comments: B batch, L sequence, D hidden, H heads, A relation heads, C classes.
+Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, A relation heads, C
+classes.
 """
 
 from __future__ import annotations

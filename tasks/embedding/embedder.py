@@ -1,7 +1,7 @@
 """Base class for embedding tasks, with training, search, evaluation and hard negatives.
 
-Dimensions in comments: B batch, K additional texts in a row, L sequence, D width, N and M texts, P
-pairs.
+Comments use these letters for shapes: B batch, K additional texts in a row, L sequence, D width, N
+and M texts, P pairs.
 """
 
 from __future__ import annotations

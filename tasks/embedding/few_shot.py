@@ -1,6 +1,6 @@
 """Few-shot classification by training an embedder on pairs and fitting a logistic head.
 
-Dimensions in comments: N texts, D width of vectors, C classes.
+Comments use these letters for shapes: N texts, D width of vectors, C classes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Late interaction models to embed and compare texts on the token level.
 
-Dimensions in comments: B batch, K additional texts of an example, L sequence, D width.
+Comments use these letters for shapes: B batch, K additional texts of an example, L sequence, D
+width.
 """
 
 from __future__ import annotations

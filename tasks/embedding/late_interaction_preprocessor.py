@@ -1,6 +1,6 @@
 """Convert queries and documents to examples for late interaction.
 
-Dimensions in comments: B batch, N texts, L sequence.
+Comments use these letters for shapes: B batch, N texts, L sequence.
 """
 
 from __future__ import annotations

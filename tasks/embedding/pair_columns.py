@@ -1,6 +1,6 @@
 """Read the texts for `fit`: single texts, pairs, triplets, or pairs with negatives.
 
-Dimensions in comments: N examples, K additional texts of each.
+Comments use these letters for shapes: N examples, K additional texts of each.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pooling, dense layers and normalization to convert token vectors to a text vector.
 
-Dimensions in comments: B batch, L sequence, D hidden.
+Comments use these letters for shapes: B batch, L sequence, D hidden.
 """
 
 from __future__ import annotations

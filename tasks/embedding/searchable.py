@@ -1,6 +1,6 @@
 """Similarity, ranking and search for any kind of embeddings, without Keras.
 
-Dimensions in comments: N and M texts.
+Comments use these letters for shapes: N and M texts.
 """
 
 from __future__ import annotations

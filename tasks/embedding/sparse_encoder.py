@@ -1,6 +1,7 @@
 """Sparse encoder models (SPLADE) to embed texts with a weight per term.
 
-Dimensions in comments: B batch, N texts, K additional texts of an example, V vocabulary.
+Comments use these letters for shapes: B batch, N texts, K additional texts of an example, V
+vocabulary.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ positions at a time, unless all logits are required for the gradients.
 With token weights (BGE-M3), there is only a single weight per token, and weights are only computed
 for terms in the text.
 
-Dimensions in comments: B batch, L sequence, D hidden, V vocabulary.
+Comments use these letters for shapes: B batch, L sequence, D hidden, V vocabulary.
 """
 
 from __future__ import annotations

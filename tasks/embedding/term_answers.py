@@ -1,6 +1,6 @@
 """Sparse embeddings with term weights for texts.
 
-Dimensions in comments: N texts, V vocabulary.
+Comments use these letters for shapes: N texts, V vocabulary.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sparse query embeddings without a model, with a fixed weight for each term.
 
-Dimensions in comments: B batch, L sequence, N texts, V vocabulary.
+Comments use these letters for shapes: B batch, L sequence, N texts, V vocabulary.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
     def from_documents(
         cls, tokenizer, documents: object, max_length: PositiveInt | None = None
     ) -> Self:
-        """Return a table of how rare terms are in documents (IDF), log(1 + (N - n + 0.5) / (n +
-        0.5)) for a term that n of N documents have.
+        """Create a table with the inverse document frequency (IDF) of each term.
+
+        A term that occurs in n of N documents has the weight log(1 + (N - n + 0.5) / (n + 0.5)).
 
         Args:
             tokenizer, max_length: See the class.

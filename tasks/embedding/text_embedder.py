@@ -1,6 +1,7 @@
 """Text embeddings: one vector per text. Texts with similar meanings have similar vectors.
 
-Dimensions in comments: B batch, N texts, K additional texts of an example, L sequence, D width.
+Comments use these letters for shapes: B batch, N texts, K additional texts of an example, L
+sequence, D width.
 """
 
 from __future__ import annotations

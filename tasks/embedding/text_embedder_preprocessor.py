@@ -1,6 +1,6 @@
 """Convert texts to examples for embeddings. Each text is a separate example.
 
-Dimensions in comments: B batch, N examples, K additional texts of each, L sequence.
+Comments use these letters for shapes: B batch, N examples, K additional texts of each, L sequence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Token embeddings for late interaction.
 
-Dimensions in comments: D dimensions, K additional texts.
+Comments use these letters for shapes: D dimensions, K additional texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Dense embeddings from whole texts, from windows, or from table rows.
 
-Dimensions in comments: N texts, W windows, D dimensions, V vocabulary.
+Comments use these letters for shapes: N texts, W windows, D dimensions, V vocabulary.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ used to compute the loss for the whole batch, on one device or in a replica.
 A Keras loss is identified by its function, to convert logits and labels to the inputs that it
 expects. Metrics that average such a function receive the same inputs.
 
-Dimensions in comments: B is the batch size, L the sequence length and C the number of classes.
+Comments use these letters for shapes: B is the batch size, L the sequence length and C the number
+of classes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compute the gradients for a large batch with the memory needed for a small batch.
 
-Dimensions in comments: B batch, P parts, S rows in a part.
+Comments use these letters for shapes: B batch, P parts, S rows in a part.
 """
 
 from __future__ import annotations

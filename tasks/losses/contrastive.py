@@ -1,6 +1,6 @@
 """Losses for positive and negative pairs.
 
-Dimensions in comments: B batch, K other texts, D width.
+Comments use these letters for shapes: B batch, K other texts, D width.
 """
 
 from __future__ import annotations

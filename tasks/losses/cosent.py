@@ -1,6 +1,7 @@
 """Losses to rank the pairs in a batch according to given scores.
 
-Dimensions in comments: B batch, K other texts in a row, P pairs on all replicas, D width.
+Comments use these letters for shapes: B batch, K other texts in a row, P pairs on all replicas, D
+width.
 """
 
 from __future__ import annotations

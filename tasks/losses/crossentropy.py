@@ -1,6 +1,6 @@
 """Cross-entropies for classes and labels, which also take probabilities as labels.
 
-Comment letters: B batch, C classes.
+Comments use these letters for shapes: B batch, C classes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Contrastive loss with a guide model to exclude false negatives.
 
-Dimensions in comments: B batch, N rows on all replicas, K other texts, G guide width, D width.
+Comments use these letters for shapes: B batch, N rows on all replicas, K other texts, G guide
+width, D width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Contrastive loss with in-batch negatives.
 
-Dimensions in comments: B batch, N rows on all replicas, K other texts, M candidates, D width.
+Comments use these letters for shapes: B batch, N rows on all replicas, K other texts, M candidates,
+D width.
 """
 
 from __future__ import annotations

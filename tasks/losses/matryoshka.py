@@ -1,4 +1,7 @@
-"""Losses for truncated embeddings. Dimensions in comments: B batch, K other texts, D width."""
+"""Losses for truncated embeddings.
+
+Comments use these letters for shapes: B batch, K other texts, D width.
+"""
 
 from __future__ import annotations
 

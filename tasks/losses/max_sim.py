@@ -1,7 +1,7 @@
 """Losses for late interaction, to compare the token vectors for queries and documents.
 
-Dimensions in comments: B batch, N rows on all replicas, K other texts in a row, M documents in all
-rows, L tokens in a text, Q tokens in a query, D width.
+Comments use these letters for shapes: B batch, N rows on all replicas, K other texts in a row, M
+documents in all rows, L tokens in a text, Q tokens in a query, D width.
 """
 
 from __future__ import annotations

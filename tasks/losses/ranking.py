@@ -1,6 +1,6 @@
 """Listwise losses, to compare the order of the outputs for each query's texts.
 
-Dimensions in comments: B batch, K texts per query.
+Comments use these letters for shapes: B batch, K texts per query.
 """
 
 from __future__ import annotations

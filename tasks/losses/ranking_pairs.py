@@ -1,6 +1,6 @@
 """Pairwise losses, to compare the outputs for every two texts of the same query.
 
-Dimensions in comments: B batch, K texts per query.
+Comments use these letters for shapes: B batch, K texts per query.
 """
 
 from __future__ import annotations

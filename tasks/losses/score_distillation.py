@@ -1,6 +1,6 @@
 """Losses to train a student model on the scores from a teacher model.
 
-Dimensions in comments: B batch, K other texts in a row, D width.
+Comments use these letters for shapes: B batch, K other texts in a row, D width.
 """
 
 from __future__ import annotations

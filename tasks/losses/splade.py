@@ -1,6 +1,6 @@
 """Loss for sparse vectors, to add the expected search cost to another loss.
 
-Dimensions in comments: B batch, K other texts in a row, V vocabulary, R replicas.
+Comments use these letters for shapes: B batch, K other texts in a row, V vocabulary, R replicas.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Loss for triplets. Dimensions in comments: B batch, K other texts, D width."""
+"""Loss for triplets.
+
+Comments use these letters for shapes: B batch, K other texts, D width.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Similarities and distances between the texts in a row, and shape checks for losses.
 
-Dimensions in comments: B batch, K other texts, D width.
+Comments use these letters for shapes: B batch, K other texts, D width.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def normalized_for(x: keras.KerasTensor, similarity: Similarity) -> keras.KerasT
 
 
 def similarities(y_pred: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
-    """Compute the similarity between the first text and each further text in a row, (B, K).
+    """Compute the similarity between the first text and each other text in a row, (B, K).
 
     Args:
         y_pred: Tensor of shape (B, 1 + K, D).

@@ -3,7 +3,7 @@
 A batch with fewer examples is filled with copies of its last example. The input `REAL_ROWS` is used
 to mark the rows with real examples. All other rows are ignored in losses and metrics.
 
-Dimensions in comments: N examples, B rows in a batch.
+Comments use these letters for shapes: N examples, B rows in a batch.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ def batches_by_length(
 def with_candidates(
     examples: dict, firsts: array_ops.Tensor, others: array_ops.RaggedTensor
 ) -> dict:
-    """Combine examples with single texts into rows with one first text and further texts.
+    """Combine examples with single texts into rows with one first text and additional texts.
 
     Args:
         examples: Dict. Encoded examples for all texts.

@@ -1,6 +1,6 @@
 """Batches with examples of similar length, padded to the longest example in the batch.
 
-Dimensions in comments: N examples, B batch.
+Comments use these letters for shapes: N examples, B batch.
 """
 
 from __future__ import annotations

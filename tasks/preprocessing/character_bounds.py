@@ -1,6 +1,6 @@
 """Find where visible characters begin and end, without blanks and with combining marks.
 
-Dimensions in comments: N texts, S spans.
+Comments use these letters for shapes: N texts, S spans.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ This can be used to read a tuple of columns, a list of rows, a list of dicts, an
 pandas, polars, Arrow and datasets, both in memory and inside `tf.data`. All tasks share the same
 error messages.
 
-Dimensions in comments: N examples, T texts of all examples.
+Comments use these letters for shapes: N examples, T texts of all examples.
 """
 
 from __future__ import annotations
@@ -127,8 +127,7 @@ class Inputs:
         return " or ".join(f"({', '.join(form)})" if form[1:] else form[0] for form in forms)
 
     def read(self, x, names: Sequence[str] | None = None) -> tuple:
-        """Check an input and return its columns: strings (N,), or ragged strings (N, None) for
-        lists.
+        """Check an input and return strings (N,), or ragged strings (N, None) for lists.
 
         Args:
             x: A tuple of columns, a list of rows or dicts, or a table. When only one column is

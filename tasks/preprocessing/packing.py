@@ -1,6 +1,6 @@
 """Convert tokens to examples: truncate, add special tokens, mark segments, and pad.
 
-Dimensions in comments: B batch, L sequence.
+Comments use these letters for shapes: B batch, L sequence.
 """
 
 from __future__ import annotations
@@ -144,8 +144,7 @@ def segment_numbers(
     length: array_ops.Tensor,
     first_column: int = 1,
 ) -> array_ops.Tensor:
-    """Return the segment per token: 0 for the first text, 1 for the second, 2 for a start token at
-    the end.
+    """Return the segments of tokens: 0 (first text), 1 (second text), 2 (start token at the end).
 
     Args:
         columns: Integer tensor. Token positions in the examples.

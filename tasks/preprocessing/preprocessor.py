@@ -1,6 +1,6 @@
 """Base class for the preprocessors, used to encode texts as examples and to pad examples.
 
-Dimensions in comments: B batch, L sequence.
+Comments use these letters for shapes: B batch, L sequence.
 """
 
 from __future__ import annotations

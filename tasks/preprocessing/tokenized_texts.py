@@ -1,6 +1,6 @@
 """Tokenize texts, or sentences in words, and find the characters and words for each token.
 
-Dimensions in comments: N texts, P tokens in all texts, W words in all texts.
+Comments use these letters for shapes: N texts, P tokens in all texts, W words in all texts.
 """
 
 from __future__ import annotations

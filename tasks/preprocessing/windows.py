@@ -1,6 +1,6 @@
 """Overlapping windows for long texts. Each token counts in only one window.
 
-Dimensions in comments: N texts, W windows, P tokens in all texts.
+Comments use these letters for shapes: N texts, W windows, P tokens in all texts.
 """
 
 from __future__ import annotations
@@ -152,8 +152,9 @@ def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
 def full_windows(
     lengths: array_ops.Tensor, capacity: array_ops.Tensor | int, doc_stride: array_ops.Tensor | int
 ) -> Windows:
-    """Return windows as in `make_windows`, but start the last window early enough to fill it. In
-    these windows, all tokens count.
+    """Return windows as in `make_windows`, but start the last window early enough to fill it.
+
+    In these windows, all tokens count.
 
     Args:
         lengths, capacity, doc_stride: See `make_windows`.

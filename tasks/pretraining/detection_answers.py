@@ -1,6 +1,6 @@
 """Which tokens of texts were replaced, from the logits of all tokens.
 
-Dimensions in comments: N texts, L sequence, T tokens of all texts.
+Comments use these letters for shapes: N texts, L sequence, T tokens of all texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Mask filling based on token logits.
 
-Dimensions in comments: N texts, B batch, M masked positions, V vocabulary.
+Comments use these letters for shapes: N texts, B batch, M masked positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -189,8 +189,7 @@ class MaskAnswers(Answers):
         return inputs, array_ops.sequence_mask(positions.row_lengths())
 
     def _find_tokens(self, targets: Sequence[str]) -> list[int]:
-        """Return ids for words or tokens. For tokens with the same text, the whole word is
-        preferred."""
+        """Return ids for words or tokens. If their texts are equal, the whole word is preferred."""
         if isinstance(targets, str) or not len(targets):
             raise invalid("targets", targets, "a list of words, such as ['good', 'bad']")
         names, words, begins = (column.tolist() for column in self._spellings)

@@ -1,6 +1,7 @@
 """Masked language modelling, for pretraining and for predicting missing words.
 
-Dimensions in comments: B batch, L sequence, D hidden, M masked positions, V vocabulary.
+Comments use these letters for shapes: B batch, L sequence, D hidden, M masked positions, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -141,8 +142,7 @@ def make_masked_lm_head(
 
 
 def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
-    """Compute the float32 logits of all tokens, with shape (B, L, V), or (B, M, V) at given
-    positions.
+    """Compute float32 logits for all tokens (B, L, V), or at given positions (B, M, V).
 
     Args:
         backbone: `Backbone` that contains the token embedding.

@@ -1,6 +1,6 @@
 """Preprocessing of texts to examples with masked tokens.
 
-Dimensions in comments: B batch, L sequence, M masked positions, W words of a row.
+Comments use these letters for shapes: B batch, L sequence, M masked positions, W words of a row.
 """
 
 from __future__ import annotations
@@ -195,8 +195,10 @@ class MaskedLMPreprocessor(Preprocessor):
         return order, array_ops.gather(chosen, order, batch_dims=1)
 
     def _choose_words(self, token_ids, ordinary, draws, budget):
-        """Return booleans (B, L) for the tokens of randomly chosen words, at most the budget per
-        row."""
+        """Choose words at random, and return booleans (B, L) for their tokens.
+
+        The number of tokens per row is at most the budget.
+        """
         starts, ends = array_ops.unstack(
             array_ops.gather(array_ops.constant(self._word_bounds), token_ids), axis=-1
         )
@@ -259,8 +261,7 @@ class MaskedLMPreprocessor(Preprocessor):
 
     @functools.cached_property
     def _word_bounds(self) -> np.ndarray:
-        """Return booleans (vocabulary, 2): whether a token begins a word, and whether it ends a
-        word."""
+        """Return booleans (vocabulary, 2): whether a token begins a word, and ends a word."""
         tokenizer = self.tokenizer
         tokens = tokenizer.get_vocabulary()
         return np.array([[tokenizer.starts_word(t), tokenizer.ends_word(t)] for t in tokens])

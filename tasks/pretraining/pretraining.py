@@ -1,6 +1,6 @@
 """Pretraining of BERT and ALBERT: masked tokens, and classification of pairs of segments.
 
-Dimensions in comments: B batch, L sequence, M masked positions, V vocabulary.
+Comments use these letters for shapes: B batch, L sequence, M masked positions, V vocabulary.
 """
 
 from __future__ import annotations

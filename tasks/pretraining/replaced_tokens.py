@@ -1,6 +1,7 @@
 """Replaced-token detection. A small generator fills in masks, and the backbone detects them.
 
-Dimensions in comments: B batch, L sequence, D hidden, M masked positions, V vocabulary.
+Comments use these letters for shapes: B batch, L sequence, D hidden, M masked positions, V
+vocabulary.
 """
 
 from __future__ import annotations

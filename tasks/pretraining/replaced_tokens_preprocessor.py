@@ -1,6 +1,6 @@
 """Convert texts to examples for replaced-token detection.
 
-Dimensions in comments: B batch, L sequence, M masked positions.
+Comments use these letters for shapes: B batch, L sequence, M masked positions.
 """
 
 from __future__ import annotations

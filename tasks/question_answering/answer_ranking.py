@@ -1,6 +1,7 @@
 """Rank the best spans from all windows to find the best answers for each question.
 
-Dimensions in comments: N questions, W windows, K spans of all windows, n answers of a question.
+Comments use these letters for shapes: N questions, W windows, K spans of all windows, n answers of
+a question.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Validation of questions and answers, and search for the best answer spans.
 
-Dimensions in comments: N questions, W windows, L sequence, K longest answer.
+Comments use these letters for shapes: N questions, W windows, L sequence, K longest answer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Question answering head that predicts end positions after each of the best start positions.
 
-Dimensions in comments: B batch, L sequence, D hidden, n start_n_top, m end_n_top, W windows.
+Comments use these letters for shapes: B batch, L sequence, D hidden, n start_n_top, m end_n_top, W
+windows.
 """
 
 from __future__ import annotations

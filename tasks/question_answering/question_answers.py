@@ -1,6 +1,7 @@
 """Answers to questions about contexts, based on the outputs for each window.
 
-Dimensions in comments: N questions, W windows, P tokens of a window's context, L sequence.
+Comments use these letters for shapes: N questions, W windows, P tokens of a window's context, L
+sequence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Extractive question answering.
 
-Dimensions in comments: B batch, L sequence.
+Comments use these letters for shapes: B batch, L sequence.
 """
 
 from __future__ import annotations

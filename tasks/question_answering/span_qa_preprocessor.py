@@ -1,6 +1,6 @@
 """Preprocessing of questions and contexts. Labels are the first and last token of the answer.
 
-Dimensions in comments: B batch, L sequence, N questions, W windows.
+Comments use these letters for shapes: B batch, L sequence, N questions, W windows.
 """
 
 from __future__ import annotations

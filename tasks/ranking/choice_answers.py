@@ -1,6 +1,7 @@
 """Convert logits to answers for multiple choice questions.
 
-Dimensions in comments: N questions, K choices of a question, T choices of all questions.
+Comments use these letters for shapes: N questions, K choices of a question, T choices of all
+questions.
 """
 
 from __future__ import annotations

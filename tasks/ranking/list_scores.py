@@ -1,6 +1,6 @@
 """Base class for tasks with a list of texts per row and a score per text.
 
-Dimensions in comments: B batch, K texts of a row, L sequence.
+Comments use these letters for shapes: B batch, K texts of a row, L sequence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Multiple choice models to select the answer to a question.
 
-Dimensions in comments: B batch, M windows of a question's choices, L sequence, D hidden.
+Comments use these letters for shapes: B batch, M windows of a question's choices, L sequence, D
+hidden.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Convert questions and choices to examples, with a text pair for each choice.
 
-Dimensions in comments: N questions, T choices of all questions, W windows of all choices, M windows
-of a question, B batch, L sequence.
+Comments use these letters for shapes: N questions, T choices of all questions, W windows of all
+choices, M windows of a question, B batch, L sequence.
 """
 
 from __future__ import annotations

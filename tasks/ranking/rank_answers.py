@@ -1,6 +1,6 @@
 """Convert logits for text pairs to relevance scores and rankings.
 
-Dimensions in comments: N pairs, M texts of a query.
+Comments use these letters for shapes: N pairs, M texts of a query.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reranking models to score texts by relevance to a query.
 
-Dimensions in comments: B batch, N pairs, K texts of a query, L sequence, D hidden.
+Comments use these letters for shapes: B batch, N pairs, K texts of a query, L sequence, D hidden.
 """
 
 from __future__ import annotations

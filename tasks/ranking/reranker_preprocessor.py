@@ -1,7 +1,7 @@
 """Convert queries and texts to examples for reranking, as pairs or as lists per query.
 
-Dimensions in comments: B batch, N examples, T texts of all examples, K texts of an example, L
-sequence.
+Comments use these letters for shapes: B batch, N examples, T texts of all examples, K texts of an
+example, L sequence.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ importing pyarrow takes longer than a whole search, and integers with more than 
 supported. It would only save a few lines in `Documents.where`, because lists, rows and tables from
 other libraries still have to be read and checked.
 
-Dimensions in comments: N documents.
+Comments use these letters for shapes: N documents.
 """
 
 from __future__ import annotations

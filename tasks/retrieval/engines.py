@@ -7,8 +7,8 @@ Python or the Manhattan distance, and loads binary files without any checks. In 
 consists of two arrays, which are stored in the index file together with the vectors and checked on
 loading.
 
-Dimensions in comments: Q queries, N vectors, D dimensions, L links of all vectors, R vectors in a
-level, W links of a vector in a level.
+Comments use these letters for shapes: Q queries, N vectors, D dimensions, L links of all vectors, R
+vectors in a level, W links of a vector in a level.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Evaluation for search and similarity, with relevance judgements and ranking metrics.
 
-Dimensions in comments: Q queries, N documents or pairs, R ranks.
+Comments use these letters for shapes: Q queries, N documents or pairs, R ranks.
 """
 
 from __future__ import annotations

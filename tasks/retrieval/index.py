@@ -1,6 +1,6 @@
 """Base class for indexes, with search, evaluation, changes and files.
 
-Dimensions in comments: N documents, Q queries, D width.
+Comments use these letters for shapes: N documents, Q queries, D width.
 """
 
 from __future__ import annotations

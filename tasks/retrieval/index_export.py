@@ -3,8 +3,8 @@
 Vectors are exported in float32, regardless of the index precision, and each query is compared with
 all vectors. Documents that do not share a term with the query are returned last, with a score of 0.
 
-Dimensions in comments: Q queries, K results or terms of a query, L tokens of a query, N documents,
-T tokens of all documents, D width, V vocabulary, P weights above 0.
+Comments use these letters for shapes: Q queries, K results or terms of a query, L tokens of a
+query, N documents, T tokens of all documents, D width, V vocabulary, P weights above 0.
 """
 
 from __future__ import annotations

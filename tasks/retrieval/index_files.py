@@ -1,6 +1,6 @@
 """Index files: vectors.safetensors, texts.jsonl and encoder_zoo.json with checksums.
 
-Dimensions in comments: N vectors, D width.
+Comments use these letters for shapes: N vectors, D width.
 """
 
 from __future__ import annotations

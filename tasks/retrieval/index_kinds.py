@@ -1,6 +1,6 @@
 """Index classes for dense vectors, token vectors, sparse vectors and words.
 
-Dimensions in comments: N documents, D width, V vocabulary.
+Comments use these letters for shapes: N documents, D width, V vocabulary.
 """
 
 from __future__ import annotations

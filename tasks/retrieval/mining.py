@@ -1,6 +1,6 @@
 """Hard negative mining to find similar documents that are not relevant to a query.
 
-Dimensions in comments: P pairs of a query and its document, K candidates of a pair.
+Comments use these letters for shapes: P pairs of a query and its document, K candidates of a pair.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rank texts by relevance to a query.
 
-Dimensions in comments: N texts.
+Comments use these letters for shapes: N texts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Vector similarity in NumPy.
 
-Dimensions in comments: N and M vectors or texts, P pairs, B vectors of a block, Q queries, D
-dimensions.
+Comments use these letters for shapes: N and M vectors or texts, P pairs, B vectors of a block, Q
+queries, D dimensions.
 """
 
 from __future__ import annotations

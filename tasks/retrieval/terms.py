@@ -3,7 +3,8 @@
 `Postings` is used to store sparse vectors with a weight for each term in a vocabulary. `WordCounts`
 is used to store texts, with word weights based on BM25.
 
-Dimensions in comments: N documents or texts, Q queries, P positive weights, V vocabulary.
+Comments use these letters for shapes: N documents or texts, Q queries, P positive weights, V
+vocabulary.
 """
 
 from __future__ import annotations

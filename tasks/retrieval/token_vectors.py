@@ -9,8 +9,9 @@ based on the complete vectors. For T vectors with D dimensions, if D is a multip
 required size is 4 T + T D bytes for "int8", and 4 T + T D / 8 bytes for "binary". The centroids are
 small in comparison.
 
-Dimensions in comments: Q queries, N documents, T tokens of all documents, L tokens of all queries,
-D dimensions, B tokens of a block or bytes of signs, M documents of a block, K centroids.
+Comments use these letters for shapes: Q queries, N documents, T tokens of all documents, L tokens
+of all queries, D dimensions, B tokens of a block or bytes of signs, M documents of a block, K
+centroids.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ dimensions, if D is a multiple of 64, the required size is 4 N D bytes for "floa
 compared with all signs, and then with the int8 vectors for a few candidates. Scores are computed in
 blocks to limit memory usage for large corpora.
 
-Dimensions in comments: Q queries, N vectors, B vectors of a block, D dimensions, P pairs of a query
-and a vector, W words of signs.
+Comments use these letters for shapes: Q queries, N vectors, B vectors of a block, D dimensions, P
+pairs of a query and a vector, W words of signs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run a task's model in LiteRT or OpenVINO, which are faster on CPUs than the Keras backends.
 
-Dimensions in comments: B batch, L sequence.
+Comments use these letters for shapes: B batch, L sequence.
 """
 
 from __future__ import annotations

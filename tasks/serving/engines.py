@@ -1,6 +1,6 @@
 """Run models in ONNX Runtime, OpenVINO or LiteRT, with arrays and without Keras.
 
-Dimensions in comments: B batch, L sequence.
+Comments use these letters for shapes: B batch, L sequence.
 """
 
 from __future__ import annotations

@@ -279,8 +279,7 @@ def _of_texts(
 
 
 def _as_batch(text: tf.Tensor) -> tf.Tensor:
-    """Return texts (N,) for texts (N,) or a single text, which TensorFlow accepts without a
-    check."""
+    """Return texts (N,) for texts (N,) or for a single text, which TensorFlow also accepts."""
     of_any_rank = tf.raw_ops.PlaceholderWithDefault(input=text, shape=None)
     return tf.reshape(of_any_rank, [-1])  # with a known rank, this would be removed by TensorFlow
 

@@ -103,8 +103,7 @@ def _check_quantizes(format: Engine) -> None:
 
 
 def _quantize_onnx(path: pathlib.Path) -> None:
-    """Store weights for matrix products and embeddings as int8, and quantize activations at run
-    time.
+    """Quantize weights to int8, and activations at run time.
 
     Weights have a scale per column and only use 7 out of 8 bits, because 8-bit products saturate on
     processors with AVX2 or AVX512 but without VNNI.

@@ -383,8 +383,7 @@ def tokenizer_json(task: Task) -> bytes | None:
 
 
 def _check_beside(path: pathlib.Path, beside: pathlib.Path, tokenizer: bytes) -> None:
-    """Raise a ValueError if a tokenizer.json exists that was not written by an export to this
-    path."""
+    """Raise a ValueError for an existing tokenizer.json that belongs to another export."""
     if not os.path.lexists(beside):
         return
     there = _content(beside)

@@ -1,6 +1,7 @@
 """Conversion of word tags and character spans to token labels.
 
-Dimensions in comments: N texts, P tokens of all texts, S spans of all texts, C tags, T types.
+Comments use these letters for shapes: N texts, P tokens of all texts, S spans of all texts, C tags,
+T types.
 """
 
 from __future__ import annotations
@@ -199,8 +200,7 @@ def _marks(
     span: array_ops.Tensor,
     units: array_ops.Tensor,
 ) -> array_ops.Tensor:
-    """Return int32 marks (P,) of the spans that answers cannot match, because they have whole
-    tokens.
+    """Return int32 marks (P,) of spans that cannot be predicted, because they cut tokens.
 
     A token has the mark `INEXACT` if its span begins or ends inside a token. The first token of a
     unit has the mark `LOST` for each span that begins in the unit and has no token of its own. Both
@@ -335,8 +335,9 @@ def symbol_table(tokenizer) -> np.ndarray:
 def words_split_at_symbols(
     tokens: TokenizedTexts, table: np.ndarray, inside: bool = True
 ) -> TokenizedTexts:
-    """Split words at symbols without changing the tokens, so that the period in "London." is a
-    word.
+    """Split words at symbols without changing the tokens.
+
+    For example, the period in "London." becomes a separate word.
 
     Args:
         tokens: `TokenizedTexts`.

@@ -1,6 +1,6 @@
 """Conditional random field (CRF) in Keras, used to learn scores for tag transitions.
 
-Dimensions in comments: B batch, L tokens, C tags.
+Comments use these letters for shapes: B batch, L tokens, C tags.
 """
 
 from __future__ import annotations
@@ -102,8 +102,10 @@ class TagTransitions(ConfigFromSignature, keras.layers.Layer):
         return of_tags + ops.sum(pairs * real[:, 1:], axis=1) + edges
 
     def log_partition(self, logits, mask):
-        """Compute the logarithm (B,) of the sum of exp(score) over all sequences. Args as for
-        `score`."""
+        """Compute the logarithm (B,) of the sum of exp(score) over all sequences.
+
+        For the arguments, see `score`.
+        """
         between = ops.convert_to_tensor(self.between)
         total = logits[:, 0] + self.first  # sums over sequences that end with each tag (B, C)
         # A single tensor, because Keras's scan on TensorFlow rejects two tensors of unknown length.

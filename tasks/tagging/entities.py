@@ -1,7 +1,7 @@
 """Rules and learned scores for sequences of tags, and decoding of entities from probabilities.
 
-Dimensions in comments: B batch, L tokens, P tokens of all texts, U units (tokens or words), G
-entities, C tags.
+Comments use these letters for shapes: B batch, L tokens, P tokens of all texts, U units (tokens or
+words), G entities, C tags.
 """
 
 from __future__ import annotations
@@ -208,8 +208,7 @@ def scores_of(allowed: Transitions) -> Iterator[np.ndarray]:
 def _fits(
     labels: array_ops.Tensor, row: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
-    """Return (U,) booleans: whether each tag can follow the previous tag, or begin or end its
-    text."""
+    """Return booleans (U,): whether each tag is allowed after the previous tag, or at an edge."""
     begins = row != previous(row, -1)
     ends = following(begins, True)
     pairs = array_ops.stack([previous(labels, 0), labels], axis=1)

@@ -1,6 +1,7 @@
 """Extraction of entities from span logits.
 
-Dimensions in comments: B batch, W words, K widths of spans, C labels, N texts, M windows.
+Comments use these letters for shapes: B batch, W words, K widths of spans, C labels, N texts, M
+windows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Entity extraction with labels that are passed with each call (GLiNER).
 
-Dimensions in comments: B batch, L tokens, W words, K widths of spans, C labels, N texts, P
-candidates.
+Comments use these letters for shapes: B batch, L tokens, W words, K widths of spans, C labels, N
+texts, P candidates.
 """
 
 from __future__ import annotations
@@ -90,8 +90,7 @@ class EntityExtractorPresetArguments(TaskPresetArguments, total=False):
 
 
 class Spans(Objective):
-    """Objective of an `EntityExtractor`: binary classification of each pair of a span and a
-    label."""
+    """Objective of an `EntityExtractor`: binary classification of each span and label."""
 
     def resolve_loss(self, loss):
         loss = super().resolve_loss(loss)
@@ -420,8 +419,7 @@ class EntityExtractor(Task):
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, Any]:
-        """Compute the total precision, recall and F1 for `extract_entities`, and the scores per
-        label.
+        """Compute precision, recall and F1 for `extract_entities`, in total and per label.
 
         In `evaluate`, all spans above the threshold are counted. In this method, only the spans
         returned from `extract_entities` are counted.

@@ -1,7 +1,7 @@
 """Preprocessing for entity extraction: labels before the text, words, and spans of words.
 
-Dimensions in comments: N texts, M windows of all texts, B windows of a batch, L tokens, W words, K
-widths of spans, C labels, P tokens of all texts, S spans of all texts.
+Comments use these letters for shapes: N texts, M windows of all texts, B windows of a batch, L
+tokens, W words, K widths of spans, C labels, P tokens of all texts, S spans of all texts.
 """
 
 from __future__ import annotations
@@ -125,8 +125,7 @@ class SpanWindows(NamedTuple):
 
 @serializable
 class EntityExtractorPreprocessor(Preprocessor):
-    """Convert texts and labels to `[CLS] <<ENT>> person <<ENT>> city <<SEP>> words of the text
-    [SEP]`.
+    """Convert texts and labels to `[CLS] <<ENT>> person <<ENT>> city <<SEP>> text [SEP]`.
 
     Words are split as in GLiNER. A word is a sequence of letters and digits, and can contain
     hyphens. All remaining characters except whitespace are used as separate words. Long texts are
@@ -472,8 +471,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     @functools.cached_property
     def _separator_ids(self) -> np.ndarray:
-        """The separator's token, or the tokens (1, T) of its text if it is not in the
-        vocabulary."""
+        """The separator token, or its tokens (1, T) if it is not in the vocabulary."""
         if self.separator in set(self.tokenizer.get_vocabulary()):
             return np.array([[self.tokenizer.token_to_id(self.separator)]], np.int32)
         with array_ops.init_scope():
@@ -539,8 +537,7 @@ def split_words(
 def columns_in_rows(
     values: array_ops.RaggedTensor, sets: array_ops.RaggedTensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Look up each value in the set for its row, and return indices (S,) and a mask for found
-    values.
+    """Look up each value in the set for its row. Return indices (S,) and a mask.
 
     Example:
         >>> import tensorflow as tf

@@ -1,6 +1,6 @@
 """Metrics of tagging: accuracy, and the F1 of entities with the correct type and boundaries.
 
-Dimensions in comments: B batch, L sequence, C tags, T types.
+Comments use these letters for shapes: B batch, L sequence, C tags, T types.
 """
 
 from __future__ import annotations
@@ -121,8 +121,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self._marks = inputs.get(SPAN_MARKS) if isinstance(inputs, Mapping) else None
 
     def read_task(self, task: keras.Model) -> None:
-        """Read the transition scores that a task with the same tags currently uses for its
-        answers."""
+        """Read the current transition scores from a task with the same tags."""
         if getattr(task, "labels", None) == self.labels:
             set_transitions(self, task._answers.allowed_tags())
 
@@ -162,8 +161,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self.counts.assign_add(ops.stack(counts, axis=0))
 
     def _spans(self, tags, valid):
-        """Return the beginnings of spans (B, L), their types, and the positions after their
-        ends."""
+        """Return the starts of spans (B, L), their types, and their exclusive ends."""
         tags = ops.where(valid, tags, len(self.labels))
         prefix, kind = ops.take(self._prefixes, tags), ops.take(self._types, tags)
         before = ops.pad(prefix[:, :-1], [[0, 0], [1, 0]], constant_values=OUTSIDE)

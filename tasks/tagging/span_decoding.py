@@ -1,6 +1,7 @@
 """Entity selection based on span scores in windows.
 
-Dimensions in comments: N texts, M windows, W words, K widths, C labels, P candidates, G entities.
+Comments use these letters for shapes: N texts, M windows, W words, K widths, C labels, P
+candidates, G entities.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Layers for `EntityExtractor` to map token embeddings to span logits, and the loss.
 
-Dimensions in comments: B batch, L tokens, W words, K widths of spans, C labels, D dimensions of
-token embeddings, H dimensions of word embeddings, F = 4 H.
+Comments use these letters for shapes: B batch, L tokens, W words, K widths of spans, C labels, D
+dimensions of token embeddings, H dimensions of word embeddings, F = 4 H.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Extraction of entities and tags from token logits.
 
-Dimensions in comments: C tags, P tokens of all texts, W windows.
+Comments use these letters for shapes: C tags, P tokens of all texts, W windows.
 """
 
 from __future__ import annotations
@@ -169,8 +169,7 @@ class TagAnswers(Answers):
 
     @property
     def joining_strategy(self) -> str:
-        """The strategy to use for counting entities. For "none", "simple" is used to join
-        tokens."""
+        """The strategy for counting entities, which is "simple" instead of "none"."""
         return "simple" if self.best_strategy == "none" else self.best_strategy
 
     def entity_names(self, strategy: str) -> list[str]:
@@ -178,8 +177,7 @@ class TagAnswers(Answers):
         return list(self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names)
 
     def least_scores(self, given, strategy: str) -> np.ndarray | None:
-        """Return the minimum score for each of `entity_names`, or None if there are no
-        thresholds."""
+        """Return the minimum score for each of `entity_names`, or None without thresholds."""
         given = self.thresholds if given is None else given
         if given is None:
             return None
@@ -189,8 +187,7 @@ class TagAnswers(Answers):
         return np.append(least, np.float32(0))[tags.types] if strategy == "none" else least
 
     def allowed_tags(self) -> entities.Transitions | None:
-        """The valid transitions between tags, or their scores. None if all transitions are
-        allowed."""
+        """The valid tag transitions, or their scores. None allows all transitions."""
         rules = entities.transitions(parse_tags(self.tag_names)) if self.valid_tags else None
         if self.tag_scores is None:
             return rules

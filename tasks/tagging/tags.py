@@ -6,7 +6,7 @@ of one word has the tag S). IOBES is also written as BILOU, with L for E and U f
 BMEWO, with M for I and W for S. Prefixes can also be written as in B_PER, b-per or PER-B. A tag
 without a prefix is a type, and neighbouring words of the same type are one span.
 
-Dimensions in comments: C tags, L words.
+Comments use these letters for shapes: C tags, L words.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ class Notation(NamedTuple):
     is_lower: bool = False
 
     def split(self, tag: str) -> tuple[str, str]:
-        """Split a tag into its letter and its type. The letter is empty if the tag has no
-        prefix."""
+        """Split a tag into its letter and its type. Without a prefix, the letter is empty."""
         parts = tag.rpartition(self.separator) if self.is_suffix else tag.partition(self.separator)
         kind, _, letter = parts if self.is_suffix else parts[::-1]
         if self.is_lower:

@@ -1,6 +1,6 @@
 """Token classification: named entities, parts of speech.
 
-Dimensions in comments: B batch, L sequence, D hidden, C tags, P tokens of all texts.
+Comments use these letters for shapes: B batch, L sequence, D hidden, C tags, P tokens of all texts.
 """
 
 from __future__ import annotations
@@ -320,8 +320,7 @@ class TokenClassifier(LabelledTask):
         return self.preprocessor.label_all_tokens != labelled_all
 
     def _set_resolution(self, x, y) -> None:
-        """Set `label_all_tokens` and the strategy, so that answers can represent the training
-        spans."""
+        """Set `label_all_tokens` and the strategy to values that can represent the spans."""
         prepares = self.preprocessor
         share = self._share_of_cut_spans(x, y) if token_labels.has_spans(x) else 0.0
         if share >= MANY_CUT and self.strategy in (None, "simple", "none"):
@@ -348,7 +347,7 @@ class TokenClassifier(LabelledTask):
             )
 
     def _share_of_cut_spans(self, x, y) -> float:
-        """Return the share of spans that cut a word, for datasets of the first batches."""
+        """Return the fraction of spans that cut a word, in the first batches of a dataset."""
         if not hasattr(x, "element_spec"):
             return self.preprocessor.share_of_cut_spans(x, y)
         seen = self.preprocessor.batched(x, BATCH_SIZE).take(FIRST_BATCHES)
@@ -609,8 +608,7 @@ class TokenClassifier(LabelledTask):
         return entity_metrics.scored_entities(self._true_entities(x, y), found, names, least)
 
     def _true_entities(self, x, y) -> list[set[tuple[str, int, int]]]:
-        """Return the entities (type, start, end) with character offsets in texts or joined
-        words."""
+        """Return the entities (type, start, end), with character offsets."""
         if not is_words(x):
             spans = token_labels.check_labels(x, y, self.labels, self.num_classes)
             names = parse_tags(self.tag_names).type_names

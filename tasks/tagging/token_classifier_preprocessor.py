@@ -1,6 +1,6 @@
 """Preprocessing of texts or sentences split into words, with labels for tokens.
 
-Dimensions in comments: B batch, L sequence, N texts, P tokens of all texts.
+Comments use these letters for shapes: B batch, L sequence, N texts, P tokens of all texts.
 """
 
 from __future__ import annotations
@@ -163,8 +163,7 @@ class TokenClassifierPreprocessor(Preprocessor):
     def _label_weights(
         self, tokens: TokenizedTexts, windows: Windows, labelled: array_ops.Tensor, sample_weight
     ) -> array_ops.RaggedTensor:
-        """Return the weights of tokens in windows, which are 0 without a label and for repeated
-        tokens."""
+        """Return token weights in windows. They are 0 for unlabelled and repeated tokens."""
         weights = array_ops.cast(labelled, "float32")
         if sample_weight is not None:
             sample_weight = as_weights(sample_weight)
@@ -181,8 +180,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
 
     def labels_of(self, x, tokens: TokenizedTexts, y) -> tuple:
-        """Return labels (P,), whether each token is labelled, and the marks of spans, or None
-        for words."""
+        """Return labels (P,), a mask of labelled tokens, and marks of spans (None for words)."""
         words, in_graph = is_words(x), array_ops.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:
             raise ValueError(

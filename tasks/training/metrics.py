@@ -3,8 +3,8 @@
 By default, Keras metrics expect probabilities, and many Keras metrics expect one-hot labels instead
 of class indices. With logits, they would return wrong values without an error, so they are wrapped.
 
-Dimensions in comments: B is the batch size, N the number of stored examples and C the number of
-classes or columns.
+Comments use these letters for shapes: B is the batch size, N the number of stored examples and C
+the number of classes or columns.
 """
 
 from __future__ import annotations
