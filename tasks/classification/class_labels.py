@@ -71,7 +71,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         raise invalid(
             "Every label",
             y.tolist()[0],
-            "at least two different labels. Or pass the names of all classes as labels=[...]",
+            "labels of at least two classes. Or pass all class names as labels=[...]",
         )
     return found
 

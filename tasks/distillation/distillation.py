@@ -340,7 +340,7 @@ class Distillation(TextModel):
         return counted
 
     def _inputs_of_metrics(self, x, y, y_pred, sample_weight) -> tuple:
-        """Return labels, answers and weights. Missing labels are replaced by the teacher's answers."""
+        """Return labels, answers and weights. Without labels, use the answers of the teacher."""
         objective = self.student.objective
         if y is None:
             y = learned.as_labels(y_pred["teacher"], objective.activation)

@@ -472,7 +472,7 @@ INDEXES = {
 }
 NAMES = {  # of labels, tags and tokens; no model is asked
     "labels of a dataset": (2_000, lambda: lambda n: rows_of(ids_of(n), ids_of(n)[::-1])),
-    "labels to look for": (2_000, lambda: lambda n: label_set(ids_of(n))),
+    "No labels": (2_000, lambda: lambda n: label_set(ids_of(n))),
     "thresholds": (
         2_000,
         lambda: lambda n: threshold_of_each(dict.fromkeys(ids_of(n), 0.5), ids_of(n), 0),

@@ -35,8 +35,11 @@ def test_texts_for_a_task_without_a_preprocessor(cls):
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (["x"] * 10 + ["y"] * 10, ["the last 5 of 20 texts, and all of them are 'y'", "Shuffle"]),
-        (["x"] * 12 + ["y"] * 4 + ["z"] * 4, ["every text of 'z', which training never sees"]),
+        (
+            ["x"] * 10 + ["y"] * 10,
+            ["the last 5 of 20 texts, which all have the label 'y'", "Shuffle"],
+        ),
+        (["x"] * 12 + ["y"] * 4 + ["z"] * 4, ["labels 'z', so training does not see"]),
         (["x", "y"] * 10, None),
         (["y", "x", *["y"] * 18], None),  # nine in ten are "y" anyway
     ],
@@ -60,7 +63,7 @@ def test_fit_says_it(caplog):
     task = classifier(["x", "y"])
     texts = ["a b", "c d", "e f", "g h"] * 5
     task.fit(texts, ["x"] * 10 + ["y"] * 10, validation_split=0.25, verbose=0)
-    assert sum("all of them are 'y'" in line for line in caplog.messages) == 1
+    assert sum("all have the label 'y'" in line for line in caplog.messages) == 1
 
 
 PREPARED = ["SequenceClassifier", "Reranker", "TextEmbedder", "MaskedLM", "SparseEncoder"]

@@ -91,7 +91,7 @@ def test_names_that_only_some_columns_have():
     ("x", "message"),
     [
         (TITLES, r"Expected \(titles, lists of options\) or \(titles, lists of options, notes\), "),
-        ("one", r"a table of these columns. Received: 'one' \(str\)"),
+        ("one", r"a table with these columns. Received: 'one' \(str\)"),
         ((TITLES, OPTIONS, NOTES, NOTES), "Received: 4 columns"),
         (
             (TITLES, OPTIONS[:2]),

@@ -379,7 +379,7 @@ class TestEvaluateRanking:
         [
             ([[1, 0], [2], [1, 0]], "Row 2 .*2 scores.*3 texts"),
             ([[1, -1], [2], [1, 0, 0]], "Row 0 .*relevance -1.0"),
-            ([[0, 0], [0], [0, 0, 0]], "relevance .*above 0"),
+            ([[0, 0], [0], [0, 0, 0]], "relevance .*greater than 0"),
         ],
     )
     def test_bad_input(self, reranker, relevance, message):

@@ -256,5 +256,5 @@ def test_refusals():
         ez.VectorIndex.build(Embedder(), ["w1"], precision="binary", engine="hnsw")
     embedder = Embedder()
     embedder.similarity_function = "manhattan"
-    with pytest.raises(ValueError, match="engine='hnsw' has no manhattan distances of int8"):
+    with pytest.raises(ValueError, match="engine='hnsw' does not support manhattan"):
         ez.VectorIndex.build(embedder, ["w1"], precision="int8", engine="hnsw")

@@ -229,7 +229,7 @@ def test_chunks_are_removed_by_the_id_of_their_document(embedder, kind):
     assert index.ids == ["b#0", "c#0", "c#1", "c#2"]
     index.remove(["c#0", "b"])
     assert index.ids == ["c#1", "c#2"]
-    with pytest.raises(ValueError, match="no document 'a'"):
+    with pytest.raises(ValueError, match="no document .*'a'"):
         index.remove("a")
     with pytest.raises(ValueError, match="would leave no document"):
         index.remove("c")
@@ -249,7 +249,7 @@ def test_chunks_are_updated_with_their_document(embedder, kind):
         assert [hit["score"] for hit in hits] == pytest.approx([hit["score"] for hit in others])
     index.update(embedder.chunks(BOOKS, length=4))  # all of them
     assert sorted(index.ids) == sorted(indexes(embedder, BOOKS)[kind].ids)
-    with pytest.raises(ValueError, match="no document 'd'"):
+    with pytest.raises(ValueError, match="no document .*'d'"):
         index.update(embedder.chunks([{"id": "d", "text": "A day.", "year": 1}], length=4))
     with pytest.raises(ValueError, match="split into 5 chunks.*chunks"):
         index.update(BOOKS[:1])
