@@ -71,8 +71,8 @@ def _check_can_change(thing: ConfigFromSignature, name: str, value: object) -> N
     is_made = name in vars(thing) and vars(thing).get("built", True)
     if is_made and name in thing.fixed_settings and vars(thing)[name] != value:
         raise AttributeError(
-            f"{name} of a {type(thing).__name__} that was created with {vars(thing)[name]!r} "
-            f"cannot be changed. Create another one, such as by from_preset(..., {name}={value!r})."
+            f"{name} of a {type(thing).__name__} is {vars(thing)[name]!r} and cannot be changed. "
+            f"Create another object, for example with from_preset(..., {name}={value!r})."
         )
 
 

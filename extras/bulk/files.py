@@ -151,8 +151,8 @@ def answer_files(
                     collections.deque(mine, maxlen=0)
             if left[-1] is shards[-1] and next(rows, None) is not None:
                 raise ValueError(
-                    f"The files have more rows than the {run.rows} of {run.folder}. Write to "
-                    "another folder."
+                    f"The files have more rows than the run in {run.folder}, which has "
+                    f"{run.rows}. Write to another folder."
                 )
         if progress:
             progress.show()

@@ -1,4 +1,4 @@
-"""Classes of texts, from their logits.
+"""Predict classes of texts from their logits.
 
 Comments use these letters for shapes: N texts, C classes.
 """

@@ -274,7 +274,7 @@ class TestRefusals:
             (TEXTS, [0, 1, 2, 0, 1, 0], "Row 2 .*label 2"),
             (TEXTS, [0.5] * 6, "Row 0 .*0.5"),
             (TEXTS, [[0, 1, 0]] * 6, "class index"),
-            (TEXTS, [[0.5, 0.6]] * 6, "Row 0 .*add up to 1"),
+            (TEXTS, [[0.5, 0.6]] * 6, "Row 0 .*sum 1"),
             ([None, *TEXTS[1:]], NUMBERS, "None"),
         ],
     )

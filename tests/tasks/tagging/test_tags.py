@@ -61,13 +61,16 @@ def test_every_notation_is_read_as_hyphens_are(notation, scheme):
 @pytest.mark.parametrize(
     "tags, line",
     [
-        ("O B-PER M-PER E-PER S-PER", "Tags follow BMES, such as 'M-PER'; they are read as BIOES."),
-        ("O B_PER I_PER", "Tags follow BIO, such as 'B_PER'; they are read as BIO."),
-        ("O B-PER I-PER X 0", "Tags follow BIO, but 'X', '0' have no prefix of it: each is"),
+        (
+            "O B-PER M-PER E-PER S-PER",
+            "Tags follow BMES, such as 'M-PER'. They are converted to BIOES.",
+        ),
+        ("O B_PER I_PER", "Tags follow BIO, such as 'B_PER'. They are converted to BIO."),
+        ("O B-PER I-PER X 0", "Tags follow BIO, but 'X', '0' have no prefix of this scheme."),
         ("O B-PER I_PER", "Tags follow BIO, but 'I_PER' has no prefix of this scheme"),
         ("o b-per", "Tags follow BIO, such as 'b-per'. They are converted to BIO."),
-        ("O X-PER Y-PER", "unknown: 'X-PER', 'Y-PER'."),
-        ("O BEGIN-PER IN-PER", "unknown: 'BEGIN-PER', 'IN-PER'."),
+        ("O X-PER Y-PER", "The scheme of the tags is unknown: 'X-PER', 'Y-PER'."),
+        ("O BEGIN-PER IN-PER", "The scheme of the tags is unknown: 'BEGIN-PER', 'IN-PER'."),
         ("O PER LOC", "Tags such as 'PER' have no prefixes."),
         ("O I-PER B-PER I-LOC", None),  # IOB1
         ("O I-PER E-PER", None),
