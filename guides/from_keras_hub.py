@@ -15,15 +15,15 @@ presets, and back. You can use both packages in the same program and move step b
 | `BertTextClassifier`, `RobertaTextClassifier`, ... | `SequenceClassifier` (`Classifier`), for every family |
 | `BertMaskedLM`, ... | `MaskedLM` |
 | none | `TokenClassifier`, `SpanQA`, `ReplacedTokenDetection` |
-| `BertTextClassifierPreprocessor(tokenizer, sequence_length=512)` | `SequenceClassifierPreprocessor(tokenizer)`, which pads to what the batch needs |
+| `BertTextClassifierPreprocessor(tokenizer, sequence_length=512)` | `SequenceClassifierPreprocessor(tokenizer)`, which pads each batch to its longest text |
 | `num_classes=2` | `labels=["ham", "spam"]` or `num_classes=2` |
 | `predict(texts).argmax(-1)` | `classify(texts)`: labels with scores |
 | `backbone(inputs)["pooled_output"]` | the same |
 | `"token_ids"`, `"padding_mask"`, `"segment_ids"` | the same |
 | `tokenizer(texts)`, `detokenize` | the same, and `tokenize_with_offsets` |
 | `from_preset("bert_base_en_uncased")` (Kaggle) | the same name (the hub), or `"kaggle://keras/bert/keras/bert_base_en_uncased"` |
-| `save_to_preset(folder)` | the same, in the format of `transformers`; `format="keras_hub"` for KerasHub's |
-| `compile(optimizer=..., loss=..., metrics=...)`, by hand | the recipe of the family's paper, if you do not |
+| `save_to_preset(folder)` | the same, in the format of `transformers`, or with `format="keras_hub"` |
+| `compile(optimizer=..., loss=..., metrics=...)` | optional; the default settings come from the paper for the family |
 """
 
 # %%
@@ -45,7 +45,7 @@ keras.utils.set_random_seed(0)
 
 # %% [markdown]
 """
-## A model of KerasHub
+## A KerasHub model
 
 We build a tiny model, so that nothing is downloaded. Load your own model with `from_preset`.
 """

@@ -19,7 +19,7 @@ in Python differ.
 | `AutoModelForQuestionAnswering` | `SpanQA` |
 | `AutoModelForMaskedLM` | `MaskedLM` |
 | `ElectraForPreTraining` | `ReplacedTokenDetection` |
-| `AutoTokenizer` | `Tokenizer`; tasks have theirs inside |
+| `AutoTokenizer` | `Tokenizer` (tasks tokenize texts themselves) |
 | `pipeline("text-classification")(texts)` | `classify(texts)` |
 | `pipeline("ner", aggregation_strategy="first")` | `extract_entities(texts, strategy="first")` |
 | `pipeline("question-answering")` | `answer(question, context)` |
@@ -106,7 +106,7 @@ tagger = ez.TokenClassifier.from_preset(folder, labels=["O", "B-PER", "I-PER"])
 """
 ## Only the encoder
 
-The token ids are the same as in `transformers`, and the outputs have other names:
+The token ids are the same as in `transformers`, and the outputs have different names:
 """
 
 # %%
