@@ -58,15 +58,33 @@ def test_the_installed_backend_is_taken(hidden, file, variables, expected, tmp_p
     assert done.stdout.split() == [expected], done.stderr
 
 
-@pytest.mark.slow(except_for=r"^hidden2-None-variables2-'tensorflow' by-tensorflow`$")
+@pytest.mark.slow(except_for=r"^hidden2-None-variables2-'tensorflow' according to-tensorflow`$")
 @pytest.mark.parametrize(
     ("hidden", "file", "variables", "named", "install"),
     [
-        ({"torch"}, "torch", {}, "'torch' by the file ", ", or `pip install torch`"),
-        ({"torch"}, None, {"KERAS_BACKEND": "torch"}, "'torch' by the variable", "torch`"),
-        ({"tensorflow"}, None, {"KERAS_BACKEND": "tensorflow"}, "'tensorflow' by", "tensorflow`"),
-        ({"openvino"}, "openvino", {}, "'openvino' by the file ", "openvino`"),
-        (set(), None, {"KERAS_BACKEND": "JAX"}, "'JAX' by the variable", ""),  # never installed
+        ({"torch"}, "torch", {}, "'torch' according to the file ", ", or `pip install torch`"),
+        (
+            {"torch"},
+            None,
+            {"KERAS_BACKEND": "torch"},
+            "'torch' according to the variable",
+            "torch`",
+        ),
+        (
+            {"tensorflow"},
+            None,
+            {"KERAS_BACKEND": "tensorflow"},
+            "'tensorflow' according to",
+            "tensorflow`",
+        ),
+        ({"openvino"}, "openvino", {}, "'openvino' according to the file ", "openvino`"),
+        (
+            set(),
+            None,
+            {"KERAS_BACKEND": "JAX"},
+            "'JAX' according to the variable",
+            "",
+        ),  # never installed
     ],
 )
 def test_a_backend_that_is_not_installed_ends_in_what_to_set(

@@ -409,7 +409,7 @@ class TestOddLabels:
             (["a", "nan", "b", "nan"], ["'nan' (2 times, first in row 1)"]),
             (np.asarray(["a", NAN]), ["'nan' (1 times, first in row 1)"]),
             (["a", "None", "NA", "<NA>", "null"], ["'None'", "'NA'", "'<NA>'", "'null'"]),
-            (["good ", "good", "bad"], ["start or end with spaces: 'good '", "beside 'good'"]),
+            (["good ", "good", "bad"], ["start or end with spaces: 'good '", "addition to 'good'"]),
             (["bad", " good"], ["start or end with spaces: ' good'"]),
             (["good", "Good", "bad"], ["'Good', 'good'"]),
             (["caf\u00e9", "cafe\u0301", "tea"], [r"'caf\xe9'", r"'cafe\u0301'"]),

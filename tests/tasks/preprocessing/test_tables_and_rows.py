@@ -97,8 +97,8 @@ class TestTables:
         ("columns", "message"),
         [
             (["txt"], "'txt'.*'id', 'text'"),
-            ("text", "text_columns is 'text'. Expected a list of one name or two"),
-            (["a", "b", "c"], "text_columns is .* Expected a list of one name or two"),
+            ("text", "text_columns is 'text'. Expected a list of one or two names"),
+            (["a", "b", "c"], "text_columns is .* Expected a list of one or two names"),
         ],
     )
     def test_refusals(self, build, columns, message):
