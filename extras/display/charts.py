@@ -387,7 +387,7 @@ def errors(
         >>> import encoder_zoo as ez
         >>> classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
         >>> errors(classifier, ["Great!", "Awful."], ["positive", "positive"])
-        1 of 2 texts is labelled wrong.
+        1 of 2 texts is labelled incorrectly.
         predicted            true                 text
         negative 0.995       positive 0.005       Awful.
     """

@@ -356,7 +356,7 @@ def columns_advice(x) -> str:
 
     Example:
         >>> columns_advice({"text": ["a b", "c d"], "label": ["up", "down"]})
-        " The table has the columns 'text', 'label'. Type fit(x['text'], x['label'])."
+        " The table has the columns 'text', 'label'. Pass fit(x['text'], x['label'])."
         >>> columns_advice(["a b"])
         ''
     """

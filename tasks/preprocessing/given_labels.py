@@ -121,7 +121,7 @@ class Index(NamedTuple):
         >>> import tensorflow as tf
         >>> Index("choice", "question").read([0, 2], tf.constant([2, 2], tf.int64))
         Traceback (most recent call last):
-        ValueError: Row 1 has the label 2, but 2 choices: labels are indices, from 0 on.
+        ValueError: Row 1 has the label 2, but 2 choices. Labels must be indices, starting from 0.
     """
 
     among: str

@@ -348,7 +348,7 @@ def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
     Example:
         >>> as_text_lists([["a"], []], "choices", "question")
         Traceback (most recent call last):
-        ValueError: Row 1 of choices has no text. Expected one or more for each question.
+        ValueError: Row 1 of choices has no text. Expected at least one text for each question.
     """
     check_no_iterator(lists, name)
     lists = plain(lists)

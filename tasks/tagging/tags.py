@@ -161,7 +161,7 @@ def notation_line(tags: Sequence[str]) -> str | None:
 
     Example:
         >>> notation_line(["O", "B-PER", "M-PER", "E-PER", "S-PER"])
-        "Tags follow BMES, such as 'M-PER'; they are read as BIOES."
+        "Tags follow BMES, such as 'M-PER'. They are converted to BIOES."
         >>> notation_line(["O", "B-PER", "I-PER"]), notation_line(["NOUN", "VERB"])
         (None, None)
     """

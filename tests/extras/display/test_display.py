@@ -231,7 +231,7 @@ def test_the_most_confident_mistakes():
     wrong = [i for i in np.argsort(true) if true[i] < 0.5]
     picture = ez.display.errors(classifier, texts, labels)
     title, head, *lines = picture.text.split("\n")
-    assert title == f"{len(wrong)} of 5 texts are labelled wrong."
+    assert title == f"{len(wrong)} of 5 texts are labelled incorrectly."
     assert head.split() == ["predicted", "true", "text"]
     assert [line.split()[4:] for line in lines] == [texts[i].split() for i in wrong]
     assert [float(line.split()[3]) for line in lines] == pytest.approx(
@@ -243,7 +243,8 @@ def test_the_most_confident_mistakes():
     assert ez.display.errors(classifier, np.array(texts), numbers).text == picture.text
     assert len(ez.display.errors(classifier, texts, labels, top_k=1).text.split("\n")) == 3
     right = [classifier.labels[i] for i in scores.argmax(axis=1)]
-    assert ez.display.errors(classifier, texts, right).text == "0 of 5 texts are labelled wrong."
+    shown = ez.display.errors(classifier, texts, right).text
+    assert shown == "0 of 5 texts are labelled incorrectly."
     with pytest.raises(ValueError, match="5 texts.* 2 labels"):
         ez.display.errors(classifier, texts, labels[:2])
 
