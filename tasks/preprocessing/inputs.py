@@ -327,7 +327,7 @@ def check_filled(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
         >>> import tensorflow as tf
         >>> check_filled(tf.constant(["a", " "]), "texts")
         Traceback (most recent call last):
-        ValueError: Row 1 of texts is empty. Expected some text: leave it out, or put a ...
+        ValueError: Row 1 of texts is empty. Expected a text. Remove the row, or use ...
     """
     if current_trace().serves:
         return texts
