@@ -261,7 +261,7 @@ def test_rows_behind_those_that_are_said_to_be_all_are_not_left_out(tmp_path):
     description = {**json.loads((out / "_answers.json").read_text()), "rows": [3]}
     (out / "_answers.json").write_text(json.dumps({**description, "sha256": digest(description)}))
     shard.unlink()
-    with pytest.raises(ValueError, match="more rows than the 3"):
+    with pytest.raises(ValueError, match="more rows than .* 3"):
         ez.answer_files(Reversing(), path, out, verbose=0)
 
 

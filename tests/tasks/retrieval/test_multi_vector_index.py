@@ -306,7 +306,7 @@ class TestAdding:
         for bad, message in (
             ([], "documents is empty"),
             (["b", " "], r"documents\[1\] is empty"),
-            (["b"], r"vectors\[0\]\[0\] has a number that is NaN"),
+            (["b"], r"vectors\[0\]\[0\] has a value that is NaN"),
         ):
             with pytest.raises(ValueError, match=message):
                 index.add(bad)
@@ -422,7 +422,7 @@ class TestErrors:
             ([TOKENS, TOKENS[:0]], None, r"vectors\[1\] .*\(0, 20\)"),
             ([TOKENS[:, :7]], None, r"vectors\[0\] .*\(3, 7\)"),
             ([TOKENS.astype(int)], None, "type int64"),
-            ([TOKENS, TOKENS * np.nan], None, r"vectors\[1\]\[0\] has a number that is NaN"),
+            ([TOKENS, TOKENS * np.nan], None, r"vectors\[1\]\[0\] has a value that is NaN"),
             ([TOKENS], ["a", "b"], "2 texts for 1 documents."),
         ],
     )

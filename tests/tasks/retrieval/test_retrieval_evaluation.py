@@ -302,7 +302,7 @@ def test_similarities_beside_scores():
             r"relevant\[1\].* 1\..* 0",
         ),
         ((["q"], ["a"], [[-1]]), r"relevant\[0\].* -1\."),
-        ((["q", "r"], ["a"], [0, []]), r"relevant\[1\] is \[\]\..*leave out"),
+        ((["q", "r"], ["a"], [0, []]), r"relevant\[1\] is \[\]\..*Remove"),
         ((["q"], ["a"], [{0: 0}]), r"relevant\[0\] is {0: 0}"),
         ((["q"], ["a"], [{0: -1}]), r"relevant\[0\].*document 0 is -1\."),
         ((["q"], ["a"], [{0: float("nan")}]), r"relevant\[0\].*document 0 is nan"),
@@ -460,7 +460,7 @@ def test_judgements_of_an_index_are_checked():
     for grade in ("1", None, float("nan"), -1):
         with pytest.raises(ValueError, match=r"relevant\[0\].*document 1 is"):
             index.evaluate(["q"], [{1: grade}])
-    with pytest.raises(TypeError, match="Scored embeds no queries.*prompt"):
+    with pytest.raises(TypeError, match="Scored does not embed queries.*prompt"):
         index.evaluate(["q"], [1], prompt="query")
 
 

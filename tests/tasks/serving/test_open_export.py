@@ -294,7 +294,7 @@ def test_a_changed_file_is_named(copied, name):
     ("fields", "words"),
     [
         ({"format": "pickle"}, "export: format is 'pickle'"),
-        ({"format": "litert"}, "files lacks model.tflite"),
+        ({"format": "litert"}, "files does not contain model.tflite"),
         ({"answers": "os.system"}, "answers is 'os.system'"),
         ({"answers": ["ClassAnswers"]}, "answers is "),
         ({"settings__temperature": -1}, "temperature is -1"),
