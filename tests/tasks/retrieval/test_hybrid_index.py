@@ -107,7 +107,7 @@ class TestFusion:
         assert index.search(TEXTS[1], batch_size=7) == expected
         assert sizes == [7]
         assert index.evaluate([TEXTS[1]], [1], batch_size=7)["recall@1"] == 1
-        with pytest.raises(TypeError, match="HybridIndex embeds no queries.*prompt"):
+        with pytest.raises(TypeError, match="HybridIndex does not embed queries.*prompt"):
             index.search(TEXTS[1], batch_size=7, prompt="query")
 
     def test_the_constant_and_the_depth(self):
@@ -180,7 +180,7 @@ class TestFusion:
                 return 6
 
         first = VectorIndex.build(Embedder(), DOCUMENTS)
-        with pytest.raises(ValueError, match=r"indexes\[1\] is a Pages, which has no add. Make"):
+        with pytest.raises(ValueError, match=r"indexes\[1\] is a Pages, which has no method add"):
             HybridIndex([first, Pages()]).add(["new"])
         assert len(first) == 6
 

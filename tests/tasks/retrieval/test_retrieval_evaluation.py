@@ -474,5 +474,5 @@ def test_judgements_by_ids():
     for entry in (9, np.int64(9), [9], np.array([9])):
         assert numbered.evaluate({"q": "cat"}, {"q": entry}, cutoffs=[1]) == once
     for relevant in ({"12": 1}, "1", None, 7):
-        with pytest.raises(ValueError, match="relevant is .*each query"):
+        with pytest.raises(ValueError, match="relevant is .*per query"):
             index.evaluate(["cat"], relevant)
