@@ -190,10 +190,11 @@ class TokenClassifierPreprocessor(Preprocessor):
         labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
         if words:
             return *labels_of_words(tokens, labels, self.labels, self.label_all_tokens), None
+        tokens = words_split_at_symbols(tokens, self._symbols)
         if not in_graph:
             warn_moved_spans(y, labels, as_column(x))
-            warn_misaligned_spans(labels, as_column(x))
-        tokens = words_split_at_symbols(tokens, self._symbols)
+            if np.any(cuts_words(tokens, labels)):  # never if each residue is a word
+                warn_misaligned_spans(labels, as_column(x))
         return labels_of_spans(tokens, labels, self.labels, self.label_all_tokens)
 
     def share_of_cut_spans(self, x, y) -> float:

@@ -177,9 +177,10 @@ def test_a_mask_is_filled_without_spaces(golden):
     assert scores["A"] / scores["G"] == pytest.approx(ratio, rel=1e-4)
 
 
-def test_each_residue_of_a_text_has_a_label(golden):
+def test_each_residue_of_a_text_has_a_label(golden, caplog):
     task = ez.TokenClassifier.from_preset(golden("Esm_ForTokenClassification").folder)
     inputs, labels, weights = task.preprocessor(["MKT VL"], [[(1, 3, "PER")]])
     assert inputs["token_ids"].numpy().tolist() == [[0, 20, 15, 11, 7, 4, 2]]
     assert labels.numpy().tolist() == [[0, 0, 1, 2, 0, 0, 0]]
     assert weights.numpy().tolist() == [[0, 1, 1, 1, 1, 1, 0]]
+    assert not caplog.records  # the span does not cut a word
