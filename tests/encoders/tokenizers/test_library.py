@@ -106,7 +106,13 @@ def bertweet(**options):
     )
 
 
+def esm(**options):
+    tokens = ["<cls>", "<pad>", "<eos>", "<unk>", "a", "b", "ab", "é", "-", ".", "<n_1>", "<mask>"]
+    return ez.EsmTokenizer(tokens, **options)
+
+
 KINDS = {
+    "esm": esm,
     "wordpiece": wordpiece,
     "wordpiece_cased": functools.partial(wordpiece, lowercase=False),
     "wordpiece_accents": functools.partial(
