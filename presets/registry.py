@@ -29,7 +29,8 @@ class PresetInfo(NamedTuple):
         task: String. The class whose weights the checkpoint contains, such as "TextEmbedder", or
             "Backbone" if it contains no head. Other tasks start with a random head.
         parameters: Integer. Number of weights of the encoder and the pooler.
-        languages: String. ISO 639 codes, or "multi" and the number of languages.
+        languages: String. ISO 639 codes, or "multi" and the number of languages. "zxx" is used for
+            sequences that are not in a language, such as proteins.
         licence: String. Licence of the weights according to the publisher.
         source: String. "bundled" or a repository address.
         description: String. Short description of the model.
