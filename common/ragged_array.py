@@ -160,8 +160,8 @@ class RaggedArray:
         """Select rows by index."""
         indices = np.asarray(indices, np.int64)
         splits = self.row_splits.numpy()
-        lengths = np.diff(splits)[indices]
-        chosen = ranges(splits[:-1][indices], lengths)
+        lengths = splits[indices + 1] - splits[indices]
+        chosen = ranges(splits[indices], lengths)
         values = self.values
         values = values.rows(chosen) if isinstance(values, RaggedArray) else values[chosen]
         return RaggedArray.from_row_lengths(values, lengths)

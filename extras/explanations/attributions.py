@@ -149,7 +149,7 @@ def part_of(
     first, last, words = (
         field[row].numpy() for field in (tokens.starts, tokens.ends, tokens.words)
     )
-    text, visible = np.asarray(tokens.texts)[row].decode(), first < last
+    text, visible = tokens.texts[row : row + 1].numpy()[0].decode(), first < last
     count = words.max(initial=-1) + 1
     starts, ends = np.full(count, len(text)), np.zeros(count, int)
     np.minimum.at(starts, words[visible], first[visible])

@@ -1,10 +1,11 @@
 """Explain the prediction of an entity by the surrounding words.
 
-Comments use these letters for shapes: L sequence, C tags.
+Comments use these letters for shapes: L sequence, C tags, W windows, T tokens of a text.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,7 @@ from encoder_zoo.extras.explanations.attributions import (
     part_of,
     warn_incomplete,
 )
-from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, word_begins
+from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, word_begins
 from encoder_zoo.tasks.preprocessing.windows import Windows
 from encoder_zoo.tasks.tagging.entities import Entity, EntityExplanation
 from encoder_zoo.tasks.tagging.tags import parse_tags
@@ -33,19 +34,31 @@ def explain_entities(
     tokens = tagger.preprocessor.tokens(texts, tagger.split_symbols)
     windows = tagger.preprocessor.windows(tokens)
     examples = tagger.preprocessor.examples(tokens, windows)
+    windows = Windows(*(field.numpy() for field in windows))
+    first_tokens = windows.example * ROW + windows.begin + windows.owned_from  # (W,)
+    begins = tokens.ids.with_flat_values(word_begins(tokens))
+    tags = _tags_of_labels(tagger, strategy)
+    column = tagger.preprocessor.tokenizer.first_column
+
+    @functools.lru_cache(maxsize=1)  # entities are sorted, so windows rarely alternate
+    def inputs_and_logits(window: int) -> tuple[dict, np.ndarray]:
+        inputs = example_inputs(tagger, examples, window)
+        return inputs, ops.convert_to_numpy(tagger(inputs, training=False)).astype("float32")
+
     found = []
     for row, of_text in enumerate(entities):
-        explained = []
+        starts, ends = tokens.starts[row].numpy(), tokens.ends[row].numpy()  # (T,)
+        is_used = begins[row].numpy() if strategy == "first" else np.full(len(starts), True)
+        text, explained = part_of(tokens, row, column), []
         for entity in of_text:
-            members = _members(tokens, row, entity, strategy)
-            window = _window(windows, row, members[0])
-            begin, length = (int(v[window]) for v in (windows.begin, windows.length))
+            members = _members(starts, ends, entity)
+            members = members[is_used[members]]
+            window = np.searchsorted(first_tokens, row * ROW + members[0], side="right") - 1
+            begin, length = windows.begin[window], windows.length[window]
             members = members[(members >= begin) & (members < begin + length)]
-            inputs = example_inputs(tagger, examples, window)
-            tags = _tags(tagger, entity["label"], strategy)
-            column = tagger.preprocessor.tokenizer.first_column
-            weights = _weights(tagger, inputs, column + members - begin, tags)
-            part = part_of(tokens, row, column, begin, length)
+            inputs, logits = inputs_and_logits(window)
+            weights = _weights(logits, column + members - begin, tags[entity["label"]])
+            part = text._replace(words=text.words[begin : begin + length])
             values = attributions(tagger, inputs, [part], weights, method, batch_size)
             explained.append(EntityExplanation(**entity, **values))
         found.append(explained)
@@ -53,37 +66,29 @@ def explain_entities(
     return found
 
 
-def _members(tokens: TokenizedTexts, row: int, entity: Entity, strategy: str) -> np.ndarray:
-    """Return the indices of the tokens that determine an entity."""
-    starts, ends = tokens.starts[row].numpy(), tokens.ends[row].numpy()
-    inside = (starts < entity["end"]) & (ends > entity["start"])
-    if strategy == "first":
-        inside &= tokens.ids.with_flat_values(word_begins(tokens))[row].numpy()
-    return np.flatnonzero(inside)
-
-
-def _window(windows: Windows, row: int, token: int) -> int:
-    """Return the window from which a token was predicted."""
-    begin = windows.begin.numpy()
-    owned = (begin + windows.owned_from.numpy() <= token) & (
-        token < begin + windows.owned_to.numpy()
-    )
-    return int(np.flatnonzero(owned & (windows.example.numpy() == row))[0])
-
-
-def _tags(tagger: TokenClassifier, label: str, strategy: str) -> np.ndarray:
-    """Return the indices of the tags for the label of an entity."""
+def _tags_of_labels(tagger: TokenClassifier, strategy: str) -> dict[str, np.ndarray]:
+    """Return the indices of the tags for each label of an entity."""
     if strategy == "none":
-        return np.array([tagger.tag_names.index(label)])
+        return {tag: np.array([index]) for index, tag in enumerate(tagger.tag_names)}
     parsed = parse_tags(tagger.tag_names)
-    return np.flatnonzero(parsed.types == parsed.type_names.index(label))
+    return {
+        name: np.flatnonzero(parsed.types == index) for index, name in enumerate(parsed.type_names)
+    }
 
 
-def _weights(
-    tagger: TokenClassifier, inputs: dict, columns: np.ndarray, tags: np.ndarray
-) -> np.ndarray:
+def _members(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.ndarray:
+    """Return the indices of the tokens with characters of an entity. Starts and ends are sorted.
+
+    With the strategy "none", an entity can be a token without characters, such as a space.
+    """
+    start, end = entity["start"], entity["end"]
+    if start == end:
+        return np.arange(np.searchsorted(starts, start), np.searchsorted(ends, end, side="right"))
+    return np.arange(np.searchsorted(ends, start, side="right"), np.searchsorted(starts, end))
+
+
+def _weights(logits: np.ndarray, columns: np.ndarray, tags: np.ndarray) -> np.ndarray:
     """Return weights (1, L, C) whose weighted sum is the mean of the best tag logits."""
-    logits = ops.convert_to_numpy(tagger(inputs, training=False)).astype("float32")
     best = tags[logits[0][np.ix_(columns, tags)].argmax(axis=1)]
     weights = np.zeros_like(logits)
     weights[0, columns, best] = 1 / len(columns)

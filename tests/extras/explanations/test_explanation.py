@@ -296,6 +296,18 @@ class TestEntities:
                 *("Anna", "sees", "José", "in", "Rome", ".")
             ]
 
+    @pytest.mark.parametrize("strategy", ["simple", "first", "none"])
+    def test_a_token_that_is_a_space(self, tiny, strategy):
+        family = ez.RobertaBackbone.family
+        tokenizer = tiny.tokenizer(family)
+        preprocessor = ez.TokenClassifierPreprocessor(tokenizer, sequence_length=12)
+        tagger = ez.TokenClassifier(tiny.backbone(family), preprocessor, labels=["B-X", "I-X"])
+        [found] = tagger.explain(["a  b"], strategy, "gradient_x_input")
+        [entities] = tagger.extract_entities(["a  b"], strategy)
+        assert [row["start"] for row in found] == [entity["start"] for entity in entities]
+        if strategy == "none":
+            assert any(row["start"] == row["end"] for row in found)
+
     @pytest.mark.matrix
     @pytest.mark.slow
     def test_windows(self, tagger):

@@ -279,6 +279,10 @@ CLASSES = {
 TAGS = {
     "extract_entities text": (2_000, lambda: lambda n: tagger().extract_entities(text(n))),
     "extract_entities many": (500, lambda: lambda n: tagger().extract_entities(texts(n))),
+    "explain entities": (
+        25,
+        lambda: lambda n: tagger().explain(text(n), method="gradient_x_input"),
+    ),
     "predict_tags": (500, lambda: lambda n: tagger().predict_tags(words_of(n))),
     "predict_tags long": (
         2_000,
