@@ -335,6 +335,7 @@ math = SimpleNamespace(
     top_k=top_k,
     segment_max=lambda values, ids: segments(np.maximum, values, ids),
     segment_min=lambda values, ids: segments(np.minimum, values, ids),
+    segment_sum=lambda values, ids: segments(np.add, values, ids),
     segment_mean=segment_mean,
     unsorted_segment_max=unsorted_segment_max,
     unsorted_segment_sum=unsorted_segment_sum,

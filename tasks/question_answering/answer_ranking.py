@@ -78,28 +78,48 @@ def best_answers(
         columns: Int32 tensor of shape (W,). Position of the first context token.
         n_best: Integer. Number of spans n to return.
     """
-    example, count = contexts.windows.example, contexts.ids.nrows()
+    example = contexts.windows.example
     spans, scores = _distinct(*_spans(found, contexts, columns))
+    question, *offsets = array_ops.unstack(spans, 3, axis=1)
+    index = _best_of_groups(scores, question, contexts.ids.nrows(), n_best)
 
-    def by_question(values, examples, filler):
-        filler = array_ops.cast(filler, values.dtype)
-        rows = array_ops.RaggedTensor.from_value_rowids(values, examples, count).to_tensor(filler)
-        return array_ops.pad(
-            rows, [[0, 0], [0, n_best]], constant_values=filler
-        )  # there may be fewer
+    def fields_of(values, filler):
+        filler = array_ops.constant([filler], values.dtype)
+        return array_ops.gather(array_ops.concat([values, filler], 0), index)
 
-    question, *characters = array_ops.unstack(spans, 3, axis=1)
-    best, index = array_ops.math.top_k(by_question(scores, question, 2 * IMPOSSIBLE), n_best)
-    bounds = (
-        by_question(array_ops.cast(offset, array_ops.int32), question, 0) for offset in characters
-    )
-    start, end = (array_ops.gather(values, index, batch_dims=1) for values in bounds)
-    total = array_ops.reduce_logsumexp(by_question(found.total, example, 2 * IMPOSSIBLE), axis=1)
-    null = array_ops.reduce_min(by_question(found.null, example, float("inf")), axis=1)
+    start, end = (fields_of(array_ops.cast(offset, array_ops.int32), 0) for offset in offsets)
+    best = fields_of(scores, 2 * IMPOSSIBLE)
+    most = array_ops.math.segment_max(found.total, example)
+    total = array_ops.exp(found.total - array_ops.gather(most, example))
+    total = most + array_ops.math.log(array_ops.math.segment_sum(total, example))
+    null = array_ops.math.segment_min(found.null, example)
     context = array_ops.broadcast_to(
         array_ops.range(array_ops.shape(best)[0])[:, None], array_ops.shape(best)
     )
     return RankedSpans(start, end, best, total, null, context)
+
+
+def _best_of_groups(
+    scores: array_ops.Tensor, group: array_ops.Tensor, count: int, n_best: int
+) -> array_ops.Tensor:
+    """Return the indices of the best scores per group, (N, n), or K if there are fewer scores.
+
+    A table with one row per group would be as wide as the largest group.
+
+    Args:
+        scores: Float32 tensor of shape (K,).
+        group: Int64 tensor of shape (K,). Sorted group index per score.
+        count: Integer. Number of groups N.
+        n_best: Integer. Number of indices n to return.
+    """
+    order = array_ops.argsort(scores, direction="DESCENDING", stable=True)
+    order = array_ops.gather(order, array_ops.argsort(array_ops.gather(group, order), stable=True))
+    bounds = array_ops.searchsorted(group, array_ops.range(array_ops.cast(count, group.dtype) + 1))
+    rank = bounds[:-1, None] + array_ops.range(n_best)  # (N, n)
+    order = array_ops.concat([order, array_ops.shape(scores)], 0)
+    return array_ops.gather(
+        order, array_ops.where(rank < bounds[1:, None], rank, array_ops.size(scores))
+    )
 
 
 def _spans(

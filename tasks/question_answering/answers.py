@@ -112,7 +112,6 @@ def find_spans(
         is_context[:, None], array_ops.cast(logits, array_ops.float32), IMPOSSIBLE
     )
     start, end = array_ops.unstack(masked, axis=1)  # (W, L)
-    max_answer_length = max_answer_length
     padded = array_ops.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=IMPOSSIBLE)
     ends = array_ops.signal.frame(padded, max_answer_length, 1)  # (W, L, K)
     scores = start[:, :, None] + ends

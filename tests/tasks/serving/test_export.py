@@ -16,14 +16,6 @@ from tokenizers import Tokenizer
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import GRAPH_BATCH, in_graph_batches
-from encoder_zoo.tasks.preprocessing.windows import make_windows
-from encoder_zoo.tasks.question_answering.answer_ranking import (
-    answer_scores,
-    best_answers,
-    insert_null_answers,
-)
-from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
-from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts
 from encoder_zoo.tasks.serving import export
 
 FAMILIES = ("Bert", "Roberta")
@@ -639,56 +631,6 @@ def test_openvino(tasks, name, tmp_path):
         inputs = ids_of(tasks[name], batch, length)
         found = model(inputs)["logits"]
         np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-5)
-
-
-def reference_answers(windows, n_best):
-    """[(start, end, score)], total and null of one question, in plain Python."""
-    best = {}
-    for spans, _, _ in windows:
-        for start, end, score in spans:
-            best[start, end] = max(score, best.get((start, end), score))
-    ordered = sorted(((*span, score) for span, score in best.items()), key=lambda s: -s[2])
-    total = np.logaddexp.reduce([total for _, total, _ in windows])
-    return ordered[:n_best], total, min(null for _, _, null in windows)
-
-
-@pytest.mark.slow(except_for=r"^14$")
-@pytest.mark.parametrize("seed", range(20))
-def test_windows_answers_become_the_questions_answers(seed):
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(0, 12, 5)
-    windows = make_windows(tf.constant(lengths, tf.int64), 4, 2)
-    n, count = 3, len(windows.example)
-    ids = tf.RaggedTensor.from_row_lengths(tf.range(lengths.sum()), lengths)
-    starts = ids.with_values(tf.concat([tf.range(k) * 2 for k in lengths], 0))
-    contexts = Contexts(tf.fill([5], ""), ids, ids, starts, starts + 1, windows)
-    columns = rng.integers(3, 9, count)
-    first = rng.integers(0, np.maximum(windows.length.numpy(), 1)[:, None], (count, n))
-    last = np.minimum(first + rng.integers(0, 2, (count, n)), windows.length.numpy()[:, None] - 1)
-    score = rng.normal(size=(count, n)).astype("float32")
-    score[(rng.random((count, n)) < 0.3) | (windows.length.numpy() == 0)[:, None]] = IMPOSSIBLE
-    total, null = rng.normal(size=(2, count)).astype("float32")
-    candidates = Candidates(
-        *map(tf.constant, (score, first + columns[:, None], last + columns[:, None], total, null))
-    )
-    found = best_answers(candidates, contexts, tf.constant(columns, tf.int32), 4)
-    for question in range(5):
-        rows = np.flatnonzero(windows.example == question)
-        spans = [
-            [
-                (2 * (windows.begin[w].numpy() + a), 2 * (windows.begin[w].numpy() + b) + 1, s)
-                for a, b, s in zip(first[w], last[w], score[w], strict=True)
-                if s > -1e8
-            ]
-            for w in rows
-        ]
-        given = list(zip(spans, total[rows], null[rows], strict=True))
-        expected, everything, nothing = reference_answers(given, 4)
-        got = [field[question].numpy() for field in found]
-        exists = got[2] > -1e8
-        assert list(zip(*(f[exists].tolist() for f in got[:3]), strict=True)) == expected
-        np.testing.assert_allclose([got[3], got[4]], [everything, nothing], rtol=1e-5)
-        assert np.all(answer_scores(insert_null_answers(found, None))[question][~exists] == 0)
 
 
 @pytest.mark.slow(only="^101")
