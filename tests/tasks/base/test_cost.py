@@ -175,6 +175,11 @@ def bm25(count: int):
     return ez.BM25Index(texts(count))
 
 
+@functools.cache
+def terms(count: int):
+    return SparseIndex.build(Terms(), texts(count))
+
+
 def add(index, ids) -> None:
     index.add(["w1 w2"] * len(ids), ids=[f"new {i}" for i in ids], metadata=[{"day": 1}] * len(ids))
 
@@ -341,6 +346,14 @@ ANSWERS = {
         200,
         lambda: lambda n: model("SpanQA").answer(["Who?"] * n, texts(n)),
     ),
+    "answer long and short": (
+        100,
+        lambda: (
+            lambda n: model("SpanQA").answer(
+                ["Who?"] * n, [text(20 * n), *texts(n - 1)], top_k=20, max_answer_length=2
+            )
+        ),
+    ),
     "answer passages": (200, lambda: lambda n: model("SpanQA").answer("Who?", texts(n))),
     "answer top_k": (500, lambda: lambda n: model("SpanQA").answer("Who?", text(2_000), top_k=n)),
     "answer length": (
@@ -458,7 +471,8 @@ INDEXES = {
         lambda: lambda n: dense(20_000).search("w1", where={"group": {"$in": [*range(n)]}}),
     ),
     "evaluate": (250, lambda: judge),
-    "words": (2_500, lambda: lambda n: ez.BM25Index(texts(n)).search("Rome 7")),
+    "words": (2_500, lambda: lambda n: ez.BM25Index(texts(n))),
+    "words search": (5_000, lambda: lambda n: bm25(n).search("Rome 7")),
     "words add": (5_000, lambda: words_add),
     "words query": (1_000, lambda: lambda n: bm25(5_000).search(text(n))),
     "token vectors": (
@@ -469,7 +483,8 @@ INDEXES = {
         500,
         lambda: lambda n: MultiVectorIndex.build(Tokens(), texts(n), precision="int8").search("7"),
     ),
-    "terms": (2_000, lambda: lambda n: SparseIndex.build(Terms(), texts(n)).search("w7")),
+    "terms": (2_000, lambda: lambda n: SparseIndex.build(Terms(), texts(n))),
+    "terms search": (2_000, lambda: lambda n: terms(n).search("w7")),
     "hybrid": (5_000, lambda: lambda n: hybrid(n).search("Rome 7", top_k=20)),
     "hybrid top_k": (1_000, lambda: lambda n: hybrid(10_000).search("Rome 7", top_k=n)),
     "hybrid remove": (2_500, lambda: hybrid_remove),
