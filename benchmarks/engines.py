@@ -98,7 +98,7 @@ def graph_of(
         with np.load(path) as kept:
             links, levels, seconds = kept["links"], kept["levels"], float(kept["seconds"])
     while len(levels) < len(base):
-        part = base.taken(slice(len(levels) + PART))
+        part = base.take(slice(len(levels) + PART))
         store, took = timed(functools.partial(GraphVectors, part, links, levels))
         links, levels, seconds = store.links.copy(), store.levels, seconds + took
         # If this process is killed while writing, the previous file remains.
@@ -160,8 +160,8 @@ def measure_removal(store: GraphVectors, exact: Float32Vectors, queries: np.ndar
     """Measure a graph after removing 10 % of its vectors."""
     count = len(exact)
     indices = np.sort(np.random.default_rng(4).permutation(count)[: int(0.9 * count)])
-    expected = exact.taken(indices).nearest(queries, TOP_K)[0]
-    left, took = timed(lambda: store.taken(indices))
+    expected = exact.take(indices).nearest(queries, TOP_K)[0]
+    left, took = timed(lambda: store.take(indices))
     name = 'engine="hnsw", a tenth removed'
     report(name, searching(left), queries, expected, left.nbytes, took)
 
@@ -170,7 +170,7 @@ def measure_int8(
     exact: Float32Vectors, queries: np.ndarray, expected: np.ndarray, folder: pathlib.Path | None
 ) -> None:
     """Measure an int8 graph. Recall is computed from the nearest float32 vectors."""
-    coarse = Int8Vectors.of(exact.vectors)
+    coarse = Int8Vectors.create(exact.vectors)
     store, built = graph_of(coarse, folder, "int8")
     name = 'engine="hnsw", int8'
     report(name, searching(store), queries, expected, store.nbytes, built)

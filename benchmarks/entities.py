@@ -127,7 +127,7 @@ def measure(side: str, path: str) -> None:
 def read(path: pathlib.Path, names: dict[str, str], limit: int | None) -> tuple[list, list]:
     """Read sentences, with words joined by spaces, and their spans (start, end, label)."""
     import encoder_zoo as ez
-    from encoder_zoo.tasks.tagging.tags import spans_of_tags
+    from encoder_zoo.tasks.tagging.tags import find_spans
 
     texts, spans = [], []
     for words, tags in zip(*(rows[:limit] for rows in ez.read_conll(path)), strict=True):
@@ -136,7 +136,7 @@ def read(path: pathlib.Path, names: dict[str, str], limit: int | None) -> tuple[
         spans.append(
             [
                 (starts[first], starts[end] - 1, names.get(kind, kind))
-                for kind, first, end in spans_of_tags(tags)
+                for kind, first, end in find_spans(tags)
             ]
         )
     return texts, spans

@@ -23,7 +23,7 @@ from retrieval_sides import SYSTEMS
 from sources import DATA, need_data
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.retrieval.ranking import ranked_texts
+from encoder_zoo.tasks.retrieval.ranking import rank_texts
 
 OURS, THEIRS = SYSTEMS["vectors"]
 RERANKER = "late interaction"
@@ -38,12 +38,12 @@ class StoredVectors:
         self.vectors = dict(zip(documents, model.embed(documents), strict=True))
         self.queries = dict(zip(questions, model.embed(questions, prompt="query"), strict=True))
 
-    def _scores_of_texts(self, query, texts, batch_size):
+    def _score_texts(self, query, texts, batch_size):
         vectors = [self.vectors[text] for text in texts]
         return np.asarray(self.model.similarity([self.queries[query]], vectors))[0]
 
     def rank(self, query, texts, top_k=None):
-        return ranked_texts(self, query, texts, top_k, None)
+        return rank_texts(self, query, texts, top_k, None)
 
 
 def read_xquad(language: str) -> tuple[list[str], list[str], list[int]]:

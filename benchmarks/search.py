@@ -43,7 +43,7 @@ def contestants(vectors: np.ndarray) -> dict[str, Callable]:
     theirs.add(vectors)
     searches = {FAISS: lambda queries: theirs.search(queries, TOP_K)[1]}
     for name, kind in VECTOR_STORES.items():
-        store = kind.of(vectors)
+        store = kind.create(vectors)
         print(
             f"{name:8} {store.nbytes / 1e6:6.1f} MB, {store.nbytes / vectors.nbytes:.3f} of float32"
         )

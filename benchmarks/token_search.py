@@ -30,7 +30,7 @@ from search import real_texts
 from sources import MINILM, need_data
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.retrieval.token_vectors import TOKEN_STORES, TokenVectors, pooled
+from encoder_zoo.tasks.retrieval.token_vectors import TOKEN_STORES, TokenVectors, pool_tokens
 
 TOKENS, WIDTH, QUERY, TOP_K, WORDS = 180, 128, 32, 10, 30_000
 TARGET = 300  # milliseconds per query for 10,000 documents
@@ -56,12 +56,12 @@ def ours(documents: list[np.ndarray]) -> dict[str, Callable]:
     """Return functions that map a query (tokens, WIDTH) to the indices of the best documents."""
     searches = {}
     start = time.process_time()
-    halved = [pooled(tokens, 2) for tokens in documents]
+    halved = [pool_tokens(tokens, 2) for tokens in documents]
     print(f"pool_factor=2: {time.process_time() - start:.0f} CPU s", flush=True)
     given_of = {**dict.fromkeys(TOKEN_STORES, documents), "float32, pool_factor=2": halved}
     for name, given in given_of.items():
         start = time.process_time()
-        tokens = TokenVectors.of(given, name.split(",")[0])
+        tokens = TokenVectors.create(given, name.split(",")[0])
         spent, size = time.process_time() - start, tokens.store.nbytes / 1e6
         print(f"{name}: {size:.0f} MB, built in {spent:.0f} CPU s", flush=True)
         searches[name] = lambda query, tokens=tokens: tokens.nearest([query], TOP_K)[0][0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from encoder_zoo.common.lazy import keras
-from encoder_zoo.common.validation import Rule, check_argument, rules_of
+from encoder_zoo.common.validation import Rule, check_argument, get_rules
 
 if TYPE_CHECKING:
     from typing import Self
@@ -116,7 +116,7 @@ def argument_defaults(cls: type) -> dict[str, object]:
     return {n: default for n, default in found.items() if default is not inspect.Parameter.empty}
 
 
-def signature_of_arguments(cls: type) -> inspect.Signature:
+def build_signature(cls: type) -> inspect.Signature:
     """Create a signature with all named class arguments, including base class arguments.
 
     Example:
@@ -126,7 +126,7 @@ def signature_of_arguments(cls: type) -> inspect.Signature:
         >>> class Shift(Scale):
         ...     def __init__(self, *args, offset=1.0, **kwargs):
         ...         super().__init__(*args, **kwargs)
-        >>> print(signature_of_arguments(Shift))
+        >>> print(build_signature(Shift))
         (units, factor=2.0, *, offset=1.0, **kwargs)
     """
     defaults, found = argument_defaults(cls), []
@@ -151,7 +151,7 @@ def argument_rules(cls: type) -> dict[str, Rule]:
         >>> {name: rule.words for name, rule in argument_rules(Scale).items()}
         {'bias': 'True or False'}
     """
-    return {n: rule for init in _initializers(cls)[::-1] for n, rule in rules_of(init).items()}
+    return {n: rule for init in _initializers(cls)[::-1] for n, rule in get_rules(init).items()}
 
 
 def _initializers(cls: type) -> list[Callable]:

@@ -24,51 +24,51 @@ _CONTROLS = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _IN_LINE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def in_html(text: object) -> str:
+def escape_html(text: object) -> str:
     """Escape a text for HTML, including quoted attributes.
 
     Example:
-        >>> in_html("a < 'b'\\r")
+        >>> escape_html("a < 'b'\\r")
         'a &lt; &#x27;b&#x27;&#13;'
     """
     return html.escape(visible(str(text))).replace("\r", "&#13;")
 
 
-def in_markdown(text: object) -> str:
+def escape_markdown(text: object) -> str:
     """Escape text for a single Markdown line, for example a heading or table cell.
 
     Example:
-        >>> in_markdown("bert_base *new* | <b>")
+        >>> escape_markdown("bert_base *new* | <b>")
         'bert_base &#42;new&#42; &#124; &#60;b&#62;'
     """
     return _MARKDOWN.sub(lambda found: f"&#{ord(found[0])};", visible(str(text)))
 
 
-def in_yaml(text: str) -> str:
+def escape_yaml(text: str) -> str:
     """Escape a text as a YAML scalar in double quotes.
 
     Example:
-        >>> in_yaml("no: \\x85")
+        >>> escape_yaml("no: \\x85")
         '"no: \\\\u0085"'
     """
     return _CONTROLS.sub(_unicode_escape, json.dumps(text, ensure_ascii=False))
 
 
-def in_python(text: str) -> str:
+def escape_python(text: str) -> str:
     """Escape text as a Python string in double quotes, on one line and without backticks.
 
     Example:
-        >>> in_python('my "preset"')
+        >>> escape_python('my "preset"')
         '"my \\\\"preset\\\\""'
     """
-    return in_yaml(text).replace("`", "\\x60")
+    return escape_yaml(text).replace("`", "\\x60")
 
 
-def in_line(text: str) -> str:
+def escape_line(text: str) -> str:
     """Escape text for log messages and terminals, so that it cannot add lines or colors.
 
     Example:
-        >>> in_line("a\\nb \\x1b[31m")
+        >>> escape_line("a\\nb \\x1b[31m")
         'a\\\\nb \\\\x1b[31m'
     """
     return _IN_LINE.sub(lambda found: ascii(found[0])[1:-1], text)
@@ -117,7 +117,7 @@ class _Line(str):
     """A string that is escaped when formatted with `%s`, as it would be with `%r`."""
 
     def __str__(self) -> str:
-        return in_line(str.__str__(self))
+        return escape_line(str.__str__(self))
 
 
 def _escape(value: object) -> object:

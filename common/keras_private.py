@@ -235,7 +235,7 @@ class _Held:
         return False
 
 
-def _held_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held, ...]:
+def _select_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held, ...]:
     """Return variables for these state parts."""
     found = (
         model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
@@ -249,7 +249,7 @@ def _is_held(given: tuple) -> bool:
     return isinstance(given[0], _Held)
 
 
-def _values_of(held: tuple[_Held, ...]) -> tuple[list, ...]:
+def _read_values(held: tuple[_Held, ...]) -> tuple[list, ...]:
     """Return the state to pass to JAX functions."""
     read, _ = _access()
     return tuple(list(map(read, part.variables)) for part in held)
@@ -333,16 +333,16 @@ def _function_on_jax(model: keras.Model, step: Callable, parts: tuple) -> Callab
     if model.jit_compile and not model.run_eagerly:
         shardings = None
         if keras.distribution.distribution() is not None:
-            held = _held_variables(model, parts)
+            held = _select_variables(model, parts)
             shardings = None, tuple([v.value.sharding for v in part.variables] for part in held)
         compiled = jax.jit(step, donate_argnums=0, out_shardings=shardings)
     trains, write = "optimizer_variables" in parts, _access()[1]
 
     def function(given, iterator):
         data = next(iterator)
-        held = given if _is_held(given) else _held_variables(model, parts)
+        held = given if _is_held(given) else _select_variables(model, parts)
         with weights_lock(model).exclusive(trains):  # reuses the state's memory
-            logs, state = compiled(_values_of(held), data)
+            logs, state = compiled(_read_values(held), data)
             for part, values in zip(held, state, strict=True):
                 for variable, value in zip(part.variables, values, strict=True):
                     write(variable, value)
@@ -359,8 +359,8 @@ def _predict_function_on_jax(model: keras.Model) -> Callable:
 
     def function(given, iterator):
         data = next(iterator)
-        held = given if _is_held(given) else _held_variables(model, WEIGHTS)
+        held = given if _is_held(given) else _select_variables(model, WEIGHTS)
         with weights_lock(model).shared():
-            return step(_values_of(held), data)[0], held
+            return step(_read_values(held), data)[0], held
 
     return function

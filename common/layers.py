@@ -11,11 +11,11 @@ import keras
 _inside = keras.Model.layers.fget
 
 
-def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+def list_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Return a layer and all nested layers in order. Public `layers` only has one level.
 
     Example:
-        >>> [layer.name for layer in layers_in(keras.layers.Dropout(0.1, name="dropout"))]
+        >>> [layer.name for layer in list_layers(keras.layers.Dropout(0.1, name="dropout"))]
         ['dropout']
     """
     found, left = {id(layer): layer}, collections.deque(_inside(layer))
@@ -29,7 +29,7 @@ def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 def innermost_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Return the layers inside a layer that have no layers themselves."""
-    return [inner for inner in layers_in(layer)[1:] if not _inside(inner)]
+    return [inner for inner in list_layers(layer)[1:] if not _inside(inner)]
 
 
 def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
@@ -45,13 +45,13 @@ def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
     return [weight for weight in layer.weights if id(weight) not in inner]
 
 
-def attributes_of(layer: keras.layers.Layer) -> dict[str, object]:
+def list_attributes(layer: keras.layers.Layer) -> dict[str, object]:
     """Return a layer's public instance attributes, including layers that PyTorch manages.
 
     Example:
         >>> block = keras.layers.Layer()
         >>> block.output_dense = keras.layers.Dense(2, name="bias")
-        >>> attributes_of(block)["output_dense"].units
+        >>> list_attributes(block)["output_dense"].units
         2
     """
     of_torch = layer.named_children() if hasattr(layer, "named_children") else ()

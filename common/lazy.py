@@ -85,43 +85,43 @@ def _using(engine: str) -> Iterator[None]:
         _engine.reset(token)
 
 
-def in_numpy() -> contextlib.AbstractContextManager[None]:
+def use_numpy() -> contextlib.AbstractContextManager[None]:
     """Return a context manager to use NumPy for preprocessing, even on TensorFlow.
 
     NumPy is faster than eager TensorFlow operations.
 
     Example:
-        >>> with in_numpy():
+        >>> with use_numpy():
         ...     type(array_ops.constant([1])).__name__
         'Array'
     """
     return _using("numpy")
 
 
-def in_backend() -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that uses the arrays of the backend, even inside `in_numpy`.
+def use_backend() -> contextlib.AbstractContextManager[None]:
+    """Return a context manager that uses the arrays of the backend, even inside `use_numpy`.
 
     Example:
-        >>> with in_numpy(), in_backend():
-        ...     in_tensorflow() == (backend() == "tensorflow")
+        >>> with use_numpy(), use_backend():
+        ...     uses_tensorflow() == (backend() == "tensorflow")
         True
     """
     return _using(None)
 
 
-def for_graphs() -> contextlib.AbstractContextManager[None]:
+def use_tensorflow() -> contextlib.AbstractContextManager[None]:
     """Return a context manager to use TensorFlow on every backend, for tables in TensorFlow graphs.
 
     Example:
         >>> import tensorflow
-        >>> with for_graphs():
+        >>> with use_tensorflow():
         ...     array_ops.is_tensor is tensorflow.is_tensor
         True
     """
     return _using("tensorflow")
 
 
-def in_tensorflow() -> bool:
+def uses_tensorflow() -> bool:
     """Check whether tensors belong to TensorFlow, based on the backend or inside its graphs.
 
     On JAX and PyTorch, they work with NumPy arrays, and TensorFlow does not need to be installed.
@@ -136,14 +136,14 @@ def in_tensorflow() -> bool:
 
 
 class ArrayOperations(types.ModuleType):
-    """Operations of TensorFlow if `in_tensorflow` is True, and of `common.numpy_ops` otherwise.
+    """Operations of TensorFlow if `uses_tensorflow` is True, and of `common.numpy_ops` otherwise.
 
     Both modules use the same names. Operations without a NumPy version, such as `tf.data`, are only
     available in `tf`.
     """
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(tf if in_tensorflow() else numpy_ops, name)
+        return getattr(tf if uses_tensorflow() else numpy_ops, name)
 
 
 if TYPE_CHECKING:

@@ -44,11 +44,11 @@ def is_blank(value: object) -> bool:
     return isinstance(value, str | bytes) and not value.strip()
 
 
-def shown(value: object) -> str:
+def quote_missing(value: object) -> str:
     """Return a missing or blank value in the form that error messages use.
 
     Example:
-        >>> shown(np.float64("nan")), shown(""), shown(None)
+        >>> quote_missing(np.float64("nan")), quote_missing(""), quote_missing(None)
         ('nan', "''", 'None')
     """
     return repr(value) if isinstance(value, str) else str(value)

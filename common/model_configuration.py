@@ -10,7 +10,7 @@ from typing import TypeVar
 import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.layers import layers_in, own_weights
+from encoder_zoo.common.layers import list_layers, own_weights
 from encoder_zoo.common.validation import is_number
 from encoder_zoo.common.wording import invalid
 
@@ -89,7 +89,7 @@ def _notes_shared_objects() -> bool:
     return "shared_object_id" in again
 
 
-def _weight_bytes_of_opened_file() -> int | None:
+def _get_weight_bytes() -> int | None:
     """Return the weight size in the `.keras` file that Keras is opening, or None without any file.
 
     Keras builds a model before reading its weights and does not pass the file to the model. For
@@ -113,7 +113,7 @@ def check_file_holds(cls: type, config: Mapping) -> None:
 
     `cls.least_weights(config)` is a lower bound for the number of weights.
     """
-    held = _weight_bytes_of_opened_file() if hasattr(cls, "least_weights") else None
+    held = _get_weight_bytes() if hasattr(cls, "least_weights") else None
     if held is None:
         return
     try:
@@ -128,18 +128,18 @@ def check_file_holds(cls: type, config: Mapping) -> None:
         )
 
 
-def _quantized_layers(model: keras.Model) -> dict[str, dict]:
+def _find_quantized_layers(model: keras.Model) -> dict[str, dict]:
     """Map the index of each quantized layer to its quantization settings."""
     return {
         str(index): {"mode": layer.quantization_mode, "config": layer.quantization_config}
-        for index, layer in enumerate(layers_in(model))
+        for index, layer in enumerate(list_layers(model))
         if getattr(layer, "quantization_mode", None)
     }
 
 
 def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
     """Restore the quantization of layers. Layers in the arguments are already quantized."""
-    layers = layers_in(model) if quantized else []
+    layers = list_layers(model) if quantized else []
     for index, entry in quantized.items():
         layer = layers[int(index)]
         if layer.quantization_mode is None:
@@ -151,11 +151,11 @@ def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
             )
 
 
-def _updated_layers(model: keras.Model) -> dict[str, dict]:
+def _find_updated_layers(model: keras.Model) -> dict[str, dict]:
     """Map layer indices to rank and alpha, for all layers with low-rank updates."""
     return {
         str(index): {"rank": layer.lora_rank, "alpha": layer.lora_alpha}
-        for index, layer in enumerate(layers_in(model))
+        for index, layer in enumerate(list_layers(model))
         if getattr(layer, "lora_enabled", False)
     }
 
@@ -165,7 +165,7 @@ MOST_RANK = 1024  # maximum rank in a file. For wider layers, the maximum is the
 
 def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
     """Restore low-rank updates, unless the layers in the arguments already have them."""
-    layers = layers_in(model)
+    layers = list_layers(model)
     for index, entry in updated.items():
         layer, rank, alpha = layers[int(index)], entry["rank"], entry["alpha"]
         if getattr(layer, "lora_enabled", None) is not False:
@@ -186,7 +186,7 @@ def _frozen_layers(model: keras.Model) -> dict[str, list]:
     Layers are represented by their index in the model. Weights are represented by two indices: the
     layer index, and the weight index in this layer.
     """
-    layers = layers_in(model)
+    layers = list_layers(model)
     frozen = [i for i, layer in enumerate(layers) if not layer.trainable]
     weights = [
         [i, j]
@@ -200,7 +200,7 @@ def _frozen_layers(model: keras.Model) -> dict[str, list]:
 
 def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
     """Restore the frozen layers and weights."""
-    layers, indices = layers_in(model), set(frozen.get("layers", ()))
+    layers, indices = list_layers(model), set(frozen.get("layers", ()))
     for i, layer in enumerate(layers):  # outer layers first, because they change inner layers
         layer.trainable = i not in indices
     for i, j in frozen.get("weights", ()):
@@ -210,7 +210,7 @@ def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
 
 # Maps configuration keys to functions that read and restore layer states.
 LAYER_STATES = {
-    "quantized": (_quantized_layers, _quantize_layers),
-    "low_rank_updates": (_updated_layers, _update_layers),
+    "quantized": (_find_quantized_layers, _quantize_layers),
+    "low_rank_updates": (_find_updated_layers, _update_layers),
     "frozen": (_frozen_layers, _freeze_layers),
 }

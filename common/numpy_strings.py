@@ -25,14 +25,14 @@ def each(function: Callable, *values, dtype=object):
     return found.view(Array)
 
 
-def decoded(text: bytes) -> str:
+def decode_bytes(text: bytes) -> str:
     """Decode a text. Malformed bytes become U+FFFD."""
     return text.decode("utf-8", "replace")
 
 
 def length(texts, unit: str = "BYTE"):
     """Compute int32 lengths in bytes, or in characters for the unit "UTF8_CHAR"."""
-    count = len if unit == "BYTE" else lambda text: len(decoded(text))
+    count = len if unit == "BYTE" else lambda text: len(decode_bytes(text))
     return each(count, texts, dtype=np.int32)
 
 
@@ -42,7 +42,7 @@ def substr(texts, pos, len, unit: str = "BYTE") -> Array:
     def part(text: bytes, begin: int, count: int) -> bytes:
         if unit == "BYTE":
             return text[begin : begin + count]
-        return decoded(text)[begin : begin + count].encode()
+        return decode_bytes(text)[begin : begin + count].encode()
 
     return each(part, texts, pos, len)
 
@@ -69,13 +69,13 @@ def as_string(values) -> Array:
 def regex_replace(texts, pattern: str, rewrite: str) -> Array:
     """Replace all matches of an RE2 pattern."""
     compiled = compile_re2(pattern)
-    return each(lambda text: compiled.sub(rewrite, decoded(text)).encode(), texts)
+    return each(lambda text: compiled.sub(rewrite, decode_bytes(text)).encode(), texts)
 
 
 def regex_full_match(texts, pattern: str) -> Array:
     """Return whether a pattern matches each whole string."""
     compiled = compile_re2(pattern)
-    return each(lambda text: compiled.fullmatch(decoded(text)) is not None, texts, dtype=bool)
+    return each(lambda text: compiled.fullmatch(decode_bytes(text)) is not None, texts, dtype=bool)
 
 
 @functools.lru_cache(maxsize=32)
@@ -110,12 +110,12 @@ def category_ranges(category: str) -> str:
 
 def unicode_transcode(texts, input_encoding: str, output_encoding: str) -> Array:
     """Replace malformed bytes in UTF-8 by U+FFFD."""
-    return each(lambda text: decoded(text).encode(), texts)
+    return each(lambda text: decode_bytes(text).encode(), texts)
 
 
 def unicode_decode(texts, input_encoding: str) -> RaggedArray:
     """Decode texts (N,) to code points, a ragged int32 array (N, None)."""
-    codes = [np.frombuffer(decoded(t).encode("utf-32-le"), "<i4") for t in texts.tolist()]
+    codes = [np.frombuffer(decode_bytes(t).encode("utf-32-le"), "<i4") for t in texts.tolist()]
     values = np.concatenate([np.zeros(0, np.int32), *codes]).astype(np.int32)
     return RaggedArray.from_row_lengths(as_array(values), [len(row) for row in codes])
 

@@ -15,7 +15,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from encoder_zoo.common.wording import decode_exactly, invalid, shown
+from encoder_zoo.common.wording import decode_exactly, invalid, quote
 
 _PACKAGE = __name__.partition(".")[0]
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -55,7 +55,7 @@ def reading(
             raise ValueError(f"{name}: {error}") from error
         if _stops_program(error):
             raise
-        raise ValueError(f"{name} cannot be read: {described(error)}. {expected}") from error
+        raise ValueError(f"{name} cannot be read: {describe_error(error)}. {expected}") from error
 
 
 @contextlib.contextmanager
@@ -87,18 +87,18 @@ def loading(name: object) -> Iterator[None]:
         if _stops_program(error) or _statement(error)[1] == "RAISE_VARARGS":
             raise
         raise ValueError(
-            f"{name} cannot be loaded: {described(error)}. A file in it is damaged, or an argument "
-            "has a wrong type."
+            f"{name} cannot be loaded: {describe_error(error)}. A file in it is damaged, or an "
+            "argument has a wrong type."
         ) from error
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error's type and message on one line, without a full stop.
 
     Example:
-        >>> described(RecursionError("maximum recursion depth exceeded"))
+        >>> describe_error(RecursionError("maximum recursion depth exceeded"))
         'it is nested too deeply'
-        >>> described(AttributeError("'str' object has no attribute 'get'"))
+        >>> describe_error(AttributeError("'str' object has no attribute 'get'"))
         "AttributeError 'str' object has no attribute 'get'"
     """
     if isinstance(error, RecursionError):
@@ -142,13 +142,13 @@ def parse_json(text: str, name: object) -> Any:
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise ValueError(f"{name} is not readable as JSON: {described(error)}.") from None
+        raise ValueError(f"{name} is not readable as JSON: {describe_error(error)}.") from None
     except ValueError as error:
         reason = error if text.strip() else "it is empty"
         raise ValueError(f"{name} is not readable as JSON: {reason}.") from None
 
 
-def field_of(
+def read_field(
     holder: Any, key: str, kind: type | tuple[type, ...], where: str, *default: Any
 ) -> Any:
     """Read a field from an object in a file and check its type.
@@ -164,9 +164,9 @@ def field_of(
         ValueError: If `holder` is not a dictionary, or if the field is missing or has another type.
 
     Example:
-        >>> field_of({"id": 3}, "id", int, "Row 0"), field_of({}, "id", int, "Row 0", None)
+        >>> read_field({"id": 3}, "id", int, "Row 0"), read_field({}, "id", int, "Row 0", None)
         (3, None)
-        >>> field_of({"id": "a"}, "id", int, "Row 0")
+        >>> read_field({"id": "a"}, "id", int, "Row 0")
         Traceback (most recent call last):
         ValueError: Row 0: 'id' is 'a'. Expected an integer.
     """
@@ -175,7 +175,7 @@ def field_of(
     if key not in holder:
         if default:
             return default[0]
-        keys = shown(list(holder))
+        keys = quote(list(holder))
         raise ValueError(f"{where} has no {key!r}. Its keys are {keys}.")
     value = holder[key]
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):

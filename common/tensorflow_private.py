@@ -17,7 +17,7 @@ _GONE: list[None] = []  # one entry per deleted model, appended from any thread
 GONE_AT_ONCE = 6
 
 
-def drop_kernels_of_models_gone(model: keras.Model) -> None:
+def drop_unused_kernels(model: keras.Model) -> None:
     """Make TensorFlow free kernels for trained models that no longer exist, several models at once.
 
     TensorFlow keeps kernels for each graph that was run until the process ends, about 3 MB for a

@@ -49,11 +49,11 @@ def one_of(*values: object) -> Rule:
     return Rule(lambda v: v in values, " or ".join(map(repr, values)))
 
 
-def integer_from(least: int) -> Rule:
+def min_integer(least: int) -> Rule:
     """Create a rule that accepts integers from a minimum value.
 
     Example:
-        >>> rule = integer_from(1)
+        >>> rule = min_integer(1)
         >>> rule.holds(3), rule.holds(True), rule.holds(3.0), rule.words
         (True, False, False, 'an integer of 1 or more')
     """
@@ -84,9 +84,9 @@ def _number(holds: Callable[[float], bool], words: str) -> Rule:
 FLAG = Rule(lambda v: type(v) is bool, "True or False")  # for arguments with the annotation `bool`
 
 Name = Annotated[str, Rule(lambda v: isinstance(v, str) and v != "", "a name")]
-PositiveInt = Annotated[int, integer_from(1)]
-NonNegativeInt = Annotated[int, integer_from(0)]
-SequenceLength = Annotated[int, integer_from(3)]  # two special tokens and one other token
+PositiveInt = Annotated[int, min_integer(1)]
+NonNegativeInt = Annotated[int, min_integer(0)]
+SequenceLength = Annotated[int, min_integer(3)]  # two special tokens and one other token
 Number = Annotated[float, Rule(is_number, "a number")]
 PositiveFloat = Annotated[float, _number(lambda v: v > 0, "a number greater than 0")]
 Temperature = Annotated[float, _number(lambda v: 1e-3 <= v <= 1e3, "a number from 0.001 to 1000")]
@@ -138,8 +138,8 @@ def validate_arguments(function: F) -> F:
     signature = inspect.signature(function)
     parameters = signature.parameters.values()
     positional = [p.name for p in parameters if p.kind in POSITIONAL]
-    rules = functools.cache(lambda: rules_of(function))  # names can be defined after the function
-    names = functools.cache(lambda: known_names(function))
+    rules = functools.cache(lambda: get_rules(function))  # names can be defined after the function
+    names = functools.cache(lambda: list_argument_names(function))
 
     @functools.wraps(function)
     def validated(*args, **kwargs):
@@ -155,13 +155,13 @@ def validate_arguments(function: F) -> F:
     return cast(F, validated)
 
 
-def known_names(function: Callable) -> set[str] | None:
+def list_argument_names(function: Callable) -> set[str] | None:
     """Return all argument names for a function, or None if it accepts any name.
 
     Example:
         >>> def read(path, top_k=1): ...
         >>> def write(path, **options): ...
-        >>> sorted(known_names(read)), known_names(write)
+        >>> sorted(list_argument_names(read)), list_argument_names(write)
         (['path', 'top_k'], None)
     """
     names = set()
@@ -189,17 +189,17 @@ def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs
     raise TypeError(unknown_argument(called, unknown, named))
 
 
-def rules_of(function: Callable) -> dict[str, Rule]:
+def get_rules(function: Callable) -> dict[str, Rule]:
     """Return the rules in a function's annotations.
 
     Example:
         >>> def read(path: str, top_k: PositiveInt | None = None, shuffle: bool = True): ...
-        >>> {name: rule.words for name, rule in rules_of(read).items()}
+        >>> {name: rule.words for name, rule in get_rules(read).items()}
         {'top_k': 'an integer of 1 or more, or None', 'shuffle': 'True or False'}
     """
     names = _find_names(function)
     rules = {
-        name: rule_of(_evaluate(parameter.annotation, names))
+        name: get_rule(_evaluate(parameter.annotation, names))
         for name, parameter in inspect.signature(function).parameters.items()
     }
     return {name: rule for name, rule in rules.items() if rule is not None}
@@ -227,11 +227,11 @@ def _evaluate(annotation: object, names: dict) -> object:
         return None
 
 
-def rule_of(annotation: object) -> Rule | None:
+def get_rule(annotation: object) -> Rule | None:
     """Return the rule in an annotation, or None.
 
     Example:
-        >>> rule_of(PositiveInt | None).words
+        >>> get_rule(PositiveInt | None).words
         'an integer of 1 or more, or None'
     """
     origin = get_origin(annotation)
@@ -244,7 +244,7 @@ def rule_of(annotation: object) -> Rule | None:
     if origin is Literal:
         return one_of(*get_args(annotation))
     if origin in (Union, types.UnionType):
-        rules = [rule_of(member) for member in get_args(annotation)]
+        rules = [get_rule(member) for member in get_args(annotation)]
         if None not in rules:  # a union with an unchecked member accepts any value
             words = ", or ".join(rule.words for rule in rules)
             return Rule(lambda v: any(rule.holds(v) for rule in rules), words)

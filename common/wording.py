@@ -10,11 +10,11 @@ _MOST = 60
 _MOST_NAMES, _MOST_LETTERS = 1000, 200  # limits for the comparison with an unknown name
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Return the `repr` for a value from a file, shortened for error messages.
 
     Example:
-        >>> shown(["cat"]), shown("a" * 10**6)
+        >>> quote(["cat"]), quote("a" * 10**6)
         ("['cat']", "'aaaaaaaaaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaaaaaaa'")
     """
     # Shorten a long value before it is formatted.
@@ -30,14 +30,14 @@ def shown(value: object) -> str:
     return text if len(text) <= _MOST else f"{text[:half]}...{text[-half - 1 :]}"
 
 
-def with_type(value: object) -> str:
+def quote_with_type(value: object) -> str:
     """Return the `repr` for a value with its type, shortened for error messages.
 
     Example:
-        >>> with_type(None)
+        >>> quote_with_type(None)
         'None (NoneType)'
     """
-    return f"{shown(value)} ({type(value).__name__})"
+    return f"{quote(value)} ({type(value).__name__})"
 
 
 def invalid(
@@ -61,7 +61,7 @@ def invalid(
         Traceback (most recent call last):
         ValueError: overlap is 300. Expected less than length=256.
     """
-    return error(f"{name} is {shown(value)}. Expected {expected}.")
+    return error(f"{name} is {quote(value)}. Expected {expected}.")
 
 
 # Argument names in other packages and their replacements in this package.
@@ -178,7 +178,7 @@ def did_you_mean(names: Sequence[str]) -> str:
     return f" Did you mean {' or '.join(map(repr, names))}?" if names else ""
 
 
-def decoded(content: bytes, name: object) -> str:
+def decode_text(content: bytes, name: object) -> str:
     r"""Decode a UTF-8 text file and convert its line endings to "\n".
 
     A "\r" without "\n" is not a line ending, because it can be part of a token. The library
@@ -188,7 +188,7 @@ def decoded(content: bytes, name: object) -> str:
         ValueError: If the content is not UTF-8, or if it starts with a byte order mark.
 
     Example:
-        >>> decoded("é".encode("utf-16"), "vocab.txt")
+        >>> decode_text("é".encode("utf-16"), "vocab.txt")
         Traceback (most recent call last):
         ValueError: vocab.txt is not text in UTF-8: it is UTF-16. Save it as UTF-8.
     """
@@ -216,7 +216,7 @@ def differing(said: Mapping[str, object]) -> str:
         >>> differing({"vocab.txt": 5, "tokenizer.json": None})
         '5 in vocab.txt, but missing in tokenizer.json. Expected the same. Download both again.'
     """
-    parts = [f"{'missing' if v is None else shown(v)} in {file}" for file, v in said.items()]
+    parts = [f"{'missing' if v is None else quote(v)} in {file}" for file, v in said.items()]
     return f"{', but '.join(parts)}. Expected the same. Download both again."
 
 

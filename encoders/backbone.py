@@ -16,7 +16,7 @@ from encoder_zoo.common.arguments import (
     Repository,
     SaveOptions,
 )
-from encoder_zoo.common.configuration import argument_names, signature_of_arguments
+from encoder_zoo.common.configuration import argument_names, build_signature
 from encoder_zoo.common.extras import extra
 from encoder_zoo.common.keras_private import opens_training
 from encoder_zoo.common.lazy import LazyModule, refuse_in_fork
@@ -88,7 +88,7 @@ class _BuiltAtOnce(type(keras.Model)):
     @property
     def __signature__(cls) -> inspect.Signature:
         """Return the arguments of the class and its bases, which `help` and editors display."""
-        return signature_of_arguments(cls)
+        return build_signature(cls)
 
     def __call__(cls, *args, **kwargs):
         refuse_in_fork()

@@ -274,7 +274,7 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
         output = self.output_dense(reshape(mixed, (-1, self.hidden_dim)))  # (B L, D)
         return reshape(output, ops.shape(x))
 
-    def project_from(self, x, content) -> tuple:
+    def project_inputs(self, x, content) -> tuple:
         """Compute queries from x, and keys and values from content, each (B, L, H, d)."""
         heads = (*ops.shape(x)[:2], self.num_heads, self.hidden_dim // self.num_heads)
         layers = (self.query_dense, x), (self.key_dense, content), (self.value_dense, content)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.validation import Rule
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
@@ -332,7 +332,7 @@ class Family:
                 raise invalid(
                     f"config.json: {alias}",
                     config[alias],
-                    f"the value of {key}, {shown(config[key])}",
+                    f"the value of {key}, {quote(config[key])}",
                 )
         return self.read_config(config)
 

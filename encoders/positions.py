@@ -166,7 +166,7 @@ def last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
     return ops.max(numbers, axis=1, keepdims=True)
 
 
-def first_of_texts(
+def select_first_tokens(
     x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
     """Select the first token vector in the same text for each position.
@@ -182,7 +182,7 @@ def first_of_texts(
     Example:
         >>> import numpy as np
         >>> x = np.arange(3.0).reshape(1, 3, 1)
-        >>> np.array(first_of_texts(x, np.array([[0, 2]]))).ravel().tolist()
+        >>> np.array(select_first_tokens(x, np.array([[0, 2]]))).ravel().tolist()
         [0.0, 0.0, 2.0]
     """
     if text_starts is None:
@@ -214,7 +214,7 @@ def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.
     )
 
 
-def mean_of_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> keras.KerasTensor:
+def average_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> keras.KerasTensor:
     """Compute the mean over all tokens, ignoring padding.
 
     Args:
@@ -227,7 +227,7 @@ def mean_of_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> ker
     Example:
         >>> import numpy as np
         >>> x = np.array([[[1.0], [2.0], [9.0]]])
-        >>> np.array(mean_of_tokens(x, np.array([[1, 1, 0]]))).tolist()
+        >>> np.array(average_tokens(x, np.array([[1, 1, 0]]))).tolist()
         [[1.5]]
     """
     # Use float32, because a sum over thousands of tokens is inaccurate in half precision. LiteRT
@@ -324,7 +324,7 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
     return found[: int(np.argmax(found >= buckets)) + 1]
 
 
-def buckets_of_distances(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
+def compute_buckets(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
     """Compute buckets for all distances in a text.
 
     Args:
@@ -337,7 +337,7 @@ def buckets_of_distances(length: int, magnitudes: np.ndarray) -> keras.KerasTens
         as the query position minus the key position.
 
     Example:
-        >>> buckets_of_distances(2, log_buckets(4, 16)).numpy().tolist()
+        >>> compute_buckets(2, log_buckets(4, 16)).numpy().tolist()
         [[5, 4, 3, 2], [3, 4, 5, 6]]
     """
     span = int(magnitudes[-1])

@@ -48,11 +48,11 @@ class ScaledRotation:
 
     Attributes:
         rope_theta: Float. The base for the rotation angles.
-        rope_scaling: Dictionary or None, see `scaled_rotation`.
+        rope_scaling: Dictionary or None, see `compute_scaled_rotation`.
     """
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        rotation = scaled_rotation(
+        rotation = compute_scaled_rotation(
             inputs,
             self.rope_theta,
             self.hidden_dim // self.num_heads,
@@ -66,7 +66,7 @@ class ScaledRotation:
         return self.max_sequence_length
 
 
-def scaled_rotation(
+def compute_scaled_rotation(
     inputs: Mapping,
     theta: float,
     head_dim: int,
@@ -95,7 +95,7 @@ def scaled_rotation(
         >>> import numpy as np
         >>> inputs = {"token_ids": np.ones((1, 4), int)}
         >>> scaling = {"rope_type": "linear", "factor": 2.0}
-        >>> cosines, sines = scaled_rotation(inputs, 10_000.0, 4, scaling)
+        >>> cosines, sines = compute_scaled_rotation(inputs, 10_000.0, 4, scaling)
         >>> np.array(sines)[0, :, 0, 0].round(2).tolist()
         [0.0, 0.47999998927116394, 0.8399999737739563, 1.0]
     """

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.layers import (
-    attributes_of,
     frozen_kernel,
     innermost_layers,
-    layers_in,
+    list_attributes,
+    list_layers,
     own_weights,
     remove_lora,
 )
@@ -53,7 +53,7 @@ def recompute_block(
     # call is a function of the weights and of the states of the random generators.
     generators = [
         layer.seed_generator
-        for layer in layers_in(block)
+        for layer in list_layers(block)
         if isinstance(layer, keras.layers.Dropout) and layer.rate
     ]
     states = [(g.state, ops.copy(g.state)) for g in generators]  # copied before the draws below
@@ -120,7 +120,9 @@ def _describe_block(block: keras.layers.Layer) -> str:
     """Describe everything that a trace depends on: the layers, their settings and weights."""
     layers = [
         (type(layer), layer.get_config() | {"name": None, "call": vars(layer).get("call")})
-        for layer in layers_in(block)  # an instance attribute `call` means that a layer is observed
+        for layer in list_layers(
+            block
+        )  # an instance attribute `call` means that a layer is observed
     ]
     return repr((layers, [(v.shape, v.dtype, v.trainable) for v in block.variables]))
 
@@ -140,7 +142,7 @@ _NORMALIZATIONS = (
 )
 
 
-def undecayed_weights(model: keras.layers.Layer) -> list[keras.Variable]:
+def list_undecayed(model: keras.layers.Layer) -> list[keras.Variable]:
     """Find weights to exclude from weight decay: biases, and all weights in normalization layers.
 
     This only depends on the layer type and on the attribute that holds the weight. Names are
@@ -153,13 +155,13 @@ def undecayed_weights(model: keras.layers.Layer) -> list[keras.Variable]:
     Example:
         >>> model = keras.Sequential([keras.layers.Dense(2, name="bias")], name="norm")
         >>> model.build((None, 3))
-        >>> [weight.path for weight in undecayed_weights(model)]
+        >>> [weight.path for weight in list_undecayed(model)]
         ['norm/bias/bias']
     """
     found = []
-    for layer in layers_in(model):
+    for layer in list_layers(model):
         own = own_weights(layer)
-        named = [v for name, v in attributes_of(layer).items() if _UNDECAYED.fullmatch(name)]
+        named = [v for name, v in list_attributes(layer).items() if _UNDECAYED.fullmatch(name)]
         held = {id(value) for value in keras.tree.flatten(named)}
         is_norm = isinstance(layer, _NORMALIZATIONS)
         found += [weight for weight in own if is_norm or id(weight) in held]
@@ -200,8 +202,8 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
 
 def _dense_layers(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Dense]]:
     """Yield the attribute names and dense layers inside a layer."""
-    for owner in layers_in(layer):
-        for attribute, value in attributes_of(owner).items():
+    for owner in list_layers(layer):
+        for attribute, value in list_attributes(owner).items():
             for inner in keras.tree.flatten(value):
                 if isinstance(inner, keras.layers.Dense | keras.layers.EinsumDense):
                     yield attribute.removesuffix("_dense"), inner
@@ -256,7 +258,7 @@ def current_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple
     """Find layers with a low-rank update, and return the rank and alpha for each layer."""
     return {
         layer: (layer.lora_rank, layer.lora_alpha)
-        for layer in layers_in(model)
+        for layer in list_layers(model)
         if getattr(layer, "lora_enabled", False)
     }
 

@@ -33,7 +33,7 @@ from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex, Weights
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
 from encoder_zoo.tasks.retrieval.options import DocumentColumns, Precision
-from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
+from encoder_zoo.tasks.retrieval.ranking import RankedText, rank_texts
 from encoder_zoo.tasks.retrieval.terms import as_rows, sparse
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
@@ -236,7 +236,7 @@ class HybridEmbedder:
         parts, order = [sparse.csr_array((0, width), dtype="float32")], [np.zeros(0, "int64")]
         if count:
             examples = self.dense.preprocessor.encode(column, prompt=prompt)
-            kept = self.tokens._answers.scored_tokens(examples)
+            kept = self.tokens._answers.mask_scored_tokens(examples)
             for indices, outputs in self._model.run_examples(examples, batch_size):
                 dense[indices] = outputs["dense"]
                 parts.append(as_rows(np.asarray(outputs["terms"]), self.terms.max_terms))
@@ -289,9 +289,9 @@ class HybridEmbedder:
         Returns:
             List of dicts `{"index", "score", "text"}`, like `TextEmbedder.rank`.
         """
-        return ranked_texts(self, query, texts, top_k, batch_size)
+        return rank_texts(self, query, texts, top_k, batch_size)
 
-    def _scores_of_texts(self, query: str, texts: list[str], batch_size: int | None):
+    def _score_texts(self, query: str, texts: list[str], batch_size: int | None):
         queries = self.embed([query], "query", batch_size)
         return self.similarity(queries, self.embed(texts, "document", batch_size))[0]
 
@@ -321,7 +321,7 @@ class HybridEmbedder:
         Raises:
             ValueError: If `documents` or any single document is empty.
         """
-        given = Documents.of(documents, ids, metadata, text_column)
+        given = Documents.create(documents, ids, metadata, text_column)
         dense, terms, tokens = self.embed(given, "document", batch_size)
         kept = {"texts": given.texts, "ids": given.ids, "metadata": given.metadata}
         of_texts, of_terms, of_tokens = self._parts()

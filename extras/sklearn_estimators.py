@@ -41,7 +41,7 @@ from encoder_zoo.common.validation import (
     SequenceLength,
     Verbosity,
     check_argument,
-    rules_of,
+    get_rules,
 )
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
@@ -56,7 +56,7 @@ class TextEstimator(BaseEstimator):
 
     def _check_parameters(self) -> None:
         """Raise a ValueError if a parameter breaks its rule."""
-        for name, rule in rules_of(type(self).__init__).items():
+        for name, rule in get_rules(type(self).__init__).items():
             check_argument(name, getattr(self, name), rule)
 
     def _preset_arguments(self) -> dict:
@@ -83,9 +83,9 @@ class FineTunedEstimator(TextEstimator):
             sample_weight: Array with one value per text, or None.
             **arguments: Model arguments, such as labels.
         """
-        with seeded(self.random_state):
+        with use_seed(self.random_state):
             arguments |= self._preset_arguments()
-            with without_advice():
+            with suppress_advice():
                 self.model_ = SequenceClassifier.from_preset(self.preset, **arguments)
             self.model_.compile(learning_rate=self.learning_rate)
             self.model_.fit(
@@ -130,7 +130,7 @@ def one_column(y: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def without_advice() -> Iterator[None]:
+def suppress_advice() -> Iterator[None]:
     """Suppress the warning about new layers, because these will be trained in the next step."""
 
     def is_other(record: logging.LogRecord) -> bool:
@@ -145,16 +145,16 @@ def without_advice() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def seeded(random_state: int | np.random.RandomState | None) -> Iterator[None]:
+def use_seed(random_state: int | np.random.RandomState | None) -> Iterator[None]:
     """Set the random seed of Keras inside the block, and restore the state of Python and NumPy.
 
     Args:
         random_state: Random state as in scikit-learn's estimators. None does not set a seed.
 
     Example:
-        >>> with seeded(0):
+        >>> with use_seed(0):
         ...     first = random.random()
-        >>> with seeded(0):
+        >>> with use_seed(0):
         ...     print(random.random() == first)
         True
     """

@@ -66,7 +66,7 @@ def explain(name: str, public: Iterable[str]) -> str:
         return f"{message} Use {ELSEWHERE[name]}."
     if meant := similar_names(name, public):
         return message + did_you_mean(meant)
-    if meant := _of_a_family(name, public):
+    if meant := _find_general_class(name, public):
         return f"{message} Use {meant}.from_preset(source)."
     return message
 
@@ -85,7 +85,7 @@ def similar_names(name: str, public: Iterable[str]) -> list[str]:
     return [by_lower[each] for each in close]
 
 
-def _of_a_family(name: str, public: list[str]) -> str | None:
+def _find_general_class(name: str, public: list[str]) -> str | None:
     """Return the general class that replaces a class for one family."""
     for end, here in RENAMED.items():
         if name.endswith(end) and name.removesuffix(end) + here in public:

@@ -19,8 +19,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from encoder_zoo.common.reading import loading
-from encoder_zoo.common.validation import PositiveFloat, Rule, check_argument, rule_of
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.validation import PositiveFloat, Rule, check_argument, get_rule
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import Size
 from encoder_zoo.encoders.training import check_updatable, current_updates, train_updates
@@ -32,10 +32,10 @@ from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import (
     backbone_layers,
     check_weights,
+    find_layer,
     float_values,
-    layer_at,
+    make_stored_array,
     named_weights,
-    stored_array,
 )
 from encoder_zoo.presets.formats.preset_task import PresetTask
 
@@ -93,7 +93,7 @@ def projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
         ['bert.encoder.layer.0.output.dense', 'bert.pooler.dense']
     """
     prefix = backbone.family.prefix
-    found = {name: layer_at(backbone, path) for path, name in backbone_layers(backbone).items()}
+    found = {name: find_layer(backbone, path) for path, name in backbone_layers(backbone).items()}
     return {
         f"{prefix}.{name}": layer
         for name, layer in found.items()
@@ -117,13 +117,13 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         )
     # Shapes follow PyTorch conventions: A is (rank, in) and B is (out, rank).
     arrays = {
-        f"{PREFIX}{name}.lora_{which}.weight": stored_array(kernel, transposed=True)
+        f"{PREFIX}{name}.lora_{which}.weight": make_stored_array(kernel, transposed=True)
         for name, layer in layers.items()
         for which, kernel in (("A", layer.lora_kernel_a), ("B", layer.lora_kernel_b))
     }
     whole = _whole_tensors(task, updates)
     for name, (weight, transposed) in whole.items():
-        arrays[name] = stored_array(weight, transposed)
+        arrays[name] = make_stored_array(weight, transposed)
     [((rank, alpha), _)] = collections.Counter(updates.values()).most_common(1)
     prefixes = (PREFIX, f"{task.backbone.family.prefix}.")
     config = {
@@ -138,7 +138,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         "lora_dropout": 0.0,
         "inference_mode": True,
         "target_modules": _target_modules(layers, known),
-        "modules_to_save": sorted({_without(prefixes, name).split(".")[0] for name in whole}),
+        "modules_to_save": sorted({_strip_prefix(prefixes, name).split(".")[0] for name in whole}),
     }
     kind = Kind("adapters", lambda manifest: manifest["task"] == ADAPTERS, MANIFEST)
     with replacing(folder, kind) as new:
@@ -147,7 +147,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         write_manifest(new, {"task": ADAPTERS}, MANIFEST)
 
 
-def _without(prefixes: Iterable[str], name: str) -> str:
+def _strip_prefix(prefixes: Iterable[str], name: str) -> str:
     for prefix in prefixes:
         name = name.removeprefix(prefix)
     return name
@@ -214,7 +214,7 @@ def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
         return {}
     if current_updates(task.backbone):
         return task.weights_before_adapters
-    found = {name: stored_array(*given) for name, given in _whole_tensors(task, ()).items()}
+    found = {name: make_stored_array(*given) for name, given in _whole_tensors(task, ()).items()}
     return MappingProxyType(found)
 
 
@@ -228,7 +228,7 @@ def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
 
 def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     file = SafetensorsFile(files.file(WEIGHTS))
-    chosen, missing = _chosen_layers(task, config, file)
+    chosen, missing = _select_layers(task, config, file)
     updates = {layer: _rank_and_alpha(name, config) for name, layer in chosen.items()}
     head = _missing_head(task, file)
     shapes = {
@@ -236,11 +236,11 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
         for name, (weight, transposed) in _whole_tensors(task, updates, head).items()
     }
     before, replaces = weights_before_adapters(task), bool(current_updates(task.backbone))
-    layers = {_layer_of(name) for name in file.shapes}  # layers that are stored completely
+    layers = {_get_layer_name(name) for name in file.shapes}  # layers that are stored completely
     expected = {
         name: shape
         for name, shape in shapes.items()
-        if _layer_of(name) in layers or _is_saved(name, config)
+        if _get_layer_name(name) in layers or _is_saved(name, config)
     }
     for name, layer in chosen.items():
         rank, _ = updates[layer]
@@ -277,7 +277,7 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
         )
 
 
-def _chosen_layers(
+def _select_layers(
     task: PresetTask, config: dict, file: SafetensorsFile
 ) -> tuple[dict[str, keras.layers.Dense], list[str]]:
     """Select the layers with low-rank updates.
@@ -301,7 +301,7 @@ def _chosen_layers(
     else:
         chosen = stored
     layers = {name: layer for name, layer in known.items() if name in chosen}
-    absent = f"lora_A.weight, lora_B.weight of target_modules {shown(targets)}"
+    absent = f"lora_A.weight, lora_B.weight of target_modules {quote(targets)}"
     return layers, [] if layers else [absent]
 
 
@@ -310,7 +310,7 @@ def _is_chosen(name: str, config: dict) -> bool:
     excluded, numbers = config.get("exclude_modules"), config.get("layers_to_transform")
     if isinstance(excluded, list) and _is_named(name, excluded):
         return False
-    if _is_in(name, config.get("modules_to_save") or []):
+    if _is_inside(name, config.get("modules_to_save") or []):
         return False
     if numbers is None or numbers == []:
         return True
@@ -320,19 +320,19 @@ def _is_chosen(name: str, config: dict) -> bool:
     return found is not None and int(found[2]) in ([numbers] if type(numbers) is int else numbers)
 
 
-def _is_in(name: str, modules: Iterable[str]) -> bool:
+def _is_inside(name: str, modules: Iterable[str]) -> bool:
     """Check whether tensors or layers belong to any of these modules."""
     return any(f".{module}." in f".{name}." for module in modules)
 
 
-def _layer_of(name: str) -> str:
+def _get_layer_name(name: str) -> str:
     return name.rpartition(".")[0]
 
 
 def _is_saved(name: str, config: dict) -> bool:
     """Check whether adapter files should contain this head or pooler tensor."""
     classifiers = CLASSIFIERS if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS") else ()
-    return _is_in(name, (*(config.get("modules_to_save") or ()), *classifiers))
+    return _is_inside(name, (*(config.get("modules_to_save") or ()), *classifiers))
 
 
 def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
@@ -405,10 +405,10 @@ def _patterns(rule: Rule) -> Rule:
 
 
 RULES = {
-    "r": rule_of(Size),
-    "lora_alpha": rule_of(PositiveFloat | None),
-    "rank_pattern": _patterns(rule_of(Size)),
-    "alpha_pattern": _patterns(rule_of(PositiveFloat)),
+    "r": get_rule(Size),
+    "lora_alpha": get_rule(PositiveFloat | None),
+    "rank_pattern": _patterns(get_rule(Size)),
+    "alpha_pattern": _patterns(get_rule(PositiveFloat)),
     "use_rslora": Rule(lambda v: v in (True, False, None), "true or false"),
     "target_modules": NAMES_OR_PATTERN,
     "exclude_modules": NAMES_OR_PATTERN,
@@ -444,7 +444,7 @@ def _check_shapes(
     file: SafetensorsFile, expected: dict[str, tuple[int, ...]], missing: list[str]
 ) -> None:
     """Raise an error for missing tensors, unexpected tensors, or different shapes."""
-    misfits = [f"+ {shown(name)} (unexpected)" for name in sorted({*file.shapes} - {*expected})]
+    misfits = [f"+ {quote(name)} (unexpected)" for name in sorted({*file.shapes} - {*expected})]
     misfits += [f"- {name} (missing)" for name in missing]
     for name, shape in expected.items():
         if name not in file.shapes:

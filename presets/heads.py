@@ -19,9 +19,9 @@ from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     copy,
     default_labels,
+    find_unexpected,
     float_values,
     match,
-    unexpected,
 )
 from encoder_zoo.presets.formats.preset_files import PYTORCH, SAFETENSORS
 from encoder_zoo.presets.formats.preset_task import PresetTask
@@ -65,7 +65,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
     """
     family, suffix = checkpoint.family, cls.record.head
     head, config = cls.head_of(family), dict(checkpoint.config)
-    names = _names_of_classes(config)
+    names = _read_class_names(config)
     if names and cls.record.has_classes and len(set(names)) < len(names):
         _check_named_by_caller(checkpoint, names, given)
         names = default_labels(len(names))
@@ -78,7 +78,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
     same = _OF_TEXTS if suffix in _OF_TEXTS and not cls.record.has_classes else {suffix}
     rivals = _rivals(checkpoint, head, same)
     written = config.get("architectures") or []
-    named = [found for name in written if (found := _head_in(name, family))]
+    named = [found for name in written if (found := _find_head(name, family))]
     owner = (
         suffix
         if same.intersection(named)
@@ -101,12 +101,12 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
     if owner != suffix:
         return family.class_name(owner)
     if suffix.endswith("Classification"):
-        labels = _labels_of_outputs(checkpoint, head, names, given)
+        labels = _read_output_labels(checkpoint, head, names, given)
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
     return None
 
 
-def _names_of_classes(config: Mapping) -> list[str] | None:
+def _read_class_names(config: Mapping) -> list[str] | None:
     """Return class names from config.json, or LABEL_0, ... when only a class count is given."""
     if names := config.get("id2label"):
         return [names[key] for key in sorted(names, key=int)]
@@ -168,13 +168,13 @@ def _owner_by_tensors(
     return None
 
 
-def _head_in(name: str, family: Family) -> str | None:
+def _find_head(name: str, family: Family) -> str | None:
     """Return the family head for a class name in `architectures`."""
     exact = [head for head in family.heads if family.class_name(head) == name]
     return next(iter([*exact, *(head for head in family.heads if name.endswith(head))]), None)
 
 
-def _labels_of_outputs(
+def _read_output_labels(
     checkpoint: Checkpoint, head: Head, names: list[str] | None, given: Mapping
 ) -> list[str]:
     """Return one label for every output of the head."""
@@ -228,7 +228,7 @@ def restore_head(
             differ.
     """
     head = task.head_of(checkpoint.family)
-    checkpoint = _with_labels_of(task, checkpoint, head)
+    checkpoint = _select_labelled_rows(task, checkpoint, head)
     matched, misfits = match(checkpoint, task, task.head_record.tensors if task.head else {})
     if head.tied_bias_may_be_absent and misfits.get(head.tied_bias) == "missing":
         del misfits[head.tied_bias]
@@ -263,9 +263,11 @@ def restore_head(
     if task.head:
         task.new_head = tuple(np.array(whole_array(weight)) for weight in task.head.weights)
     family = checkpoint.family
-    pretrained = _layers_of(family.heads[name] for name in _PRETRAINED if name in family.heads)
+    pretrained = _list_layer_names(
+        family.heads[name] for name in _PRETRAINED if name in family.heads
+    )
     pretrained |= {alias.output for alias in family.aliases.values()}
-    unused = _unused_tensors(checkpoint, pretrained - _layers_of([head]), kept)
+    unused = _find_unused_tensors(checkpoint, pretrained - _list_layer_names([head]), kept)
     unread = _unread_files(checkpoint)
     logger.warning(
         "%s: the head of %s starts from random weights: %s%s%s.%s%s Fine-tune before use.",
@@ -273,7 +275,7 @@ def restore_head(
         type(task).__name__,
         reason,
         "; the pooler too" if new_pooler else "",
-        f", except {_listed(kept)}" if kept else "",
+        f", except {_join_names(kept)}" if kept else "",
         f" Not used: {unused}." if unused else "",
         f" Not read: {unread}." if unread else "",
     )
@@ -296,9 +298,9 @@ def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequen
     folder, name = checkpoint.folder.name, type(task).__name__
     if absent:
         message = "%s has no %s. The head of %s uses 0 instead."
-        logger.warning(message, folder, _listed(absent), name)
+        logger.warning(message, folder, _join_names(absent), name)
     heads = task.head_record, *checkpoint.family.heads.values()
-    if unused := _unused_tensors(checkpoint, _layers_of(heads), ()):
+    if unused := _find_unused_tensors(checkpoint, _list_layer_names(heads), ()):
         message = (
             "%s: %s does not use %s, because no head of %s has these layers. The outputs may "
             "differ from the saved model."
@@ -326,19 +328,19 @@ def _keep_hidden(
     return set(task.kept_weights)
 
 
-def _layers_of(heads: Iterable[Head]) -> set[str]:
+def _list_layer_names(heads: Iterable[Head]) -> set[str]:
     """Return checkpoint names for all head layers."""
     return {name for head in heads for name in (*head.tensors.values(), head.output) if name}
 
 
-def _unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterable[str]) -> str:
+def _find_unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterable[str]) -> str:
     """List tensors that do not belong to the encoder or to any given layer."""
     family = checkpoint.family
     known = {name.split(".")[0] for name in (*family.tensors.values(), family.pooler or "")}
     known |= layers
     stems = tuple(f"{name}." for name in known)
-    found = unexpected(checkpoint, (*known, *kept, *family.pretraining_only))
-    return _listed(name for name in found if not name.startswith(stems))
+    found = find_unexpected(checkpoint, (*known, *kept, *family.pretraining_only))
+    return _join_names(name for name in found if not name.startswith(stems))
 
 
 def _unread_files(checkpoint: Checkpoint) -> str:
@@ -346,7 +348,7 @@ def _unread_files(checkpoint: Checkpoint) -> str:
 
     This does not include training states or weights for other frameworks.
     """
-    return _listed(
+    return _join_names(
         name
         for name in {*checkpoint.files.listed, *checkpoint.files.not_downloaded}
         if name.endswith(_HEAD_FILES)
@@ -355,14 +357,14 @@ def _unread_files(checkpoint: Checkpoint) -> str:
     )
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     """Join names to a list for a message. Long lists are shortened."""
     names = sorted(names)
     others = len(names) - _MAX_SHOWN
     return ", ".join(names[:_MAX_SHOWN]) + (f" and {others} others" if others > 0 else "")
 
 
-def _with_labels_of(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Checkpoint:
+def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Checkpoint:
     """Select checkpoint rows that belong to the task's labels, if any."""
     rows = task.kept_classes(checkpoint.config) if task.head else None
     if rows is None:
@@ -391,7 +393,7 @@ def _with_labels_of(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Che
 def _check_tied(checkpoint: Checkpoint, head: Head) -> None:
     """Check that a tied output projection equals the token embedding."""
     twins = checkpoint.family.tied if head.tied_bias else {}
-    for name in unexpected(checkpoint, ()):
+    for name in find_unexpected(checkpoint, ()):
         if name in twins and name.startswith(f"{head.output}."):
             raise ValueError(
                 f"{checkpoint.folder}: {name} differs from {twins[name]}. Only output "

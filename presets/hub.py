@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.extras import formats
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets import adapters, hub_cache
 from encoder_zoo.presets.files.folder_files import is_plain
 from encoder_zoo.presets.formats.huggingface import no_weights
@@ -28,7 +28,13 @@ from encoder_zoo.presets.formats.preset_files import (
     tokenizer_file_names,
 )
 from encoder_zoo.presets.hub_cache import HubFile, cache_folder, missing_files
-from encoder_zoo.presets.hub_requests import Unreachable, endpoint, first_line, retried, within
+from encoder_zoo.presets.hub_requests import (
+    Unreachable,
+    endpoint,
+    first_line,
+    request_with_retries,
+    request_with_timeout,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
@@ -76,7 +82,7 @@ def from_hugging_face(
         files, commit, names = list_files(address, max_bytes, weights)
     except Unreachable as error:
         folder = _find_cached(address, weights, str(error))
-        wrong = missing_files(folder, hub_cache.linked_files(folder), verify)
+        wrong = missing_files(folder, hub_cache.find_linked_files(folder), verify)
         if wrong:
             raise ValueError(
                 f"{address}: the checksum of {', '.join(sorted(wrong))} in the cache is wrong. "
@@ -145,7 +151,7 @@ def list_files(
         return _read_listing(info), info.sha
 
     try:
-        files, commit = retried(address, lambda: within(ask))
+        files, commit = request_with_retries(address, lambda: request_with_timeout(ask))
     except Unreachable as error:
         cause = error.__cause__
         kinds = (TypeError, KeyError, AttributeError, ValueError)
@@ -171,14 +177,14 @@ def list_files(
 def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
     """Check names, sizes and checksums in a listing, because they are used to build paths."""
     if not isinstance(info.sha, str) or not hub_cache.SHA1.fullmatch(info.sha):
-        raise ValueError(f"its commit is {shown(info.sha)}")
+        raise ValueError(f"its commit is {quote(info.sha)}")
     files = {}
     for file in info.siblings:
         name, size = file.rfilename, file.size or 0
         checksum = getattr(file.lfs, "sha256", None) or file.blob_id
         known = checksum is None or hub_cache.CHECKSUM.fullmatch(checksum)
         if not known or not isinstance(name, str) or type(size) is not int or size < 0:
-            raise ValueError(f"{shown(name)} has {shown(size)} bytes and {shown(checksum)} as sum")
+            raise ValueError(f"{quote(name)} has {quote(size)} bytes and {quote(checksum)} as sum")
         files[name] = HubFile(size, checksum)
     return files
 
@@ -190,7 +196,7 @@ def _find_conversion(repository: str) -> str:
     kinds = {"discussion_type": "pull_request", "discussion_status": "open"}
     ask = functools.partial(HfApi(endpoint=endpoint()).get_repo_discussions, repository, **kinds)
     try:
-        for request in within(lambda: [*ask(author=_CONVERTER)]):
+        for request in request_with_timeout(lambda: [*ask(author=_CONVERTER)]):
             known = (request.author, request.title) == (_CONVERTER, _CONVERSION)
             if known and type(request.num) is int:
                 return (

@@ -17,8 +17,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from encoder_zoo.presets.files.manifest import checksum_of
-from encoder_zoo.presets.hub_requests import endpoint, retried, within
+from encoder_zoo.presets.files.manifest import compute_checksum
+from encoder_zoo.presets.hub_requests import endpoint, request_with_retries, request_with_timeout
 
 SHA1 = re.compile(r"[0-9a-f]{40}")
 CHECKSUM = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
@@ -53,9 +53,9 @@ class HubFile(NamedTuple):
         if self.checksum is None or not verify:
             return True
         if len(self.checksum) == 64:
-            return checksum_of(path) == self.checksum
+            return compute_checksum(path) == self.checksum
         prefix = f"blob {path.stat().st_size}\0".encode()
-        return checksum_of(path, "sha1", prefix) == self.checksum
+        return compute_checksum(path, "sha1", prefix) == self.checksum
 
 
 def cache_folder(repository: str) -> pathlib.Path:
@@ -74,7 +74,7 @@ def missing_files(
     return {name: file for name, file in files.items() if not file.is_at(folder / name, verify)}
 
 
-def linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
+def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
     """Return all files in a cached commit that are links to files named by checksum."""
     links = (path for path in folder.rglob("*") if path.is_symlink() and path.exists())
     targets = ((path, pathlib.PurePath(os.readlink(path)).name) for path in links)
@@ -117,7 +117,7 @@ def download_files(
             url = hf_hub_url(repository, name, revision=commit, endpoint=endpoint())
             if not file.is_at(blob):
                 fetch = functools.partial(_download, url, blob, name, file)
-                retried(address, fetch, any_error=True)
+                request_with_retries(address, fetch, any_error=True)
             if blob != pointer:
                 _replace(pointer, functools.partial(_link, blob, pointer.parent))
 
@@ -182,7 +182,7 @@ def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
                     displayed_filename=name,
                 )
 
-            within(get, lambda: part.stat().st_size)
+            request_with_timeout(get, lambda: part.stat().st_size)
         if not file.is_at(part):
             raise ValueError(f"the content of {name} does not match its checksum")
     except ValueError:  # the content is wrong, so resuming the download would not help

@@ -35,7 +35,7 @@ class Unreachable(Exception):
     """Raised when the hub is busy or does not respond. The caller can use cached files instead."""
 
 
-def within(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -> T:
+def request_with_timeout(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -> T:
     """Return a request's result. The request must make progress within a minute.
 
     Otherwise, clients would wait as long as a server demands, or as long as it sends a byte from
@@ -70,7 +70,7 @@ def within(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -
     raise Unreachable(f"no answer within {_WAIT} seconds")
 
 
-def retried(
+def request_with_retries(
     address: str,
     function: Callable[[], T],
     any_error: bool = False,

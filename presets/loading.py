@@ -32,7 +32,7 @@ from encoder_zoo.presets.opening import (
     open_preset,
     open_tokenizer,
 )
-from encoder_zoo.presets.origin import Vocabulary, origin_of
+from encoder_zoo.presets.origin import Vocabulary, find_origin
 from encoder_zoo.presets.restoring import (
     report_unused,
     restore_backbone,
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -> Backbone:
     """See `Backbone.from_preset`."""
-    safeguards = Safeguards.taken_from(overrides)
+    safeguards = Safeguards.pop_from_arguments(overrides)
     with loading(source), open_preset(source, safeguards) as checkpoint:
         found = checkpoint.family.backbone
         is_own = issubclass(cls, found) and cls.family is found.family  # a user's subclass
@@ -68,14 +68,14 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
         with contextlib.suppress(ValueError, FileNotFoundError):  # the tokenizer is not needed here
             if stored := checkpoint.stored_tokenizer():
                 backbone.checkpoint_vocabulary = Vocabulary(stored.kind.name)
-        backbone.origin = origin_of(source, checkpoint.folder)
+        backbone.origin = find_origin(source, checkpoint.folder)
         report_unused(checkpoint, used, cls.__name__)
     return backbone
 
 
 def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -> Tokenizer:
     """See `Tokenizer.from_preset`."""
-    safeguards = Safeguards.taken_from(options)
+    safeguards = Safeguards.pop_from_arguments(options)
     added_tokens = options.pop("added_tokens", ())
     if options:
         raise TypeError(
@@ -93,7 +93,7 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
     return tokenizer
 
 
-def tokenizer_of_files(files: FolderFiles, family: Family) -> Tokenizer:
+def load_tokenizer_files(files: FolderFiles, family: Family) -> Tokenizer:
     """Load a tokenizer from a folder without a model.
 
     Args:
@@ -112,7 +112,7 @@ def tokenizer_of_files(files: FolderFiles, family: Family) -> Tokenizer:
 
 def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
     """See `Preprocessor.from_preset`."""
-    safeguards = Safeguards.taken_from(arguments)
+    safeguards = Safeguards.pop_from_arguments(arguments)
     with loading(source), open_tokenizer(source, safeguards) as preset:
         tokenizer = _require_tokenizer(preset, arguments.pop("added_tokens", ()))
         from_files = cls.folder_format().text_arguments(preset, tokenizer)
@@ -129,10 +129,10 @@ def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
 
 def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> PresetTask:
     """See `Task.from_preset`."""
-    safeguards = Safeguards.taken_from(arguments)
+    safeguards = Safeguards.pop_from_arguments(arguments)
     with loading(source), open_preset(source, safeguards) as checkpoint:
         task = _read_task(cls, checkpoint, safeguards, arguments)
-        task.backbone.origin = origin_of(source, checkpoint.folder)
+        task.backbone.origin = find_origin(source, checkpoint.folder)
     return task
 
 
@@ -156,7 +156,7 @@ def load_tasks(
             backbone = tasks[0].backbone if tasks else None
             own = copy.copy(checkpoint)  # its head is settled for each task
             tasks.append(_read_task(cls, own, checks, dict(arguments), backbone))
-        tasks[0].backbone.origin = origin_of(source, checkpoint.folder)
+        tasks[0].backbone.origin = find_origin(source, checkpoint.folder)
     return tasks
 
 
@@ -208,13 +208,13 @@ def _read_task(
     other_class = settle_head(checkpoint, cls, request.task)
     tokenizer = read_task_tokenizer(cls, checkpoint, request)
     preprocessor = make_preprocessor(cls, checkpoint, request, tokenizer)
-    checkpoint = with_rows_for(checkpoint, tokenizer)
+    checkpoint = add_missing_rows(checkpoint, tokenizer)
     restored = restore_encoder(cls, checkpoint, request, safeguards, backbone)
-    settings = settings_of_task(cls, checkpoint, request.task)
-    settings = with_further_models(cls, settings, request, safeguards)
+    settings = collect_task_settings(cls, checkpoint, request.task)
+    settings = load_further_models(cls, settings, request, safeguards)
     task = cls(restored.backbone, preprocessor, **settings)
     if tokenizer is not None:
-        task.backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
+        task.backbone.checkpoint_vocabulary = Vocabulary.create(tokenizer)
     task.learning_rate = checkpoint.settings.get("learning_rate", task.learning_rate)
     used = restored.used | restore_head(
         checkpoint, task, request.task, safeguards, restored.pooler_is_new, other_class
@@ -235,7 +235,7 @@ def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> 
     """
     arguments = dict(arguments)
     added_tokens = arguments.pop("added_tokens", ())
-    preprocessor = _given_preprocessor(cls, arguments)
+    preprocessor = _pop_preprocessor(cls, arguments)
     return Request(added_tokens, preprocessor, arguments, *_route(cls, family, arguments))
 
 
@@ -263,7 +263,7 @@ def read_task_tokenizer(
         logger.warning(message, checkpoint.folder.name, cls.__name__)
         return None
     needed = cls.record.folder.tokens_to_add(checkpoint, tokenizer, request.others)
-    return _with_added(tokenizer, needed)
+    return _add_tokens(tokenizer, needed)
 
 
 def make_preprocessor(
@@ -278,13 +278,13 @@ def make_preprocessor(
     kind = cls.record.preprocessor_class
     from_files = cls.record.folder.text_arguments(checkpoint, tokenizer)
     _check_stored(from_files, kind, checkpoint.folder)
-    stored = _stored_settings(cls, checkpoint.settings)
+    stored = _read_settings(cls, checkpoint.settings)
     stored = {name: v for name, v in stored.items() if name not in cls.record.answer_settings}
     _check_stored(stored, kind, checkpoint.folder / MANIFEST)
     return kind(tokenizer, **{**from_files, **stored, **request.texts})
 
 
-def with_rows_for(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
+def add_missing_rows(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
     """Add embeddings for tokens that are missing in the checkpoint."""
     if tokenizer is None:
         return checkpoint
@@ -309,7 +309,7 @@ def restore_encoder(
     )
 
 
-def with_further_models(
+def load_further_models(
     cls: type[PresetTask], settings: dict, request: Request, safeguards: Safeguards
 ) -> dict[str, object]:
     """Replace folders in the arguments by loaded models, for example by a query encoder."""
@@ -322,15 +322,15 @@ def with_further_models(
     return {**settings, **models}
 
 
-def stored_answers(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, object]:
+def read_inference_settings(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, object]:
     """Return inference settings saved with the preset, such as thresholds."""
-    stored = _stored_settings(cls, checkpoint.settings)
+    stored = _read_settings(cls, checkpoint.settings)
     found = {n: from_json_value(stored[n]) for n in cls.record.answer_settings if n in stored}
     _check_stored(found, cls, checkpoint.folder / MANIFEST)
     return found
 
 
-def settings_of_task(cls: type[PresetTask], checkpoint: Checkpoint, given: dict) -> dict:
+def collect_task_settings(cls: type[PresetTask], checkpoint: Checkpoint, given: dict) -> dict:
     """Collect task constructor arguments from the checkpoint and the caller.
 
     Args:
@@ -348,13 +348,13 @@ def settings_of_task(cls: type[PresetTask], checkpoint: Checkpoint, given: dict)
         names, saved = default_labels(arguments["num_classes"]), checkpoint.settings.get("head", {})
         if saved.get("labels") == names:  # saved by this package with explicit labels
             arguments["labels"] = names
-    return {**built_in, **stored_answers(cls, checkpoint), **arguments}
+    return {**built_in, **read_inference_settings(cls, checkpoint), **arguments}
 
 
 MADE_HERE = object()  # creates the preprocessor, because the caller does not pass any
 
 
-def _given_preprocessor(cls: type, arguments: dict) -> object:
+def _pop_preprocessor(cls: type, arguments: dict) -> object:
     """Remove `preprocessor` from the arguments and return it. None means prepared inputs."""
     if arguments.pop("backbone", None) is not None:
         raise TypeError(
@@ -441,7 +441,7 @@ def _read_tokenizer(
         [(twice, _)] = Counter(tokens).most_common(1)
         message = "%s: the vocabulary contains %r more than once. The last entry is used."
         logger.warning(message, checkpoint.folder.name, twice)
-    return _with_added(tokenizer, [*stored.special_tokens_to_add(tokenizer), *added_tokens])
+    return _add_tokens(tokenizer, [*stored.special_tokens_to_add(tokenizer), *added_tokens])
 
 
 def _positions(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
@@ -452,7 +452,7 @@ def _positions(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
     return backbone_arguments(checkpoint.config, family).get("max_sequence_length")
 
 
-def _with_added(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> Tokenizer:
+def _add_tokens(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> Tokenizer:
     """Add tokens to a tokenizer."""
     if not added_tokens:
         return tokenizer
@@ -495,7 +495,7 @@ def _check_vocabulary(
         )
 
 
-def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
+def _read_settings(cls: type[PresetTask], settings: dict) -> dict:
     """Return saved preprocessor and inference settings for the same task, else {}."""
     record = cls.record
     if settings.get("task") != record.name:

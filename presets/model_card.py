@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from encoder_zoo.common.escaping import in_markdown, in_python, in_yaml
+from encoder_zoo.common.escaping import escape_markdown, escape_python, escape_yaml
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.files.manifest import CARD
 from encoder_zoo.presets.origin import Origin
@@ -104,7 +104,7 @@ def example_call(method: str | None, mask_token: str = "") -> str:
         >>> example_call("extract_entities")
         'model.extract_entities("Anna lives in Rome.")'
     """
-    return EXAMPLES.get(method, "").replace("{mask_token}", in_python(mask_token)[1:-1])
+    return EXAMPLES.get(method, "").replace("{mask_token}", escape_python(mask_token)[1:-1])
 
 
 def write_card(new: pathlib.Path, folder: pathlib.Path, description: Description) -> None:
@@ -140,11 +140,13 @@ hidden size {backbone.hidden_dim}, vocabulary of {backbone.vocabulary_size},
 weights in {description.dtype}."""
     parts = [
         f"---\n{_front_matter(description)}---",
-        f"# {in_markdown(name)}",
+        f"# {escape_markdown(name)}",
         MARK,
         facts,
         _about_origin(description.origin),
-        f"Labels: {', '.join(map(in_markdown, description.labels))}." if description.labels else "",
+        f"Labels: {', '.join(map(escape_markdown, description.labels))}."
+        if description.labels
+        else "",
         _about_results(description.results),
         _about_usage(name, description),
     ]
@@ -188,7 +190,7 @@ def _yaml(name: str, value: str | list[str]) -> str:
 def _scalar(value: str) -> str:
     is_word = re.fullmatch(r"[A-Za-z][\w./-]*", value)
     is_other = value.lower() in ("no", "yes", "on", "off", "y", "n", "true", "false", "null")
-    return value if is_word and not is_other else in_yaml(value)
+    return value if is_word and not is_other else escape_yaml(value)
 
 
 def _about_origin(origin: Origin) -> str:
@@ -196,14 +198,16 @@ def _about_origin(origin: Origin) -> str:
         return ""
     licence = "; its licence is stated there."
     if origin.licence:
-        licence = f" (licence: {in_markdown(origin.licence)})."
-    return f"It began from the weights of {in_markdown(origin.base_model)}{licence}"
+        licence = f" (licence: {escape_markdown(origin.licence)})."
+    return f"It began from the weights of {escape_markdown(origin.base_model)}{licence}"
 
 
 def _about_results(results: Mapping[str, float]) -> str:
     if not results:
         return ""
-    rows = "\n".join(f"| {in_markdown(name)} | {value:.4g} |" for name, value in results.items())
+    rows = "\n".join(
+        f"| {escape_markdown(name)} | {value:.4g} |" for name, value in results.items()
+    )
     return f"Results of its last evaluation:\n\n| metric | value |\n|---|---|\n{rows}"
 
 
@@ -212,14 +216,14 @@ def _about_usage(name: str, description: Description) -> str:
     usage, repository = description.usage, description.repository
     source, note = (f"hf://{repository}", "") if repository else (name, "  # path of this folder")
     code = f"{usage.library.imports}\n\nmodel = {usage.library.opens}"
-    theirs = code.format(cls=usage.their_class, name=in_python(repository or name))
+    theirs = code.format(cls=usage.their_class, name=escape_python(repository or name))
     example = f"\n{usage.example}" if usage.example else ""
     return f"""With encoder_zoo, on Keras 3:
 
 ```python
 import encoder_zoo as ez
 
-model = ez.{usage.our_class}.from_preset({in_python(source)}){note}{example}
+model = ez.{usage.our_class}.from_preset({escape_python(source)}){note}{example}
 ```
 
 With {usage.library.name}, on {usage.library.platform}:

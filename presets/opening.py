@@ -33,7 +33,7 @@ from encoder_zoo.presets.formats.preset_files import (
 from encoder_zoo.presets.formats.sentence_transformers import encoder_files
 from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, static_module
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
-from encoder_zoo.presets.registry import listed_settings, resolve
+from encoder_zoo.presets.registry import get_listed_settings, resolve
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -55,12 +55,12 @@ class Safeguards:
     allow_nonfinite: bool = False
 
     @classmethod
-    def taken_from(cls, arguments: dict) -> Safeguards:
+    def pop_from_arguments(cls, arguments: dict) -> Safeguards:
         """Remove safeguards from `from_preset` arguments and return them.
 
         Example:
             >>> arguments = {"verify": False, "dropout": 0.0}
-            >>> Safeguards.taken_from(arguments).verify, arguments
+            >>> Safeguards.pop_from_arguments(arguments).verify, arguments
             (False, {'dropout': 0.0})
         """
         names = [field.name for field in dataclasses.fields(cls)]
@@ -85,7 +85,7 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     files = OpenFolder(folder, [*preset_files(), *module_files(), *others])
     files.not_downloaded = hub.not_downloaded(folder)
     checkpoint = open_files(files, safeguards)
-    checkpoint.listed_settings = listed_settings(source)
+    checkpoint.listed_settings = get_listed_settings(source)
     if adapters.CONFIG in checkpoint.files.listed:
         logger.warning(
             "%s: the adapters in %s are not applied. Apply them to a task with load_adapters(%r).",
@@ -170,7 +170,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterato
     others = [name for format in formats() for name in format.tokenizer_file_names()]
     with OpenFolder(folder, [*_TOKENIZER_FILES, *module_files(), *others]) as files:
         preset = _read_tokenizer_preset(files, safeguards.verify)
-        yield dataclasses.replace(preset, listed_settings=listed_settings(source))
+        yield dataclasses.replace(preset, listed_settings=get_listed_settings(source))
         files.check_unchanged()
 
 
@@ -179,7 +179,7 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
     files = encoder_files(files)
     _check_files(files, _TOKENIZER_FILES)
     if GLINER in files:
-        with _named_encoder(files, verify) as encoder:
+        with _open_named_encoder(files, verify) as encoder:
             config, stored = read_encoder(files, encoder)
         family = find_family(config.get("model_type"))
         config = family.read(config) if family else config
@@ -203,7 +203,7 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
     files = encoder_files(files)
     _check_files(files, preset_files())
     if GLINER in files:
-        with _named_encoder(files, verify) as encoder:
+        with _open_named_encoder(files, verify) as encoder:
             return GlinerCheckpoint(files, settings, encoder)
     for format in formats():
         if checkpoint := format.open_checkpoint(files, settings):
@@ -212,7 +212,7 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
 
 
 @contextlib.contextmanager
-def _named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | None]:
+def _open_named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | None]:
     """Open encoder files for a gliner folder. For complete folders, yield None."""
     if (address := encoder_address(files)) is None:
         yield None

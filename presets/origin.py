@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from encoder_zoo.presets.files.manifest import CARD
-from encoder_zoo.presets.registry import REPOSITORY, listed_entry
+from encoder_zoo.presets.registry import REPOSITORY, get_listed_entry
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
@@ -38,7 +38,7 @@ class Origin(NamedTuple):
     languages: tuple[str, ...] = ()
 
 
-def origin_of(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
+def find_origin(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
     """Find where preset weights come from, using the list of presets or the model card.
 
     Args:
@@ -46,12 +46,12 @@ def origin_of(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
         folder: Path. Folder with all preset files.
 
     Example:
-        >>> origin_of("bert_base_en_uncased", pathlib.Path("none"))
+        >>> find_origin("bert_base_en_uncased", pathlib.Path("none"))
         Origin(base_model='google-bert/bert-base-uncased', licence='apache-2.0', languages=('en',))
     """
     name = os.fspath(source)
-    if entry := listed_entry(name):
-        return _listed(name, entry)
+    if entry := get_listed_entry(name):
+        return _read_listed(name, entry)
     found = read_card(folder / CARD)
     repository = name.removeprefix("hf://").split("@")[0]
     is_remote = name.startswith("hf://") or not pathlib.Path(name).exists()
@@ -60,7 +60,7 @@ def origin_of(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
     return found
 
 
-def _listed(name: str, entry: dict) -> Origin:
+def _read_listed(name: str, entry: dict) -> Origin:
     source, licence = entry["source"], entry["licence"].lower()
     base_model = source.removeprefix("hf://") if source.startswith("hf://") else name
     several = entry["languages"].startswith("multi")
@@ -109,10 +109,10 @@ class Vocabulary:
     Example:
         >>> from encoder_zoo import BertTokenizer
         >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat"]
-        >>> known = Vocabulary.of(BertTokenizer(tokens))
-        >>> known.is_of(BertTokenizer(tokens, added_tokens=["dog"]))
+        >>> known = Vocabulary.create(BertTokenizer(tokens))
+        >>> known.matches(BertTokenizer(tokens, added_tokens=["dog"]))
         True
-        >>> known.is_of(BertTokenizer([*tokens[:-1], "dog"]))
+        >>> known.matches(BertTokenizer([*tokens[:-1], "dog"]))
         False
     """
 
@@ -121,12 +121,12 @@ class Vocabulary:
     sha256: str | None = None
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Vocabulary:
+    def create(cls, tokenizer: Tokenizer) -> Vocabulary:
         """Return a tokenizer's vocabulary."""
         tokens = tokenizer.get_vocabulary()
         return cls(type(tokenizer).__name__, len(tokens), _digest(tokens))
 
-    def is_of(self, tokenizer: Tokenizer) -> bool:
+    def matches(self, tokenizer: Tokenizer) -> bool:
         """Return whether a tokenizer has this vocabulary, possibly followed by added tokens."""
         if self.kind not in {cls.__name__ for cls in type(tokenizer).__mro__}:
             return False
@@ -146,7 +146,7 @@ def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer) -> None:
         ValueError: If the tokens differ.
     """
     known = backbone.checkpoint_vocabulary
-    if known is None or known.is_of(tokenizer):
+    if known is None or known.matches(tokenizer):
         return
     size = "" if known.size is None else f" of {known.size}"
     raise ValueError(

@@ -9,7 +9,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from encoder_zoo.presets.files.manifest import CARD
-from encoder_zoo.presets.hub_requests import REFUSALS, Unreachable, endpoint, retried
+from encoder_zoo.presets.hub_requests import REFUSALS, Unreachable, endpoint, request_with_retries
 from encoder_zoo.presets.model_card import MARK
 from encoder_zoo.presets.saving import replaced_files
 
@@ -45,12 +45,12 @@ def push(
         folder.mkdir()
         try:
             fetch = functools.partial(_fetch_card, api, repository, folder)
-            present = retried(address, fetch, refusals=_REFUSALS)
+            present = request_with_retries(address, fetch, refusals=_REFUSALS)
             model.save_to_preset(folder, repository=repository, **options)
             commit = functools.partial(
                 _commit, api, repository, folder, present, private, commit_message
             )
-            return f"{address}@{retried(address, commit, refusals=_REFUSALS)}"
+            return f"{address}@{request_with_retries(address, commit, refusals=_REFUSALS)}"
         except Unreachable as error:
             raise ValueError(f"{address}: the model was not pushed: {error}.") from error
 

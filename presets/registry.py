@@ -128,7 +128,7 @@ def _entries() -> dict[str, dict]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
+def get_listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
     """Return listed embedding settings that are missing in the repository.
 
     Args:
@@ -139,21 +139,23 @@ def listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
         A dict with listed settings: `prompts`, `default_prompt`, `pooling` and `normalize`.
 
     Example:
-        >>> listed_settings("hf://intfloat/e5-base-v2")["prompts"]["query"]
+        >>> get_listed_settings("hf://intfloat/e5-base-v2")["prompts"]["query"]
         'query: '
     """
-    return listed_entry(os.fspath(source)).get("embedding", {})
+    return get_listed_entry(os.fspath(source)).get("embedding", {})
 
 
-def listed_entry(name: str) -> dict:
+def get_listed_entry(name: str) -> dict:
     """Return file contents for a listed preset. Other presets return {}.
 
     Args:
         name: String. Name in the list, or a repository address with any revision.
 
     Example:
-        >>> listed_entry("hf://google-bert/bert-base-uncased")["licence"], listed_entry("mine")
-        ('Apache-2.0', {})
+        >>> get_listed_entry("hf://google-bert/bert-base-uncased")["licence"]
+        'Apache-2.0'
+        >>> get_listed_entry("mine")
+        {}
     """
     repository = name.removeprefix("hf://").split("@")[0]
     for known, entry in _entries().items():

@@ -17,8 +17,8 @@ from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     backbone_layers,
     copy,
+    find_unexpected,
     match,
-    unexpected,
 )
 from encoder_zoo.presets.formats.config import backbone_arguments
 from encoder_zoo.presets.opening import Safeguards
@@ -111,7 +111,7 @@ def match_backbone(
     new = [name for name in misfits if new_pooler_allowed and name.startswith(f"{family.pooler}.")]
     if len(misfits) > len(new):
         lines = [f"- {name} ({what})" for name, what in misfits.items()]
-        lines += [f"+ {name} (unexpected)" for name in unexpected(checkpoint, matched)]
+        lines += [f"+ {name} (unexpected)" for name in find_unexpected(checkpoint, matched)]
         raise ValueError(
             f"{checkpoint.folder}: the weights do not fit {checkpoint.config_file.name}.\n"
             + "\n".join(lines)
@@ -167,7 +167,7 @@ def check_overrides(
 def report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
     """Log the unused tensors, or raise an error if they belong to the encoder."""
     check_all_used(checkpoint, used)
-    if left := unexpected(checkpoint, used):
+    if left := find_unexpected(checkpoint, used):
         logger.info("%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(left))
 
 
@@ -180,7 +180,7 @@ def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
     untied = {
         n: f" (differs from {tied[n]}, but must be tied to the token embedding)" for n in tied
     }
-    found = unexpected(checkpoint, others.union(used))
+    found = find_unexpected(checkpoint, others.union(used))
     inside = [f"+ {name}{untied.get(name, '')}" for name in found]
     if inside:
         raise ValueError(

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.extras import extra
-from encoder_zoo.common.layers import frozen_kernel, layers_in
+from encoder_zoo.common.layers import frozen_kernel, list_layers
 from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
@@ -32,8 +32,8 @@ from encoder_zoo.presets.formats.checkpoint import (
     backbone_layers,
     check_not_quantized,
     default_labels,
+    make_stored_array,
     named_weights,
-    stored_array,
 )
 from encoder_zoo.presets.formats.config import backbone_config
 from encoder_zoo.presets.formats.preset_files import (
@@ -307,7 +307,7 @@ def check_all_saved(
         ValueError: If a weight would be lost. Low-rank updates are merged and not lost.
     """
     kept = {id(weight) for weight, _ in saved.values()} | {id(weight) for weight in elsewhere}
-    updates = [layer for layer in layers_in(model) if getattr(layer, "lora_enabled", False)]
+    updates = [layer for layer in list_layers(model) if getattr(layer, "lora_enabled", False)]
     kept |= {id(getattr(layer, name)) for layer in updates for name in UPDATES}
     kept |= {id(frozen_kernel(layer)) for layer in updates}
     if lost := [weight.path for weight in model.weights if id(weight) not in kept]:
@@ -330,7 +330,7 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
     for i, shard in enumerate(shards, 1):
         file = f"model-{i:05}-of-{len(shards):05}.safetensors"
         file = SAFETENSORS.file if len(shards) == 1 else file
-        arrays = {name: stored_array(*weights[name], DTYPES[dtypes[name]]) for name in shard}
+        arrays = {name: make_stored_array(*weights[name], DTYPES[dtypes[name]]) for name in shard}
         # transformers opens only files with this metadata.
         save_file(arrays, folder / file, metadata={"format": "pt"})
         names |= dict.fromkeys(shard, file)

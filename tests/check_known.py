@@ -27,7 +27,7 @@ from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_files import MODULES
-from encoder_zoo.presets.formats.sentence_transformers import of_kind, read_modules
+from encoder_zoo.presets.formats.sentence_transformers import read_modules, select_modules
 from encoder_zoo.presets.hub_requests import Unreachable, endpoint
 from encoder_zoo.presets.opening import Safeguards, open_files
 from encoder_zoo.presets.registry import PresetInfo, format_table, list_presets
@@ -243,7 +243,7 @@ def check_modules(checkpoint: Checkpoint, tokenizer) -> None:
         ValueError: naming the file and what is expected there.
     """
     files = checkpoint.files.root
-    if MODULES in files and of_kind(read_modules(files), "Pooling"):
+    if MODULES in files and select_modules(read_modules(files), "Pooling"):
         layout = embedding_folder.EmbeddingFolder()
         layout.arguments(checkpoint, {})
         layout.text_arguments(checkpoint, tokenizer)

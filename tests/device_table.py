@@ -108,7 +108,7 @@ def make(name):
     """Return a tiny model without dropout, with the same weights every time, and its data."""
     import keras
 
-    from encoder_zoo.common.layers import layers_in
+    from encoder_zoo.common.layers import list_layers
     from encoder_zoo.encoders import get_family
     from encoder_zoo.testing import tiny
 
@@ -120,7 +120,7 @@ def make(name):
         labels = {"labels": ["entailment", "neutral", "contradiction"]}
         backbone = tiny.backbone(family)
         prepare = ez.SequenceClassifierPreprocessor(tiny.tokenizer(family))
-        kept.append(tiny.moved(ez.SequenceClassifier(backbone, prepare, **labels)))
+        kept.append(tiny.randomize_weights(ez.SequenceClassifier(backbone, prepare, **labels)))
         model = ez.ZeroShotClassifier(kept[0])
     elif kind == "HybridEmbedder":
         backbone, words = tiny.backbone(family, pooler=False), tiny.tokenizer(family)
@@ -137,13 +137,13 @@ def make(name):
             score_first=False,
         )
         tokens = ez.LateInteraction(backbone, prepare, dim=4, similarity_function="meanmaxsim")
-        kept += [tiny.moved(task) for task in (dense, terms, tokens)]
+        kept += [tiny.randomize_weights(task) for task in (dense, terms, tokens)]
         model = ez.HybridEmbedder(dense, terms, tokens)
     elif kind == "Distillation":
         for _ in range(2):
             prepare = ez.SequenceClassifierPreprocessor(tiny.tokenizer(family))
             task = ez.SequenceClassifier(tiny.backbone(family), prepare, num_classes=3)
-            kept.append(tiny.moved(task))
+            kept.append(tiny.randomize_weights(task))
         kept[0].set_weights([0.7 * weight for weight in kept[0].get_weights()])
         model = ez.Distillation(*kept, objectives=["soft_labels"])
         kept.append(model)
@@ -152,18 +152,18 @@ def make(name):
         cls = getattr(ez, kind)
         if kind == "FewShotClassifier":
             prepare = cls.record.preprocessor_class(tiny.tokenizer(family))
-            model = tiny.moved(cls(tiny.backbone(family), prepare, labels=["x", "y"]))
+            model = tiny.randomize_weights(cls(tiny.backbone(family), prepare, labels=["x", "y"]))
         else:
             model = tiny.task(family, cls)
         if "crf" in name:
             own = {**cls.tiny_data().arguments, "crf": True}
-            model = tiny.moved(cls(model.backbone, model.preprocessor, **own))
+            model = tiny.randomize_weights(cls(model.backbone, model.preprocessor, **own))
         if kind == "ReplacedTokenDetection":  # the same tokens every time
             ops = keras.ops
             model._drawn = lambda logits: ops.cast(ops.argmax(logits, -1), "int32")
         kept.append(model)
     for task in kept:
-        for layer in layers_in(task):
+        for layer in list_layers(task):
             if isinstance(layer, keras.layers.Dropout):
                 layer.rate = 0.0
     data = DATA.get(name)

@@ -19,7 +19,7 @@ import numpy as np
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.common.layers import layers_in
+from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.training import optimizers, recipe
 from encoder_zoo.tasks.training.optimizers import (
@@ -197,7 +197,7 @@ class Case:
                 task = self._distillation()
             else:
                 task = self._task(self.cls, self.arguments)
-        for layer in layers_in(task):
+        for layer in list_layers(task):
             if isinstance(layer, keras.layers.Dropout):
                 layer.rate = 0.0
         if self.cls is ez.ReplacedTokenDetection:  # the same tokens every time
@@ -208,7 +208,7 @@ class Case:
         family = get_family("electra" if cls is ez.ReplacedTokenDetection else "bert")
         preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family), sequence_length=LENGTH)
         backbone = tiny.backbone(family, num_layers=1, pooler=cls.head_of(family).pooled)
-        return tiny.moved(cls(backbone, preprocessor, **arguments))
+        return tiny.randomize_weights(cls(backbone, preprocessor, **arguments))
 
     def _distillation(self):
         teacher, student = (self._task(ez.SequenceClassifier, {"num_classes": 3}) for _ in range(2))

@@ -46,14 +46,14 @@ def line_of(name: str, value: object) -> str:
 
 def arguments_of(function) -> str:
     """The arguments of a function, without `self` and types; those of a TypedDict by name."""
-    from encoder_zoo.common.validation import known_names
+    from encoder_zoo.common.validation import list_argument_names
 
     parameters = [
         parameter.replace(annotation=inspect.Parameter.empty, default=named(parameter.default))
         for name, parameter in inspect.signature(function).parameters.items()
         if name not in ("self", "cls")
     ]
-    known = known_names(function) or set()
+    known = list_argument_names(function) or set()
     further = sorted(name for name in known if not name.startswith("_"))
     further = [n for n in further if n not in inspect.signature(function).parameters]
     if further:

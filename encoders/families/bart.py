@@ -69,7 +69,7 @@ class CrossAttention(FastAttention):
     """
 
     def project(self, x, *, encoded, **context):
-        return self.project_from(x, encoded)
+        return self.project_inputs(x, encoded)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -25,7 +25,7 @@ from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import ABSENT, Activation, Size, activate, initializer
 from encoder_zoo.encoders.positions import (
     align_distance_scores,
-    buckets_of_distances,
+    compute_buckets,
     log_buckets,
     text_indices,
 )
@@ -67,7 +67,7 @@ class DisentangledAttention(FastAttention):
 
     Call arguments:
         relative_embeddings: Tensor of shape (2 S, D). One embedding for each bucket of distances.
-        buckets: Integer tensor of shape (2, 2 L), see `buckets_of_distances`.
+        buckets: Integer tensor of shape (2, 2 L), see `compute_buckets`.
         attending: Tensor of shape (B, 1, L, 1). It is 0 for tokens that attend to all tokens
             equally. Defaults to None, which means that there are no such tokens.
 
@@ -77,7 +77,7 @@ class DisentangledAttention(FastAttention):
     Example:
         >>> import numpy as np
         >>> attention = DisentangledAttention(hidden_dim=8, num_heads=2)
-        >>> buckets = buckets_of_distances(3, log_buckets(4, 16))
+        >>> buckets = compute_buckets(3, log_buckets(4, 16))
         >>> distances = {"relative_embeddings": np.ones((8, 8), "float32"), "buckets": buckets}
         >>> keras.ops.shape(attention(np.zeros((1, 3, 8), "float32"), **distances))
         (1, 3, 8)
@@ -185,7 +185,7 @@ class DebertaV2Block(EncoderBlock):
     Example:
         >>> import numpy as np
         >>> block = DebertaV2Block(hidden_dim=8, num_heads=2, intermediate_dim=16)
-        >>> buckets = buckets_of_distances(3, log_buckets(4, 16))
+        >>> buckets = compute_buckets(3, log_buckets(4, 16))
         >>> distances = {"relative_embeddings": np.ones((8, 8), "float32"), "buckets": buckets}
         >>> keras.ops.shape(block(np.zeros((1, 3, 8), "float32"), **distances))
         (1, 3, 8)
@@ -329,7 +329,7 @@ class DebertaV2Backbone(Backbone):
         rows = self.relative_embedding(ops.arange(2 * self.position_buckets, dtype="int32"))
         distances = {
             "relative_embeddings": self.relative_norm(rows),
-            "buckets": buckets_of_distances(length, self._log_buckets),
+            "buckets": compute_buckets(length, self._log_buckets),
         }
         if "attended_mask" in inputs:
             distances["attending"] = _make_attending_mask(inputs)

@@ -24,7 +24,7 @@ from encoder_zoo.encoders.gated_block import GatedBlock
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import CalledDirectly, MakesLayers, Size, reshape
-from encoder_zoo.encoders.positions import mean_of_tokens, rotate
+from encoder_zoo.encoders.positions import average_tokens, rotate
 from encoder_zoo.encoders.pre_norm_block import PreNormBlock
 from encoder_zoo.encoders.rope import ROPE_RULES, RopeScaling, ScaledRotation, read_rope
 from encoder_zoo.encoders.tokenizers import LLAMA_BPE
@@ -251,7 +251,7 @@ class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
     def text_vectors(self, sequence_output, inputs: Mapping):
         if self.pooling == "bos":
             return super().text_vectors(sequence_output, inputs)
-        return mean_of_tokens(sequence_output, add_padding_mask(inputs)["padding_mask"])
+        return average_tokens(sequence_output, add_padding_mask(inputs)["padding_mask"])
 
 
 def read_config(config: Mapping) -> dict:

@@ -25,7 +25,7 @@ from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TOKEN_IDS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import ABSENT, INITIALIZER_RANGE, Activation, LayerNorm, Size
-from encoder_zoo.encoders.positions import mean_of_tokens, positions_in_texts, rotation
+from encoder_zoo.encoders.positions import average_tokens, positions_in_texts, rotation
 from encoder_zoo.encoders.tokenizers import MODERN_BPE
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"  # the names in config.json
@@ -201,7 +201,7 @@ class ModernBertBackbone(Backbone):
     def text_vectors(self, sequence_output, inputs: Mapping):
         if self.pooling == "cls":
             return super().text_vectors(sequence_output, inputs)
-        return mean_of_tokens(sequence_output, add_padding_mask(inputs)["padding_mask"])
+        return average_tokens(sequence_output, add_padding_mask(inputs)["padding_mask"])
 
 
 def deep_stddev(backbone: Backbone) -> float:

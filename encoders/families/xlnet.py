@@ -149,7 +149,7 @@ class RelativeAttention(FastAttention):
         self.distance_dropout_layer = self.make_dropout(self.dropout)
 
     def project(self, x, content=None, **context):
-        return self.project_from(x, x if content is None else content)
+        return self.project_inputs(x, x if content is None else content)
 
     def scores(self, query, key, training=None, *, distances, other_segment=None, content=None):
         whole, distance, segment = (

@@ -191,7 +191,7 @@ def _transpose(x):
 def _select(is_long, by_parts, attend_all):
     """Call one of two functions. If the length is unknown, the graph contains both."""
     if keras.config.backend() == "tensorflow" and not isinstance(is_long, bool):
-        is_long = long_attention.known_to_be_long(is_long)
+        is_long = long_attention.resolve_is_long(is_long)
     if isinstance(is_long, bool):
         return by_parts() if is_long else attend_all()
     return ops.cond(is_long, by_parts, attend_all)

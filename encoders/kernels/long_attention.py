@@ -42,7 +42,7 @@ CHUNK_NUMBERS = 2**24  # probabilities that are stored at once. Smaller values a
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
 
 
-def known_to_be_long(is_long: array_ops.Tensor) -> array_ops.Tensor | bool:
+def resolve_is_long(is_long: array_ops.Tensor) -> array_ops.Tensor | bool:
     """Return a boolean if the text length is known at tracing time, and the tensor otherwise."""
     # TensorFlow has no public API for this check.
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
 from encoder_zoo.encoders.tokenizers.files.reading import (
     TokenizerFiles,
@@ -127,7 +127,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
                     "bpe.codes."
                 )
         first = ("start_token", "pad_token", "end_token", "unknown_token")
-        tokens = [*(roles[role] for role in first), *_tokens_in(files)]
+        tokens = [*(roles[role] for role in first), *_read_tokens(files)]
         files.compare_added({token: i for i, token in enumerate(tokens)})
         special = files.added_ids(roles.values())
         mask = roles["mask_token"]
@@ -135,7 +135,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
             behind = max([len(tokens) - 1, *files.added_tokens().values()]) + 1
             special.setdefault(mask, behind)
         tokens = append_tokens(tokens, special)
-        return cls(tokens, _merges_in(files), **options)
+        return cls(tokens, _read_merges(files), **options)
 
     def to_files(self) -> dict[str, str | bytes]:
         """Convert the tokenizer to files that can be loaded with AutoTokenizer in transformers.
@@ -185,7 +185,7 @@ def _check_vocabulary(vocabulary: list[str], first: list[str]) -> None:
     if len(set(vocabulary)) < len(vocabulary):
         seen: set[str] = set()
         double = next(token for token in vocabulary if token in seen or seen.add(token))
-        raise ValueError(f"vocabulary has {shown(double)} twice. Expected every token once.")
+        raise ValueError(f"vocabulary has {quote(double)} twice. Expected every token once.")
     for i, token in enumerate(vocabulary):
         if not token or token != token.strip() or "\n" in token or "\r" in token:
             raise invalid(
@@ -214,7 +214,7 @@ def _lines(files: TokenizerFiles, name: str) -> list[str]:
     return content.split("\n")[:-1]
 
 
-def _tokens_in(files: TokenizerFiles) -> list[str]:
+def _read_tokens(files: TokenizerFiles) -> list[str]:
     """Read tokens from vocab.txt, without counts."""
     tokens = []
     for i, line in enumerate(_lines(files, "vocab.txt"), 1):
@@ -225,7 +225,7 @@ def _tokens_in(files: TokenizerFiles) -> list[str]:
     return tokens
 
 
-def _merges_in(files: TokenizerFiles) -> list[str]:
+def _read_merges(files: TokenizerFiles) -> list[str]:
     """Read merges from bpe.codes, without counts."""
     merges = []
     for i, line in enumerate(_lines(files, "bpe.codes"), 1):

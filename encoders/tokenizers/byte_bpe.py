@@ -11,19 +11,19 @@ from typing import ClassVar
 
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import decoded, differing
+from encoder_zoo.common.wording import decode_text, differing
 from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
     TokenizerFiles,
     byte_alphabet,
     check_merges,
-    checked_vocabulary,
+    check_vocabulary,
+    get_token_bytes,
     parse_merges,
     read_merges,
-    spelled_bytes,
 )
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
-from encoder_zoo.encoders.tokenizers.steps import LLAMA_WORDS, Model, split_at
+from encoder_zoo.encoders.tokenizers.steps import LLAMA_WORDS, Model, make_split_step
 from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
 
 logger = logging.getLogger("encoder_zoo")
@@ -75,10 +75,10 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
         **options,
     ):
         if isinstance(vocabulary, str | Path):
-            vocabulary = json.loads(decoded(Path(vocabulary).read_bytes(), vocabulary))
+            vocabulary = json.loads(decode_text(Path(vocabulary).read_bytes(), vocabulary))
         if isinstance(merges, str | Path):
-            merges = parse_merges(decoded(Path(merges).read_bytes(), merges))
-        vocabulary = checked_vocabulary(vocabulary, "vocabulary")
+            merges = parse_merges(decode_text(Path(merges).read_bytes(), merges))
+        vocabulary = check_vocabulary(vocabulary, "vocabulary")
         tokens = [""] * (max(vocabulary.values()) + 1)  # "" for ids without a token
         for token, token_id in vocabulary.items():
             tokens[token_id] = token
@@ -90,7 +90,7 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
 
     def spelling(self) -> list[bytes]:
         """Return the text for each id."""
-        return [spelled_bytes(token) for token in self.get_vocabulary()]
+        return [get_token_bytes(token) for token in self.get_vocabulary()]
 
     @property
     def vocabulary(self) -> dict[str, int]:
@@ -120,7 +120,7 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
     @classmethod
     def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> RobertaTokenizer:
         if "vocab.json" in files and "merges.txt" in files:
-            vocabulary = checked_vocabulary(files.contents["vocab.json"], "vocab.json")
+            vocabulary = check_vocabulary(files.contents["vocab.json"], "vocab.json")
             merges = parse_merges(files.contents["merges.txt"])
             if "tokenizer.json" in files:
                 files.compare_ids("vocab.json", vocabulary, files.vocabulary("vocab.json"))
@@ -322,7 +322,7 @@ class EuroBertTokenizer(RobertaTokenizer):
 
     def _steps(self) -> dict:
         steps = super()._steps()
-        words = [split_at(LLAMA_WORDS), {**steps["pre_tokenizer"], "use_regex": False}]
+        words = [make_split_step(LLAMA_WORDS), {**steps["pre_tokenizer"], "use_regex": False}]
         return {**steps, "pre_tokenizer": {"type": "Sequence", "pretokenizers": words}}
 
     def _model(self) -> dict:

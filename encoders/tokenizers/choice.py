@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers import (
     ALBERT_SENTENCEPIECE,
     ANY_STEPS,
@@ -64,11 +64,11 @@ def choose_tokenizer(
         >>> choose_tokenizer(files, {}, ["vocab.txt", "merges.txt"]).name
         'BertTokenizer'
     """
-    named = _named(files, config)
+    named = _get_named_class(files, config)
     if named is BERTWEET:  # not supported in tokenizer.json
         return named
     if "tokenizer.json" in files:
-        described = _described(files)
+        described = _rank_classes(files)
         if named and named not in described:
             logger.warning(
                 "%s: tokenizer.json describes a %s and counts, but tokenizer_class names a %s.",
@@ -93,23 +93,23 @@ def choose_tokenizer(
     return max(present, key=lambda kind: len(kind.files))
 
 
-def _named(files: TokenizerFiles, config: Mapping) -> TokenizerClass | None:
+def _get_named_class(files: TokenizerFiles, config: Mapping) -> TokenizerClass | None:
     """Return the class named in tokenizer_config.json or config.json, if any."""
     first, second = files.tokenizer_class, strip_fast(config.get("tokenizer_class"))
     if first is None:
-        return _kind_of(second, files.folder / "config.json")
+        return _get_class(second, files.folder / "config.json")
     if second not in (None, first):
         logger.warning(
             "%s: tokenizer_class is %s in tokenizer_config.json, which counts, and %s in "
             "config.json.",
             files.folder.name,
-            shown(first),
-            shown(second),
+            quote(first),
+            quote(second),
         )
-    return _kind_of(first, files.folder / "tokenizer_config.json")
+    return _get_class(first, files.folder / "tokenizer_config.json")
 
 
-def _kind_of(name: object, path: Path) -> TokenizerClass | None:
+def _get_class(name: object, path: Path) -> TokenizerClass | None:
     """Return the class for a transformers class name, or None for a generic name."""
     if name is None or name in GENERIC_CLASSES:
         return None
@@ -126,7 +126,7 @@ def _kind_of(name: object, path: Path) -> TokenizerClass | None:
     )
 
 
-def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
+def _rank_classes(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
     """Return the classes that support the steps in tokenizer.json, sorted by likelihood."""
     model = files.part("model")
     kind = model_type(model)

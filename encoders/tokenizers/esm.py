@@ -10,7 +10,7 @@ from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
-from encoder_zoo.encoders.tokenizers.steps import Model, split_at
+from encoder_zoo.encoders.tokenizers.steps import Model, make_split_step
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.encoders.tokenizers.wordpiece import check_lines, read_vocabulary, write_vocabulary
 
@@ -62,7 +62,7 @@ class EsmTokenizer(WritesFiles, Tokenizer):
         longest_first = sorted(residues, key=lambda token: (-len(token), token))
         words = [{"type": "WhitespaceSplit"}]
         if longest_first:
-            words.append(split_at("|".join(map(re.escape, longest_first))))
+            words.append(make_split_step("|".join(map(re.escape, longest_first))))
         return {
             "normalizer": None,
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": words},

@@ -16,12 +16,12 @@ import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.reading import field_of, parse_json, reading
+from encoder_zoo.common.reading import parse_json, read_field, reading
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.encoders.tokenizers.library import (
     check_growth,
     check_merges,
-    decoded,
+    decode_texts,
     encode,
     tokenizers,
 )
@@ -77,7 +77,9 @@ class FileTokenizer(ConfigFromSignature):
         self.keeps_unknown = keeps_unknown
         with reading("tokenizer.json"):
             contents = parse_json(tokenizer_json, "tokenizer.json")
-            check_growth(field_of(contents, "normalizer", (dict, NoneType), "tokenizer.json", None))
+            check_growth(
+                read_field(contents, "normalizer", (dict, NoneType), "tokenizer.json", None)
+            )
             check_merges(contents["model"])
             contents |= {"truncation": None, "padding": None}
             self._library = tokenizers.Tokenizer.from_str(json.dumps(contents))
@@ -112,7 +114,7 @@ class FileTokenizer(ConfigFromSignature):
         """Return a dict that maps file names to content, to be stored in a preset."""
         return {"tokenizer.json": self.tokenizer_json}
 
-    def ids_of(self, texts: list[str], first: int | None = None) -> tuple[np.ndarray, ...]:
+    def compute_ids(self, texts: list[str], first: int | None = None) -> tuple[np.ndarray, ...]:
         """Return token ids, the number of tokens per text, and whether texts were truncated.
 
         Args:
@@ -149,11 +151,11 @@ class FileTokenizer(ConfigFromSignature):
             Integer RaggedTensor of shape (N, None).
         """
         if array_ops.is_symbolic_tensor(texts):
-            ids = self.graph.ids_of_texts(texts)[:, :first]
+            ids = self.graph.texts_to_ids(texts)[:, :first]
             if self.keeps_unknown or self.unknown_id is None:
                 return ids
             return array_ops.ragged.boolean_mask(ids, ids != self.unknown_id)
-        ids, lengths, _ = self.ids_of(texts_in_memory(texts), first)
+        ids, lengths, _ = self.compute_ids(texts_in_memory(texts), first)
         return array_ops.RaggedTensor.from_row_lengths(array_ops.constant(ids), lengths)
 
     @functools.cached_property
@@ -186,4 +188,4 @@ class FileTokenizer(ConfigFromSignature):
 
 def texts_in_memory(texts: Any) -> list[str]:
     """Convert texts (N,) to a list of strings."""
-    return texts if isinstance(texts, list) else decoded(texts)
+    return texts if isinstance(texts, list) else decode_texts(texts)

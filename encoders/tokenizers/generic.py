@@ -13,7 +13,7 @@ from types import NoneType
 
 from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.reading import field_of, parse_json, reading
+from encoder_zoo.common.reading import parse_json, read_field, reading
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import invalid
@@ -22,8 +22,8 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
     TokenizerFiles,
     check_count,
-    checked_vocabulary,
-    spelled_bytes,
+    check_vocabulary,
+    get_token_bytes,
     tokens_by_id,
 )
 from encoder_zoo.encoders.tokenizers.files.special_tokens import read_template
@@ -79,7 +79,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         roles = {arguments[name] for name in SPECIAL_TOKENS}
         with reading(FILE):
             self._file = parse_json(tokenizer_json, FILE)
-            check_growth(field_of(self._file, "normalizer", (dict, NoneType), FILE, None))
+            check_growth(read_field(self._file, "normalizer", (dict, NoneType), FILE, None))
             self._model_of_file = {"type": model_type(self._file["model"]), **self._file["model"]}
             check_merges(self._model_of_file)
             if dropout := self._model_of_file.get("dropout"):
@@ -87,7 +87,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
             entries = self._file.get("added_tokens") or []
             self._entries = {entry["content"]: entry for entry in entries}
             others = [entry for token, entry in self._entries.items() if token not in roles]
-            tokens = tokens_by_id(self._vocabulary_with(roles))
+            tokens = tokens_by_id(self._make_vocabulary(roles))
         super().__init__(tokens, **{"added_tokens": others, **options})
         with reading(FILE):
             self._engines["library"] = self._make_library()
@@ -96,14 +96,14 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         """Return the constructor arguments, except for the vocabulary in the file."""
         return {name: v for name, v in super().get_config().items() if name != "vocabulary"}
 
-    def _vocabulary_with(self, roles: set[str]) -> dict[str, int]:
+    def _make_vocabulary(self, roles: set[str]) -> dict[str, int]:
         """Return {token: id} for tokens in the model, and for added tokens with a role."""
         vocabulary = self._model_of_file["vocab"]
         if isinstance(vocabulary, list):  # tokens with scores
             check_count(len(vocabulary), "model.vocab")
             vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
         added = {token: entry["id"] for token, entry in self._entries.items() if token in roles}
-        return checked_vocabulary({**vocabulary, **added}, "model.vocab")
+        return check_vocabulary({**vocabulary, **added}, "model.vocab")
 
     @classmethod
     def from_files(
@@ -119,8 +119,8 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         Raises:
             ValueError: If tokenizer.json is not supported by the library or by this package.
         """
-        roles = files.special_tokens_for(named or cls)
-        roles["unknown_token"] = files.unknown_of_model() or roles["unknown_token"]
+        roles = files.read_special_tokens(named or cls)
+        roles["unknown_token"] = files.get_unknown_token() or roles["unknown_token"]
         tokens = files.all_added_tokens()
         added = [token for token in tokens if token["content"] not in roles.values()]
         text = json.dumps(files.contents[FILE], ensure_ascii=False)
@@ -174,11 +174,11 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         steps = itertools.takewhile(lambda step: step["type"] != "Fuse", self._decoders)
         return make_decoder([*steps]) if self._decoders else " ".join
 
-    def _text_of(self, token: str) -> bytes:
+    def _get_text(self, token: str) -> bytes:
         """Return the text that the decoder produces for a token inside a text."""
         decoders = {step["type"]: step for step in self._decoders}
         if "ByteLevel" in decoders:
-            return spelled_bytes(token)
+            return get_token_bytes(token)
         if "ByteFallback" in decoders and token in BYTE_TOKENS:
             return bytes([BYTE_TOKENS.index(token)])
         if suffix := decoders.get("BPEDecoder", {}).get("suffix"):
@@ -188,11 +188,11 @@ class GenericTokenizer(WritesFiles, Tokenizer):
 
     def spelling(self) -> list[bytes]:
         """Return the text for each id."""
-        return [self._text_of(token) for token in self.get_vocabulary()]
+        return [self._get_text(token) for token in self.get_vocabulary()]
 
     def starts_word(self, token: str) -> bool:
         """Return whether a token starts a word."""
-        return self._text_of(token).startswith(b" ")
+        return self._get_text(token).startswith(b" ")
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
         types = [step["type"] for step in self._decoders]

@@ -14,7 +14,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, array_ops
 from encoder_zoo.common.reading import reading
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.steps import flat_steps
 
 if TYPE_CHECKING:
@@ -44,14 +44,14 @@ class LibraryTokenizer:
         self._steps = steps
         self._texts, self._ids = make_library(steps, model)
 
-    def ids_of_texts(self, texts: array_ops.Tensor) -> array_ops.RaggedTensor:
+    def texts_to_ids(self, texts: array_ops.Tensor) -> array_ops.RaggedTensor:
         """Return token ids for texts with shape (B,)."""
-        return self._ids_of(encode(self._texts, decoded(texts)))
+        return self._collect_ids(encode(self._texts, decode_texts(texts)))
 
-    def tokens_of_texts(self, texts: array_ops.Tensor) -> tuple[array_ops.RaggedTensor, ...]:
+    def texts_to_tokens(self, texts: array_ops.Tensor) -> tuple[array_ops.RaggedTensor, ...]:
         """Return token ids, starts and ends for texts with shape (B,)."""
-        found = encode(self._texts, decoded(texts), with_offsets=True)
-        ids, spans = self._ids_of(found), [encoding.offsets for encoding in found]
+        found = encode(self._texts, decode_texts(texts), with_offsets=True)
+        ids, spans = self._collect_ids(found), [encoding.offsets for encoding in found]
         flat = np.array(list(itertools.chain.from_iterable(spans)), np.int32).reshape(-1, 2)
         starts, ends = flat[:, 0], flat[:, 1]
         for token in self._steps.special_tokens:
@@ -60,17 +60,17 @@ class LibraryTokenizer:
                 starts = np.where(same, ends - len(token["content"]), starts)
         return ids, ids.with_values(starts), ids.with_values(ends)
 
-    def ids_of_words(
+    def words_to_ids(
         self, words: array_ops.RaggedTensor
     ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
         """Return token ids for words that each follow a space, and a word index for each token."""
-        texts = decoded(words.values)
+        texts = decode_texts(words.values)
         if self._steps.keeps_spaces and not self._steps.inserts_space:
             special = tuple(token["content"] for token in self._steps.special_tokens)
             texts = [
                 f" {text}" if text and not text.startswith(special) else text for text in texts
             ]
-        ids = self._ids_of(encode(self._words, texts))
+        ids = self._collect_ids(encode(self._words, texts))
         lengths = ids.row_lengths()
         within = np.arange(len(texts)) - np.repeat(words.row_starts(), words.row_lengths())
         merged = words.with_values(ids).merge_dims(1, 2)
@@ -92,7 +92,7 @@ class LibraryTokenizer:
         made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(both)
         return made
 
-    def _ids_of(self, encodings: list) -> array_ops.RaggedTensor:
+    def _collect_ids(self, encodings: list) -> array_ops.RaggedTensor:
         rows = [encoding.ids for encoding in encodings]
         lengths = [len(row) for row in rows]
         flat = itertools.chain.from_iterable(rows)
@@ -184,7 +184,7 @@ def check_growth(normalizer: Mapping | None) -> None:
     # remaining letters.
     lengths = {"": 1.0}
     for step in reversed(flat_steps(normalizer, "normalizer")):
-        lengths = _lengths_before(step, lengths)
+        lengths = _compute_growth(step, lengths)
         if (longest := max(lengths.values())) > MAX_GROWTH:
             raise ValueError(
                 f"normalizer makes a text up to {longest:g} times as long. Expected at most "
@@ -209,11 +209,11 @@ def check_merges(model: Mapping) -> None:
     for i, merge in enumerate(model.get("merges", ()) if prefix else ()):
         _, second = merge.split(" ") if isinstance(merge, str) else merge
         if not (second.startswith(prefix) and prefix.isascii()):
-            expected = f"a second token that begins with {shown(prefix)}"
+            expected = f"a second token that begins with {quote(prefix)}"
             raise invalid(f"model.merges[{i}]", merge, expected)
 
 
-def _lengths_before(step: Mapping, lengths: Mapping[str, float]) -> dict[str, float]:
+def _compute_growth(step: Mapping, lengths: Mapping[str, float]) -> dict[str, float]:
     """Return the growth per letter for a step and all later steps, see `check_growth`."""
     kind, longest = step.get("type"), max(lengths.values())
     if kind in ("Strip", "StripAccents", "Prepend"):  # "Prepend" is applied only once per text
@@ -233,6 +233,6 @@ def _lengths_before(step: Mapping, lengths: Mapping[str, float]) -> dict[str, fl
     return {**lengths, **{k: max(v, lengths.get(k, lengths[""])) for k, v in share.items()}}
 
 
-def decoded(texts: array_ops.Tensor) -> list[str]:
+def decode_texts(texts: array_ops.Tensor) -> list[str]:
     """Decode UTF-8 texts to strings."""
     return [text.decode("utf-8", "replace") for text in np.asarray(texts).tolist()]

@@ -11,7 +11,7 @@ import numpy as np
 from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
 from encoder_zoo.encoders.tokenizers.files import sentencepiece_model as spm
 from encoder_zoo.encoders.tokenizers.files.reading import (
@@ -85,7 +85,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         **options,
     ):
         super().__init__(vocabulary, **options)
-        self._scores = checked_scores(scores, vocabulary)
+        self._scores = convert_scores(scores, vocabulary)
         self.precompiled_charsmap = precompiled_charsmap
         self.byte_fallback = byte_fallback
         self.remove_extra_whitespaces = remove_extra_whitespaces
@@ -135,9 +135,9 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     def spelling(self) -> list[bytes]:
         """Return the text for each id."""
-        return [self._text_of(token) for token in self.get_vocabulary()]
+        return [self._get_text(token) for token in self.get_vocabulary()]
 
-    def _text_of(self, token: str) -> bytes:
+    def _get_text(self, token: str) -> bytes:
         """Return the text for a token."""
         if self.byte_fallback and token in BYTE_TOKENS:
             return bytes([BYTE_TOKENS.index(token)])
@@ -206,7 +206,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         if normalized and not tokenizer.library_is_equal:
             # The library does not insert "▁" after these tokens.
             raise files.mismatch(
-                f"added_tokens: {shown(normalized[0])} is looked for in the normalized text",
+                f"added_tokens: {quote(normalized[0])} is looked for in the normalized text",
                 "only tokens with normalized: false where spaces are kept or characters composed",
             )
         return tokenizer
@@ -236,7 +236,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         for i, piece in enumerate(model.pieces):
             if piece.kind == spm.UNUSED:
                 raise ValueError(
-                    f"{name}: pieces[{i}], {shown(piece.text)}, is of type {spm.UNUSED}, unused. "
+                    f"{name}: pieces[{i}], {quote(piece.text)}, is of type {spm.UNUSED}, unused. "
                     "Expected 1 to 4 or 6."
                 )
         default = argument_defaults(cls)["unknown_token"]
@@ -248,9 +248,9 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
                 unknown,
                 f"the model's own, {' or '.join(sorted(own))}",
             )
-        tokens, scores = zip(*cls._arranged(model.pieces), strict=True)
+        tokens, scores = zip(*cls._sort_pieces(model.pieces), strict=True)
         if model.model_type == spm.BPE:
-            options = cls._with_merges(model.pieces, options)
+            options = cls._add_merges(model.pieces, options)
             textless = [t for t, score in zip(tokens, scores, strict=True) if score is None]
             scores = cls._merge_scores(tokens, options["merges"], textless)
         charsmap = base64.b64encode(model.precompiled_charsmap).decode() or None
@@ -264,7 +264,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         )
 
     @classmethod
-    def _with_merges(cls, pieces: Sequence[spm.Piece], options: Mapping) -> dict:
+    def _add_merges(cls, pieces: Sequence[spm.Piece], options: Mapping) -> dict:
         """Add merges and user-defined symbols to the options, as is done in transformers."""
         merges = merges_by_score(
             {piece.text: piece.score for piece in pieces if piece.kind == spm.NORMAL}
@@ -292,7 +292,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         """Raise an error if the model file and tokenizer.json contain different tokens."""
         if cls.model_file in files:
             path = str(files.folder / cls.model_file)
-            pieces = cls._arranged(spm.read_model(files.contents[cls.model_file], path).pieces)
+            pieces = cls._sort_pieces(spm.read_model(files.contents[cls.model_file], path).pieces)
             ids = {token: i for i, (token, _) in enumerate(pieces)}
             fast = {token: i for i, token in enumerate(tokens)}
             files.compare_ids(cls.model_file, ids, fast)
@@ -314,7 +314,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
             if token != roles[argument]:
                 older, expected = SPECIAL_TOKENS[argument][0], roles[argument]
                 raise ValueError(
-                    f"{path}: {name} is {shown(token)} and {older} is {shown(expected)}. Expected "
+                    f"{path}: {name} is {quote(token)} and {older} is {quote(expected)}. Expected "
                     "the same, since versions 4 and 5 of transformers read different ones."
                 )
 
@@ -324,7 +324,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         return {}
 
     @classmethod
-    def _arranged(cls, pieces: Sequence[spm.Piece]) -> list[tuple[str, float | None]]:
+    def _sort_pieces(cls, pieces: Sequence[spm.Piece]) -> list[tuple[str, float | None]]:
         """Convert SentencePiece tokens to (token, score) pairs, sorted by id."""
         kept = [
             (piece.text, None if piece.kind in (spm.CONTROL, spm.UNKNOWN) else piece.score)
@@ -335,14 +335,14 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
     def _sentencepiece_model(self) -> spm.SentencePieceModel | None:
         """Convert tokens to a SentencePiece model, or return None if this is not possible.
 
-        This is the inverse of `_arranged`.
+        This is the inverse of `_sort_pieces`.
         """
         entries = list(zip(self.vocabulary, self.scores, strict=False))
         kept = entries[len(self.front) : len(entries) - len(self.behind)]
         lost = [("<unk>", None), ("<s>", None), ("</s>", None)][: self.skipped]
         symbols = {token["content"] for token in self.added_tokens if self.merges is not None}
         pieces = [self._piece(token, score, symbols) for token, score in lost + kept]
-        if self._arranged(pieces) != entries or len(entries) < len(self.vocabulary):
+        if self._sort_pieces(pieces) != entries or len(entries) < len(self.vocabulary):
             return None
         if sum(piece.kind == spm.UNKNOWN for piece in pieces) != 1:
             return None
@@ -459,7 +459,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         return [*known, *(special_added_token(i, self.id_to_token(i)) for i in without)]
 
 
-def checked_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.ndarray:
+def convert_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.ndarray:
     """Convert scores to an array with NaN for None. Raise an error for invalid values."""
     if len(scores) > len(tokens):
         raise ValueError(
@@ -495,6 +495,6 @@ def _check_textless(
         if known.get(token):
             names = " or ".join(SPECIAL_TOKENS[argument])
             raise ValueError(
-                f"{files.folder}: {names} is {shown(token)}, a piece of texts with the score "
+                f"{files.folder}: {names} is {quote(token)}, a piece of texts with the score "
                 f"{known[token]}. Expected a token that no text holds."
             )

@@ -46,7 +46,7 @@ LLAMA_WORDS = (
 )
 
 
-def split_at(words: str) -> dict:
+def make_split_step(words: str) -> dict:
     """Return a pre-tokenizer step for tokenizer.json that finds words with a regular expression."""
     pattern = {"Regex": words}
     return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
@@ -135,7 +135,7 @@ class Model(NamedTuple):
     ids: Sequence[int] = ()
 
 
-def without_interpreter(part: str, steps: Sequence[Mapping]) -> ValueError:
+def make_unsupported_error(part: str, steps: Sequence[Mapping]) -> ValueError:
     """Return the error to raise for steps that are not supported by TensorFlow operations."""
     return ValueError(
         f"tokenizer.json: {part} is {describe_steps(steps)}, which only the library tokenizers "

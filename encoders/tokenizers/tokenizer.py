@@ -17,9 +17,9 @@ from encoder_zoo.common.configuration import ConfigFromSignature, argument_defau
 from encoder_zoo.common.lazy import (
     LazyModule,
     array_ops,
-    in_tensorflow,
     refuse_in_fork,
     tf,
+    uses_tensorflow,
 )
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -43,7 +43,7 @@ from encoder_zoo.encoders.tokenizers.files.special_tokens import (
     tokens_with_added,
 )
 from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Steps, flat_steps
-from encoder_zoo.encoders.tokenizers.text.ragged import in_chunks
+from encoder_zoo.encoders.tokenizers.text.ragged import map_chunks
 from encoder_zoo.encoders.tokenizers.text.text_input import (
     LONE_SURROGATE,
     as_text_tensor,
@@ -171,13 +171,13 @@ class TokenizerArguments(ConfigFromSignature):
         if special_tokens_in_text:
             check_no_overlap(self.special_tokens)
         ids = [
-            self._id_of_role(argument, token)
+            self._get_special_id(argument, token)
             for argument, token in zip(SPECIAL_TOKENS, self.special_tokens, strict=True)
         ]
         self.start_token_id, self.end_token_id, self.pad_token_id = ids[:3]
         self.mask_token_id, self.unknown_token_id = ids[3:]
 
-    def _id_of_role(self, argument: str, token: str) -> int:
+    def _get_special_id(self, argument: str, token: str) -> int:
         """Get the id for a special token. Error messages include the argument name."""
         try:
             return self._vocabulary.id(token)
@@ -380,7 +380,7 @@ class Tokenizer(TokenizerArguments):
     def _spelled(self) -> array_ops.Tensor:
         """Text for each id, shape (V,)."""
         # The tensor is cached, so it must be created outside of graphs that call `detokenize`.
-        with tf.init_scope() if in_tensorflow() else contextlib.nullcontext():
+        with tf.init_scope() if uses_tensorflow() else contextlib.nullcontext():
             return array_ops.constant(self.spelling(), array_ops.string)
 
     @classmethod
@@ -416,7 +416,7 @@ class Tokenizer(TokenizerArguments):
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> Self:
         """Load a tokenizer without checking the steps in tokenizer.json."""
-        roles = files.special_tokens_for(cls)
+        roles = files.read_special_tokens(cls)
         special = {*roles.values(), *cls._fixed_tokens()}
         added = [token for token in files.all_added_tokens() if token["content"] not in special]
         return cls._read(files, roles, added_tokens=added, **roles, **template)
@@ -468,11 +468,11 @@ class Tokenizer(TokenizerArguments):
             whole = whole or not self.graph.words_are_independent
 
             def function(rows: array_ops.Tensor) -> tuple[array_ops.RaggedTensor, ...]:
-                return (self.graph.ids_of_texts(rows if whole else truncate_texts(rows, first)),)
+                return (self.graph.texts_to_ids(rows if whole else truncate_texts(rows, first)),)
 
-            [ids] = in_chunks(function, rows)
+            [ids] = map_chunks(function, rows)
         else:
-            ids = self.library.ids_of_texts(rows)
+            ids = self.library.texts_to_ids(rows)
         return ids if len(texts.shape) else ids[0]
 
     def tokenize_with_offsets(
@@ -491,14 +491,14 @@ class Tokenizer(TokenizerArguments):
         texts = as_text_tensor(texts)
         rows = array_ops.reshape(texts, [-1])
         if self._runs_in_graph(rows):
-            parts = in_chunks(self.graph.tokens_of_texts, rows)
+            parts = map_chunks(self.graph.texts_to_tokens, rows)
         else:
-            parts = self.library.tokens_of_texts(rows)
+            parts = self.library.texts_to_tokens(rows)
         return parts if len(texts.shape) else tuple(part[0] for part in parts)
 
     def _runs_in_graph(self, texts: array_ops.Tensor) -> bool:
         """Return whether to tokenize texts (B,) with the graph instead of the library."""
-        if not in_tensorflow():
+        if not uses_tensorflow():
             return False
         if array_ops.is_symbolic_tensor(texts) or not self.library_is_equal:
             return True
@@ -536,8 +536,8 @@ class Tokenizer(TokenizerArguments):
                 values, array_ops.constant(lengths, array_ops.int64)
             )
         if self._runs_in_graph(words.values):
-            return in_chunks(self.graph.ids_of_words, words)
-        return self.library.ids_of_words(words)
+            return map_chunks(self.graph.words_to_ids, words)
+        return self.library.words_to_ids(words)
 
     def ends_word(self, token: str) -> bool:
         """Return whether a token can only be the last token in a word."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.esm import EsmTokenizer
@@ -77,7 +77,7 @@ def trim_tokenizer(
         same[np.asarray(before.value_rowids())[~equal]] = False
     if not same.all():
         raise ValueError(
-            f"{shown(texts[np.argmin(same)])} has other tokens with the trimmed vocabulary. Keep "
+            f"{quote(texts[np.argmin(same)])} has other tokens with the trimmed vocabulary. Keep "
             f"the vocabulary of this {type(tokenizer).__name__}, or leave out this text."
         )
     return trimmed, kept

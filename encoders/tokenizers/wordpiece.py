@@ -9,7 +9,7 @@ from typing import ClassVar
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import decoded, invalid
+from encoder_zoo.common.wording import decode_text, invalid
 from encoder_zoo.encoders.tokenizers.files.reading import (
     TokenizerFiles,
     append_tokens,
@@ -73,7 +73,7 @@ class BertTokenizer(WritesFiles, Tokenizer):
         **options,
     ):
         if isinstance(vocabulary, str | Path):
-            vocabulary = parse_vocabulary(decoded(Path(vocabulary).read_bytes(), vocabulary))
+            vocabulary = parse_vocabulary(decode_text(Path(vocabulary).read_bytes(), vocabulary))
         check_lines(vocabulary)
         super().__init__(vocabulary, **options)
         self.lowercase = lowercase
@@ -218,7 +218,7 @@ def read_vocabulary(files: TokenizerFiles, roles: Mapping[str, str]) -> list[str
 
     Args:
         files: `TokenizerFiles` with at least one of these files.
-        roles: Dict of special tokens, see `TokenizerFiles.special_tokens_for`.
+        roles: Dict of special tokens, see `TokenizerFiles.read_special_tokens`.
 
     Returns:
         List of tokens in the order of their ids.
@@ -230,7 +230,7 @@ def read_vocabulary(files: TokenizerFiles, roles: Mapping[str, str]) -> list[str
     if "vocab.txt" in files:
         tokens = parse_vocabulary(files.contents["vocab.txt"])
         ids = {token: i for i, token in enumerate(tokens)}
-        for i, token in files.renamed_tokens("vocab.txt", ids).items():
+        for i, token in files.find_renamed_tokens("vocab.txt", ids).items():
             tokens[i] = token
         ids = {token: i for i, token in enumerate(tokens)}
         files.compare_added(ids)

@@ -14,14 +14,14 @@ from typing import Annotated, Any
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.reading import parse_json, read_text, reading
 from encoder_zoo.common.validation import FilePath, Rule, validate_arguments
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.extras.annotations.rows import (
     EXPECTED,
     KINDS,
     Annotations,
     Kind,
-    annotations_of,
-    checked_spans,
+    check_spans,
+    extract_annotations,
 )
 from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.tasks.preprocessing.columns import table_columns
@@ -115,7 +115,7 @@ names are read from the features of the dataset. |
                 "the columns with texts and labels to fit: fit(table[...], table[...]). Or pass "
                 f"the rows: read_annotations(table.{rows})."
             )
-        return annotations_of(source, kinds, text_key=text_key)
+        return extract_annotations(source, kinds, text_key=text_key)
     path = pathlib.Path(source)
     with reading(path.name):
         return _read_file(path, kinds, text_key)
@@ -128,9 +128,9 @@ def _read_file(path: pathlib.Path, kinds: tuple[Kind, ...], text_key: str | None
     if path.is_dir() or path.with_suffix(".ann").is_file():
         return _read_brat(path, kinds)
     if suffix == ".spacy":
-        return annotations_of(_read_docs(path), kinds)
+        return extract_annotations(_read_docs(path), kinds)
     if suffix in (".json", ".jsonl", ".ndjson"):
-        return annotations_of(_read_json(path), kinds, text_key=text_key)
+        return extract_annotations(_read_json(path), kinds, text_key=text_key)
     if suffix in CONLL:
         return Annotations(*read_conll(path))
     advice = TABLE if suffix in TABLES else ""
@@ -245,7 +245,7 @@ def _read_ann(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
                 "a separate span, or delete the annotation."
             )
         span = {"start": parts[0][0], "end": parts[-1][1], "label": label, "text": quoted}
-        spans += checked_spans([span], text, where)
+        spans += check_spans([span], text, where)
     return spans, others
 
 
@@ -426,10 +426,10 @@ def _read_cells(line: str, cells: list[str], columns: tuple[int, int]) -> tuple[
     for column in columns:
         if not -len(cells) <= column < len(cells):
             raise ValueError(
-                f"{line} has no column {column}: {shown(cells)}. Expected words and tags that are "
+                f"{line} has no column {column}: {quote(cells)}. Expected words and tags that are "
                 "separated by tabs or spaces. Pass the index of the tags as `column`."
             )
     word, tag = (column % len(cells) for column in columns)
     if word == tag:
-        raise ValueError(f"{line} has no tag: {shown(cells)}. Expected a word and a tag.")
+        raise ValueError(f"{line} has no tag: {quote(cells)}. Expected a word and a tag.")
     return cells[word], cells[tag]

@@ -18,17 +18,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from encoder_zoo.common.missing import is_missing
-from encoder_zoo.common.reading import field_of, reading
-from encoder_zoo.common.wording import invalid, shown, with_type
+from encoder_zoo.common.reading import read_field, reading
+from encoder_zoo.common.wording import invalid, quote, quote_with_type
 from encoder_zoo.tasks.preprocessing.columns import (
+    convert_spans,
+    get_reference,
     is_doc,
     is_span,
-    named_column,
+    name_classes,
     plain,
-    reference_of,
-    spans_in,
+    remove_format,
     table_columns,
-    unformatted,
 )
 
 logger = logging.getLogger("encoder_zoo")
@@ -115,7 +115,7 @@ def are_rows(x: object) -> bool:
         return True
     if not isinstance(x, list) or not x:
         return False
-    first = reference_of(x[0])
+    first = get_reference(x[0])
     return is_doc(first) or isinstance(first, dict) or _is_pair(first)
 
 
@@ -129,10 +129,10 @@ def read_rows(
     x: object, kinds: Sequence[Kind], classes: Sequence[str] | None, several: bool | None = None
 ) -> Annotations | None:
     """Return the annotations if `x` contains annotated rows, otherwise None."""
-    return annotations_of(x, kinds, classes, several) if are_rows(x) else None
+    return extract_annotations(x, kinds, classes, several) if are_rows(x) else None
 
 
-def annotations_of(
+def extract_annotations(
     rows: object,
     kinds: Sequence[Kind] = KINDS,
     classes: Sequence[str] | None = None,
@@ -158,11 +158,11 @@ def annotations_of(
         return rows
     read, left_out, of_tasks = [], [], {}
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
-        raise ValueError(f"The rows are {with_type(rows)}. {EXPECTED}")
+        raise ValueError(f"The rows are {quote_with_type(rows)}. {EXPECTED}")
     for number, row in enumerate(_records(rows, classes)):
         with reading(f"Row {number}", EXPECTED):
             found = _read(row, number, text_key)
-        if isinstance(found, Row) and (task := _task_of(row)):
+        if isinstance(found, Row) and (task := _get_task_id(row)):
             found = _drop_repeated(found, number, of_tasks.setdefault(task, (number, found)))
         (left_out if isinstance(found, NotAnnotated) else read).append((number, found))
     _report_left_out(left_out, len(read))
@@ -173,7 +173,7 @@ def annotations_of(
         )
     if not read:
         raise ValueError(f"None of the {len(left_out)} rows is annotated. {EXPECTED}")
-    kind = _kind_of(read, rows, kinds)
+    kind = _find_kind(read, rows, kinds)
     _report_repeated(read, kind)
     inputs = "words" if kind == "tags" else "text"
     y = [(number, getattr(found, kind)) for number, found in read]
@@ -198,12 +198,12 @@ def _records(rows: object, classes: Sequence[str] | None) -> Sequence:
             f"{type(rows).__name__} can only be read once. Pass a dataset in memory: "
             "Dataset.from_list(list(dataset), features=dataset.features)."
         )
-    rows = unformatted(rows)
-    columns = {name: named_column(rows[name], classes) for name in table_columns(rows)}
+    rows = remove_format(rows)
+    columns = {name: name_classes(rows[name], classes) for name in table_columns(rows)}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _task_of(row: object) -> tuple | None:
+def _get_task_id(row: object) -> tuple | None:
     """Return an identifier shared by rows with the same text, or None if missing."""
     if isinstance(row, Mapping):
         for name, key in (("annotation_id", "id"), ("_input_hash", "_input_hash")):
@@ -262,7 +262,7 @@ def _report_repeated(read: list[tuple[int, Row]], kind: Kind) -> None:
         )
 
 
-def _kind_of(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -> Kind:
+def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -> Kind:
     """Return the kind of annotations used in all rows."""
     found = [kind for kind in kinds if all(getattr(row, kind) is not None for _, row in read)]
     # An empty list can contain spans or labels. Rows with annotations decide.
@@ -295,7 +295,7 @@ def _kind_of(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -
 
 def _no_annotation(number: int, key: str | None, value: object) -> str:
     return (
-        f"Row {number} has no annotation: {key!r} is {shown(value)}. Remove the row, or use an "
+        f"Row {number} has no annotation: {key!r} is {quote(value)}. Remove the row, or use an "
         "empty list if the text contains nothing to annotate."
     )
 
@@ -325,7 +325,7 @@ def _as_labels(y: list[tuple[int, list]], several: bool | None) -> list:
 
 def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
     """Read a row's text and annotations."""
-    row = reference_of(row)
+    row = get_reference(row)
     if is_doc(row):
         return _read_document(row, number)
     if _is_pair(row):
@@ -338,7 +338,7 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
     }
     if isinstance(row.get("data"), dict):
         return _read_label_studio(row, number, text_key)
-    answer = field_of(row, "answer", (str, type(None)), f"Row {number}", None)
+    answer = read_field(row, "answer", (str, type(None)), f"Row {number}", None)
     if answer in LEFT_OUT:
         return NotAnnotated(LEFT_OUT[answer])
     keys = {}
@@ -438,7 +438,7 @@ def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | N
         listed = isinstance(values, list | tuple) and all(map(_is_span, values))
         # Prodigy tokens also have start and end, but no label.
         if listed and len(values) and (key in SPANS or _has_label(values[0])):
-            return key, checked_spans(values, text, number)
+            return key, check_spans(values, text, number)
         if listed and key in SPANS and none is None:
             none = key, []  # unless another key contains spans
     return none
@@ -497,11 +497,11 @@ def _classes(value: object, key: str) -> list | None:
 def _read_document(document, number: int) -> Row:
     """Read entities and categories from a `Doc`."""
     annotated = getattr(document, "has_annotation", lambda _: True)("ENT_IOB")
-    spans = spans_in(document, document.ents) if annotated or document.ents else None
+    spans = convert_spans(document, document.ents) if annotated or document.ents else None
     cats = getattr(document, "cats", None)
     labels = _classes(cats, "cats") if cats else None
     text = document.text
-    spans = None if spans is None else checked_spans(spans, text, number)
+    spans = None if spans is None else check_spans(spans, text, number)
     if spans is None and labels is None:
         groups = ", ".join(getattr(document, "spans", None) or {})
         groups = f" Assign one of its span groups ({groups}) to doc.ents." if groups else ""
@@ -522,18 +522,18 @@ def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | No
     key = "completions" if "annotations" not in row and "completions" in row else "annotations"
     if key not in row:
         raise ValueError(f"{where} has no annotations. It has {_describe_row(row)}. {EXPECTED}")
-    given = field_of(row, key, list, where)
-    done = [a for a in given if not field_of(a, "was_cancelled", _FLAG, where, False)]
+    given = read_field(row, key, list, where)
+    done = [a for a in given if not read_field(a, "was_cancelled", _FLAG, where, False)]
     if not done:
         return NotAnnotated("skipped" if given else "not annotated")
-    truth = [a for a in done if field_of(a, "ground_truth", _FLAG, where, False)]
+    truth = [a for a in done if read_field(a, "ground_truth", _FLAG, where, False)]
     done = truth if len(truth) == 1 else done
-    results = [field_of(annotation, "result", list, where, []) for annotation in done]
+    results = [read_field(annotation, "result", list, where, []) for annotation in done]
     every = [result for of_one in results for result in of_one]
-    related = any(_type_of(result, where) == "relation" for result in every)
-    results = [[r for r in of_one if _type_of(r, where) != "relation"] for of_one in results]
-    values = [field_of(result, "value", dict, where, {}) for result in results[0]]
-    text = _text_of_task(row["data"], values, number, text_key)
+    related = any(_read_type(result, where) == "relation" for result in every)
+    results = [[r for r in of_one if _read_type(r, where) != "relation"] for of_one in results]
+    values = [read_field(result, "value", dict, where, {}) for result in results[0]]
+    text = _get_task_text(row["data"], values, number, text_key)
     readings = [_read_results(of_one, text, number) for of_one in results]
     if any(other != readings[0] for other in readings):
         raise ValueError(
@@ -546,16 +546,16 @@ def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | No
 _FLAG = (bool, type(None))
 
 
-def _type_of(result: object, where: str) -> str | None:
-    return field_of(result, "type", (str, type(None)), where, None)
+def _read_type(result: object, where: str) -> str | None:
+    return read_field(result, "type", (str, type(None)), where, None)
 
 
 def _read_results(results: list[dict], text: str, number: int) -> Row:
     where = f"Row {number}"
-    values = [field_of(result, "value", dict, where, {}) for result in results]
+    values = [read_field(result, "value", dict, where, {}) for result in results]
     spans = [value for value in values if _is_span(value)]
     others = [value for value in values if "choices" in value and not _is_span(value)]
-    choices = [field_of(value, "choices", list, where) for value in others]
+    choices = [read_field(value, "choices", list, where) for value in others]
     for label in (label for of_one in choices for label in of_one):
         if not isinstance(label, str):
             raise invalid(f"{where}: a label in 'choices'", label, "the name of a class")
@@ -565,12 +565,12 @@ def _read_results(results: list[dict], text: str, number: int) -> Row:
             f"Row {number} has results of type {', '.join(kinds)}. Expected span labels or text "
             "choices."
         )
-    found = sorted(checked_spans(spans, text, number), key=lambda s: (s["start"], s["end"]))
+    found = sorted(check_spans(spans, text, number), key=lambda s: (s["start"], s["end"]))
     labels = sorted({label for of_one in choices for label in of_one})
     return Row(text, spans=found, labels=labels)
 
 
-def _text_of_task(data: dict, values: list[dict], number: int, text_key: str | None) -> str:
+def _get_task_text(data: dict, values: list[dict], number: int, text_key: str | None) -> str:
     """Return the text in a Label Studio task. This text can be stored under any key."""
     texts = {key: value for key, value in data.items() if isinstance(value, str)}
     if text_key is not None:
@@ -605,7 +605,7 @@ def _slice_text(text: str, start: object, end: object) -> str | None:
 # -- spans -------------------------------------------------------------------------------------
 
 
-def checked_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
+def check_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
     """Check spans against their text and convert them to `{"start", "end", "label"}`.
 
     Args:
@@ -618,7 +618,7 @@ def checked_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
             or do not have exactly one label name.
 
     Example:
-        >>> checked_spans([{"start_offset": 3, "end_offset": 7, "label": "LOC"}], "In Rome", 0)
+        >>> check_spans([{"start_offset": 3, "end_offset": 7, "label": "LOC"}], "In Rome", 0)
         [{'start': 3, 'end': 7, 'label': 'LOC'}]
     """
     row = f"Row {row}" if isinstance(row, int) else row
@@ -635,14 +635,14 @@ def _check_span(span: object, text: str, row: str) -> dict:
         [label] = label
     if not all(isinstance(v, numbers.Integral) for v in (start, end)):
         raise ValueError(
-            f"{row}: a span has start {shown(start)} and end {shown(end)}. Expected integers."
+            f"{row}: a span has start {quote(start)} and end {quote(end)}. Expected integers."
         )
-    where = f"{row}: the span from {shown(start)} to {shown(end)}"
+    where = f"{row}: the span from {quote(start)} to {quote(end)}"
     if isinstance(label, list | tuple):
-        raise ValueError(f"{where} has {len(label)} labels: {shown(label)}. Expected one.")
+        raise ValueError(f"{where} has {len(label)} labels: {quote(label)}. Expected one.")
     if not isinstance(label, str) or not label:
         raise ValueError(
-            f"{where} has the label {shown(label)}. Export the names of labels, not their ids."
+            f"{where} has the label {quote(label)}. Export the names of labels, not their ids."
         )
     quoted = span.get("text")
     quoted = quoted if isinstance(quoted, str) else None
@@ -663,7 +663,7 @@ def _field(span: Mapping, names: Sequence[str], row: str) -> Any:
     for name in names:
         if name in span:
             return span[name]
-    raise ValueError(f"{row}: the span {shown(span)} has no {names[0]}.")
+    raise ValueError(f"{row}: the span {quote(span)} has no {names[0]}.")
 
 
 def _is_same_text(text: str | None, quoted: str) -> bool:

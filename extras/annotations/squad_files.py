@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from encoder_zoo.common.reading import field_of, parse_json, read_text
+from encoder_zoo.common.reading import parse_json, read_field, read_text
 from encoder_zoo.common.validation import FilePath, validate_arguments
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import quote_with_type
 
 
 @validate_arguments
@@ -41,7 +41,7 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
     except ValueError as error:
         raise _squad_error(path, str(error).rstrip(".")) from None
     if not isinstance(whole, dict):
-        raise _squad_error(path, f"it is {with_type(whole)}")
+        raise _squad_error(path, f"it is {quote_with_type(whole)}")
     return [
         {
             "id": _read_field(path, question, "id", (str, int), at),
@@ -72,7 +72,7 @@ def _read_list(
 
 def _read_field(path: str | os.PathLike[str], holder: object, key: str, kind, at: str) -> Any:
     try:
-        return field_of(holder, key, kind, at or "the file")
+        return read_field(holder, key, kind, at or "the file")
     except ValueError as error:
         raise _squad_error(path, str(error).rstrip(".")) from None
 

@@ -57,7 +57,7 @@ def answer_columns(answers, method: str, kind: type | None = None) -> pa.Table:
         return pa.table({name: _arrays(answers)})
     column = pa.array(answers)
     if kind is not None and column.type == pa.list_(pa.null()):
-        column = pa.array(answers, _type_of_lists(kind))
+        column = pa.array(answers, _make_list_type(kind))
     return pa.table({name: column})
 
 
@@ -114,7 +114,7 @@ def _sparse_rows(matrix) -> pa.Array:
     return pa.ListArray.from_arrays(matrix.indptr.astype("int32"), entries)
 
 
-def _type_of_lists(kind: type) -> pa.DataType:
+def _make_list_type(kind: type) -> pa.DataType:
     """Return the Arrow type for lists of a TypedDict."""
     types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     return pa.list_(pa.struct([(k, types[t]) for k, t in get_type_hints(kind).items()]))

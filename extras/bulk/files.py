@@ -19,12 +19,12 @@ from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.bulk.columns import array_column, nulls, pa
-from encoder_zoo.extras.bulk.rows import Paths, files_of, parquet, rows_of
+from encoder_zoo.extras.bulk.rows import Paths, find_files, parquet, read_rows
 from encoder_zoo.extras.bulk.run import Run
 from encoder_zoo.extras.bulk.task_method import Columns, MethodName, TaskMethod, has_text
 from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
+from encoder_zoo.tasks.preprocessing.preprocessor import log_once
 
 if TYPE_CHECKING:
     import pyarrow
@@ -136,13 +136,13 @@ def answer_files(
         opened = "pandas.read_parquet(folder) opens them as one table"
         raise invalid("folder", os.fspath(folder), f"{expected}; {opened}")
     task_method = TaskMethod(task, columns, method, options)
-    run = Run.begun(pathlib.Path(folder), task_method, files_of(paths), _names(keep), shard_rows)
-    shards = [AnswerShard.of(run, number) for number in range(-(-run.rows // shard_rows))]
+    run = Run.begun(pathlib.Path(folder), task_method, find_files(paths), _names(keep), shard_rows)
+    shards = [AnswerShard.create(run, number) for number in range(-(-run.rows // shard_rows))]
     left = [shard for shard in shards if not shard.is_finished()]
     if left:
         progress = AnswerProgress(run.rows, sum(shard.count for shard in left)) if verbose else None
         rows = _rows(run)
-        with logged_once():
+        with log_once():
             for shard in shards[: left[-1].number + 1]:
                 mine = itertools.islice(rows, shard.count)
                 if shard in left:
@@ -168,7 +168,7 @@ class AnswerShard(NamedTuple):
     count: int
 
     @classmethod
-    def of(cls, run: Run, number: int) -> AnswerShard:
+    def create(cls, run: Run, number: int) -> AnswerShard:
         """Return the shard with the given number."""
         first = number * run.shard_rows
         return cls(run, number, first, min(run.shard_rows, run.rows - first))
@@ -203,7 +203,7 @@ class AnswerShard(NamedTuple):
                 parquet.ParquetWriter(new, schema, write_page_checksum=True, compression="zstd")
             )
             for chunk in _chunks(rows):
-                file.write_table(_answered(self.run, chunk).cast(schema))
+                file.write_table(_answer_rows(self.run, chunk).cast(schema))
                 written += len(chunk)
                 if progress:
                     progress.count(len(chunk))
@@ -233,7 +233,7 @@ def _rows(run: Run) -> Iterator[Row]:
     """Yield all rows of the files."""
     names = run.task_method.names
     for path in run.files.paths:
-        rows = rows_of(path, [*names, *run.keep])
+        rows = read_rows(path, [*names, *run.keep])
         for number, (location, values) in enumerate(rows):
             texts, kept = values[: len(names)], values[len(names) :]
             yield Row(str(path), number, texts, kept, has_text(texts, names, location))
@@ -258,7 +258,7 @@ def _characters(value) -> int:
     return sum(map(len, value)) if isinstance(value, list) else len(value)
 
 
-def _answered(run: Run, rows: list[Row]) -> pyarrow.Table:
+def _answer_rows(run: Run, rows: list[Row]) -> pyarrow.Table:
     """Return a table with rows and predictions."""
     fields = run.schema
     columns = {"file": [row.file for row in rows], "row": [row.number for row in rows]}
@@ -364,11 +364,11 @@ class BatchAnswers:
         present = [has_text(row, names, f"Row {number}") for number, row in rows]
         answers = self._task_method.answers(values, present)
         if answers is None:  # frameworks require the same schema for all batches
-            answers = nulls(self._schema or self._learned_schema(table), len(present))
+            answers = nulls(self._schema or self._learn_schema(table), len(present))
         self._schema = answers.schema
         return self._joined(table, answers)
 
-    def _learned_schema(self, table: pyarrow.Table) -> pyarrow.Schema:
+    def _learn_schema(self, table: pyarrow.Table) -> pyarrow.Schema:
         types = [table.schema.field(name).type for name in self._task_method.names]
         return self._task_method.sample(list(map(pa.types.is_nested, types))).schema
 

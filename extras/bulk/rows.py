@@ -15,7 +15,7 @@ from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.reading import parse_json
 from encoder_zoo.common.validation import Rule
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import quote
 from encoder_zoo.extras.bulk.columns import pa
 
 parquet = LazyModule("pyarrow.parquet", "This needs the package pyarrow: `pip install pyarrow`.")
@@ -33,7 +33,7 @@ Paths = Annotated[
 ]
 
 
-def files_of(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
+def find_files(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
     """Return all files that match paths or patterns, without duplicates.
 
     Files for each pattern will be sorted by name. In a pattern, `**` matches any number of folders.
@@ -51,7 +51,7 @@ def files_of(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
             raise FileNotFoundError(f"{path} does not exist.")
         found += files
     for file in found:
-        _reader_of(file)
+        _get_reader(file)
     return list(dict.fromkeys(found))
 
 
@@ -62,7 +62,7 @@ def _matching(pattern: str) -> list[str]:
     return found
 
 
-def rows_of(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
+def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
     """Yield the values of columns in a file, row by row.
 
     Args:
@@ -82,10 +82,10 @@ def rows_of(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Seq
         >>> import tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "texts.csv"
         >>> _ = path.write_text('id,text\\n1,"Good, really"\\n2,Bad\\n')
-        >>> [values for _, values in rows_of(path, ["text"])]
+        >>> [values for _, values in read_rows(path, ["text"])]
         [['Good, really'], ['Bad']]
     """
-    return _reader_of(path)(path, names)
+    return _get_reader(path)(path, names)
 
 
 def is_parquet(path: pathlib.Path) -> bool:
@@ -98,7 +98,7 @@ def _kind(path: pathlib.Path) -> str:
     return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
-def _reader_of(path: pathlib.Path) -> Callable:
+def _get_reader(path: pathlib.Path) -> Callable:
     packed = path.suffix.lower() == ".gz"
     if _kind(path) not in READERS or (packed and is_parquet(path.with_suffix(""))):
         raise ValueError(
@@ -156,7 +156,7 @@ def _json_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, 
         location = f"{path}, row {row} (line {number})"
         record = parse_json(line, location)
         if not isinstance(record, dict):
-            _bad(location, f"is {shown(record)}", "a JSON object on each line")
+            _bad(location, f"is {quote(record)}", "a JSON object on each line")
         missing = [name for name in names if name not in record]
         if missing:
             _bad(location, f"has no {missing[0]!r}, but {', '.join(record)}", "it in every row")

@@ -18,10 +18,10 @@ from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.bulk.columns import pa
-from encoder_zoo.extras.bulk.rows import is_parquet, parquet, rows_of
+from encoder_zoo.extras.bulk.rows import is_parquet, parquet, read_rows
 from encoder_zoo.extras.bulk.task_method import TaskMethod, has_text
-from encoder_zoo.presets.files.atomic import checked_folder, write_signed
-from encoder_zoo.presets.files.manifest import checksum_of, digest
+from encoder_zoo.presets.files.atomic import check_folder, write_signed
+from encoder_zoo.presets.files.manifest import compute_checksum, digest
 from encoder_zoo.presets.files.open_folder import InputFiles
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
     largest = {}  # {column: (integer, its location)}
     for path in paths:
         count, kinds = 0, {name: set() for name in keep}
-        for location, values in rows_of(path, [*names, *keep]):
+        for location, values in read_rows(path, [*names, *keep]):
             count += 1
             texts = values[: len(names)]
             if not has_text(texts, names, location):
@@ -185,11 +185,11 @@ class Run:
         settings = {
             "format": FORMAT,
             "files": [
-                [str(path), size, checksum_of(path)]
+                [str(path), size, compute_checksum(path)]
                 for path, size in zip(paths, files.sizes, strict=True)
             ],
             "task": type(task_method.task).__name__,
-            "model": checksum_of_model(task_method.task),
+            "model": compute_model_checksum(task_method.task),
             "method": task_method.method,
             "columns": task_method.columns,
             "keep": keep,
@@ -197,21 +197,21 @@ class Run:
             "options": {name: repr(value) for name, value in task_method.options.items()},
         }
         settings = json.loads(json.dumps(settings))
-        found = _read(checked_folder(folder))
+        found = _read(check_folder(folder))
         if not found:
-            counts, schema = _scanned(task_method, paths, keep)
+            counts, schema = _scan_files(task_method, paths, keep)
             found = {**settings, "rows": counts, "schema": schema, "encoder_zoo": __version__}
             files.check_unchanged()
             write_signed(folder / NAME, found)
         _check_same(folder, found, settings)
-        schema = _checked_schema(folder, found, len(paths))
+        schema = _check_schema(folder, found, len(paths))
         identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         return cls(
             folder, task_method, files, keep, shard_rows, sum(found["rows"]), schema, identity
         )
 
 
-def checksum_of_model(task: Task) -> str:
+def compute_model_checksum(task: Task) -> str:
     """Compute a checksum over all weights and settings that affect a task's predictions."""
     model = getattr(task, "classifier", task)  # for a ZeroShotClassifier
     preprocessor = model.preprocessor
@@ -235,7 +235,7 @@ def _plain(value):
     return value if type(value) in PLAIN else None
 
 
-def _scanned(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]) -> tuple:
+def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]) -> tuple:
     """Return the row count for each file, and a serialized prediction schema."""
     scanned = scan(paths, task_method.names, keep)
     if scanned.without_text:
@@ -279,7 +279,7 @@ def _read(folder: pathlib.Path) -> dict:
     return found
 
 
-def _checked_schema(folder: pathlib.Path, found: dict, files: int) -> pyarrow.Schema:
+def _check_schema(folder: pathlib.Path, found: dict, files: int) -> pyarrow.Schema:
     """Check row counts in a description and return its schema."""
     rows = found.get("rows")
     right = isinstance(rows, list) and len(rows) == files

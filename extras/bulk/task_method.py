@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from encoder_zoo.common.missing import is_missing
-from encoder_zoo.common.validation import Rule, check_argument, rules_of
+from encoder_zoo.common.validation import Rule, check_argument, get_rules
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.bulk.columns import answer_columns, check_installed, spread
 
@@ -121,7 +121,7 @@ class TaskMethod:
                 f"{', '.join(signature.parameters)}. Use columns={{argument: name}} to choose a "
                 "column for each argument."
             ) from None
-        for name, rule in rules_of(self._function).items():
+        for name, rule in get_rules(self._function).items():
             if name in self.options:
                 check_argument(name, self.options[name], rule)
 

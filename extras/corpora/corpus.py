@@ -19,13 +19,13 @@ from encoder_zoo.extras.corpora.writing import (
     Block,
     Shard,
     Texts,
-    damaged,
-    described_tokenizer,
-    manifest_in,
+    describe_tokenizer,
+    load_manifest,
+    make_damage_error,
     read_manifest,
     write,
 )
-from encoder_zoo.presets.files.folder_files import size_of
+from encoder_zoo.presets.files.folder_files import get_size
 from encoder_zoo.presets.files.manifest import checksum
 from encoder_zoo.presets.files.open_folder import OpenFolder
 
@@ -216,9 +216,9 @@ class PretrainingCorpus:
             ValueError: If a file was damaged or changed.
         """
         for entry in self.manifest["shards"]:
-            with self._opened(entry) as file:
+            with self._open(entry) as file:
                 if checksum(file) != entry["sha256"]:
-                    raise damaged(file.name)
+                    raise make_damage_error(file.name)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Raise a ValueError if this corpus was created with another tokenizer.
@@ -226,7 +226,7 @@ class PretrainingCorpus:
         Raises:
             ValueError: If the corpus was created with another tokenizer.
         """
-        if self.manifest["tokenizer"] != described_tokenizer(tokenizer):
+        if self.manifest["tokenizer"] != describe_tokenizer(tokenizer):
             raise ValueError(
                 f"{self.folder} was created with another tokenizer: a "
                 f"{self.manifest['tokenizer']['class']} with {self.vocabulary_size} tokens. Load "
@@ -240,19 +240,19 @@ class PretrainingCorpus:
     def shard(self, number: int) -> Shard:
         """Open a file by its index. The checksum is verified the first time."""
         entry = self.manifest["shards"][number]
-        with self._opened(entry) as file:
-            if size_of(file) != entry["bytes"]:
-                raise damaged(file.name)
+        with self._open(entry) as file:
+            if get_size(file) != entry["bytes"]:
+                raise make_damage_error(file.name)
             if number not in self._compared and checksum(file) != entry["sha256"]:
-                raise damaged(file.name)
+                raise make_damage_error(file.name)
             self._compared.add(number)
             return Shard.open(file, self.vocabulary_size)
 
     @contextlib.contextmanager
-    def _opened(self, entry: Mapping) -> Iterator[BinaryIO]:
+    def _open(self, entry: Mapping) -> Iterator[BinaryIO]:
         """Open a file after checking that the folder still contains this corpus."""
         with OpenFolder(self.folder, [NAME, entry["file"]]) as files:
-            if manifest_in(files).get("sha256") != self.sha256:
+            if load_manifest(files).get("sha256") != self.sha256:
                 raise ValueError(
                     f"{self.folder} was replaced by another corpus after it was opened. Open it "
                     "again and restart the training."

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.open_folder import InputFiles
 
 # Longer documents are split to limit the memory for files without blank lines.
@@ -89,10 +89,10 @@ class TextFiles:
         begin, end = (sum(self.sizes[:number]) + byte for number, byte in (self.start, self._end))
         for number in range(first, last + (limit > 0)):
             path = self.paths[number]
-            with open(path, "rb") as raw, _unpacked(path, raw) as text:
+            with open(path, "rb") as raw, _open_text(path, raw) as text:
                 text.seek(offset)
                 stop = limit if number == last else None
-                for sentences, behind in _in_lines(path, text, offset, stop):
+                for sentences, behind in _read_lines(path, text, offset, stop):
                     read = sum(self.sizes[:number]) + raw.tell()
                     share = min(1.0, (read - begin) / max(1, end - begin))
                     yield Document(sentences, [number, behind], share)
@@ -170,7 +170,7 @@ class CorpusDocuments:
         for number, document in enumerate(self._documents):
             if number == done:
                 _check_same_documents(position, found)
-            sentences = sentences_of(document, number)
+            sentences = split_sentences(document, number)
             found.update(repr(sentences).encode("utf-8", "surrogatepass"))
             if sentences and number >= done:
                 yield Document(sentences, [number + 1, found.hexdigest()], None)
@@ -190,7 +190,7 @@ def _check_same_documents(position: Sequence, found) -> None:
         )
 
 
-def sentences_of(document: object, number: int = 0) -> list[str]:
+def split_sentences(document: object, number: int = 0) -> list[str]:
     """Split a document into sentences.
 
     Args:
@@ -198,7 +198,7 @@ def sentences_of(document: object, number: int = 0) -> list[str]:
         number: Integer. Index of the document for error messages.
 
     Example:
-        >>> sentences_of("One. \\n\\nTwo.")
+        >>> split_sentences("One. \\n\\nTwo.")
         ['One.', 'Two.']
     """
     if hasattr(document, "numpy"):  # a tensor from a dataset
@@ -224,7 +224,7 @@ def _text(text: object, number: int) -> str:
 
 def _no_document(found: object, number: int) -> ValueError:
     return ValueError(
-        f"Document {number} is or contains {shown(found)}. Expected a text with one sentence per "
+        f"Document {number} is or contains {quote(found)}. Expected a text with one sentence per "
         "line, or a list of sentences."
     )
 
@@ -233,12 +233,12 @@ def _is_packed(path: pathlib.Path) -> bool:
     return path.suffix.lower() == ".gz"
 
 
-def _unpacked(path: pathlib.Path, file: BinaryIO) -> contextlib.AbstractContextManager:
+def _open_text(path: pathlib.Path, file: BinaryIO) -> contextlib.AbstractContextManager:
     """Open a text file, which can be compressed with gzip."""
     return gzip.GzipFile(fileobj=file) if _is_packed(path) else contextlib.nullcontext(file)
 
 
-def _in_lines(
+def _read_lines(
     path: pathlib.Path, text: BinaryIO, offset: int, limit: int | None
 ) -> Iterator[tuple[list[str], int]]:
     """Yield sentences for each document before a byte position, and the next byte position."""

@@ -188,7 +188,7 @@ def segment_pairs(
         ([2, 2], [8, 6])
     """
     room = length - 3
-    make = _swapped_pair if swapped else _next_pair
+    make = _make_swapped_pair if swapped else _next_pair
     offsets, documents = shard.sentences.tolist(), shard.documents.tolist()
     spans, labels = [], []
     for document in range(len(documents) - 1):
@@ -202,7 +202,7 @@ def segment_pairs(
                 offsets, documents, document, (sentence, behind), goal, rng
             )
             if second is not None:
-                spans += _truncated(first, second, room, rng)
+                spans += _truncate_pair(first, second, room, rng)
                 labels.append(label)
     count = len(labels)
     return ShardExamples(
@@ -231,7 +231,7 @@ def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
     return middle, first, (offsets[begin], offsets[bisect_left(offsets, wanted, begin + 1, end)]), 1
 
 
-def _swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
+def _make_swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
     """Do the same as `_next_pair`, but swap half of the pairs. A single sentence is split."""
     start, behind = chunk
     if behind - start > 1:
@@ -252,7 +252,7 @@ def _middle(chunk: tuple[int, int], rng: random.Random) -> int:
     return start + 1 + int(rng.random() * max(1, behind - start - 1))
 
 
-def _truncated(first: tuple, second: tuple, room: int, rng: random.Random) -> list[tuple]:
+def _truncate_pair(first: tuple, second: tuple, room: int, rng: random.Random) -> list[tuple]:
     """Truncate two segments to a total number of tokens, starting with the longer segment."""
     lengths = first[1] - first[0], second[1] - second[0]
     if sum(lengths) <= room:

@@ -20,8 +20,8 @@ from encoder_zoo.common.progress import Progress
 from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.corpora.documents import CorpusDocuments, Document, TextFiles
-from encoder_zoo.presets.files.atomic import checked_folder, replacing_file, write_signed
-from encoder_zoo.presets.files.manifest import checksum_of, digest
+from encoder_zoo.presets.files.atomic import check_folder, replacing_file, write_signed
+from encoder_zoo.presets.files.manifest import compute_checksum, digest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 
@@ -49,7 +49,7 @@ class Shard:
     documents: np.ndarray
 
     @classmethod
-    def of(cls, documents: list[list[list[int]]]) -> Shard:
+    def create(cls, documents: list[list[list[int]]]) -> Shard:
         """Create a shard from documents in memory: lists of sentences with lists of ids."""
         sentences = [sentence for document in documents for sentence in document]
         return cls(
@@ -74,7 +74,7 @@ class Shard:
                 f"{path} is not a shard of a corpus: it contains {found}. Expected {expected}."
             )
         sentences, documents = (file.read(n).astype("int64") for n in ("sentences", "documents"))
-        tokens = np.asarray(file.mapped("tokens"))  # slices of a plain view are faster
+        tokens = np.asarray(file.map_tensor("tokens"))  # slices of a plain view are faster
         shard = cls(tokens, sentences, documents)
         for name, size in (("sentences", len(shard.tokens)), ("documents", len(sentences) - 1)):
             if not _are_splits(getattr(shard, name), size):
@@ -142,7 +142,7 @@ PART = "part"  # part of a corpus, (i, n), or None if complete
 MODIFIED = "modified"  # modification times for text files, or None for documents and parts
 
 
-def described_tokenizer(tokenizer: Tokenizer) -> dict:
+def describe_tokenizer(tokenizer: Tokenizer) -> dict:
     """Return tokenizer class and vocabulary size, and a checksum over all tokenizer settings."""
     config = json.dumps(tokenizer.get_config(), sort_keys=True).encode()
     return {
@@ -161,10 +161,10 @@ def read_manifest(folder: pathlib.Path) -> dict:
     if not folder.is_dir():
         return {}
     with OpenFolder(folder, [NAME]) as files:
-        return manifest_in(files)
+        return load_manifest(files)
 
 
-def manifest_in(files: OpenFolder) -> dict:
+def load_manifest(files: OpenFolder) -> dict:
     """Read and check `corpus.json` in an open folder. Missing files return {}."""
     if NAME not in files:
         return {}
@@ -174,7 +174,7 @@ def manifest_in(files: OpenFolder) -> dict:
         found = manifest.get("format")
         raise invalid(f"{path}: format", found, f"{FORMAT}, which this version reads")
     if manifest.get("sha256") != digest(manifest) or not _is_sound(manifest):
-        raise damaged(path)
+        raise make_damage_error(path)
     return manifest
 
 
@@ -201,7 +201,7 @@ def _is_place(value: object) -> bool:
     return type(value) is str or (type(value) is int and value >= 0)
 
 
-def damaged(path: str | pathlib.Path) -> ValueError:
+def make_damage_error(path: str | pathlib.Path) -> ValueError:
     """Create an error for files with another size or checksum."""
     return ValueError(
         f"{path} is damaged or was changed, because its size or checksum differs. Create the "
@@ -268,7 +268,7 @@ class Texts:
     ):
         self._documents, self._tokenizer = documents, tokenizer
         self.start, self.modified, self.part = documents.start, documents.modified, part
-        self.tokenizer, self.description = described_tokenizer(tokenizer), documents.describe()
+        self.tokenizer, self.description = describe_tokenizer(tokenizer), documents.describe()
 
     def check_unchanged(self) -> None:
         self._documents.check_unchanged()
@@ -276,7 +276,9 @@ class Texts:
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         documents = self._documents.documents(position)
         for block in _blocks(documents, min(BLOCK, 4 * shard_tokens)):
-            shard, kept = _tokenized([document.sentences for document in block], self._tokenizer)
+            shard, kept = _tokenize_documents(
+                [document.sentences for document in block], self._tokenizer
+            )
             yield Block(shard, [block[i].position for i in kept], block[-1].share)
 
 
@@ -302,7 +304,7 @@ def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int 
             {
                 "file": path.name,
                 "bytes": path.stat().st_size,
-                "sha256": checksum_of(path),
+                "sha256": compute_checksum(path),
                 **dict(zip(COUNTS, counts, strict=True)),
                 "position": end,
             }
@@ -327,7 +329,7 @@ def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
         PART: source.part and list(source.part),
         MODIFIED: source.modified,
     }
-    found = read_manifest(checked_folder(folder))
+    found = read_manifest(check_folder(folder))
     if not found:
         return {**settings, "encoder_zoo": __version__, "complete": False, "shards": []}
     found.setdefault(MODIFIED, settings[MODIFIED])  # missing in release 0.2
@@ -367,10 +369,10 @@ def _shards(
             size += int(ends[behind - 1]) - before
             first, before, position = behind, int(ends[behind - 1]), positions[behind - 1]
             if size >= shard_tokens:
-                yield _joined(parts), position
+                yield _join_parts(parts), position
                 parts, size = [], 0
     if size:
-        yield _joined(parts), position
+        yield _join_parts(parts), position
 
 
 def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
@@ -386,7 +388,9 @@ def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Doc
         yield block
 
 
-def _tokenized(documents: list[list[str]], tokenizer: Tokenizer) -> tuple[Shard, list[int]]:
+def _tokenize_documents(
+    documents: list[list[str]], tokenizer: Tokenizer
+) -> tuple[Shard, list[int]]:
     """Tokenize documents. Return them and their indices, without empty sentences and documents."""
     ids = tokenizer.tokenize([sentence for document in documents for sentence in document])
     lengths = ids.row_lengths().numpy()
@@ -400,7 +404,7 @@ def _tokenized(documents: list[list[str]], tokenizer: Tokenizer) -> tuple[Shard,
     return shard, np.flatnonzero(sentences).tolist()
 
 
-def _joined(parts: list[Shard]) -> Shard:
+def _join_parts(parts: list[Shard]) -> Shard:
     return Shard(
         np.concatenate([part.tokens for part in parts]),
         splits(np.concatenate([np.diff(part.sentences) for part in parts])),

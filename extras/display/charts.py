@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from encoder_zoo.common.escaping import in_html
+from encoder_zoo.common.escaping import escape_html
 from encoder_zoo.common.lazy import LazyModule
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.extras.display.picture import Picture
 from encoder_zoo.tasks.base.confidence import answers_at_scores, best_threshold
 from encoder_zoo.tasks.classification.class_labels import class_indices
@@ -125,7 +125,7 @@ def thresholds(
         >>> [line.get_label() for line in axes[0].lines][:2]
         ['precision', 'recall']
     """
-    scored = model._scored_labels(x, y, **({} if labels is None else {"labels": labels}))
+    scored = model._score_labels(x, y, **({} if labels is None else {"labels": labels}))
     axes = _axes(len(scored.names))
     for axis, name, scores, right, count, now in zip(axes, *scored, strict=True):
         levels, precision, recall = _precision_and_recall(scores, right, count)
@@ -190,7 +190,7 @@ def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object
         >>> [line.get_label() for line in axes.lines]
         ['answered', 'accuracy of these']
     """
-    scores, right = model._scores_of_best(x, y, None)
+    scores, right = model._score_best_classes(x, y, None)
     levels, given, hits = answers_at_scores(scores, right)
     levels, given, hits = levels[::-1], given[::-1], hits[::-1]
     [axes] = _axes(1)
@@ -240,7 +240,8 @@ def class_report(report: ClassReport) -> Picture:
     )
     cells = (
         "".join(
-            CELL.format(value=in_html(value), more=RIGHT * bool(i)) for i, value in enumerate(row)
+            CELL.format(value=escape_html(value), more=RIGHT * bool(i))
+            for i, value in enumerate(row)
         )
         for row in rows
     )
@@ -285,7 +286,7 @@ def confusion_matrix(
     """
     if normalize not in (None, *SUMS):
         raise invalid("normalize", normalize, "'true', 'predicted', 'all' or None")
-    true, predicted, things = _labels_of(true, predicted)
+    true, predicted, things = _get_labels(true, predicted)
     counts, labels = _counts(true, predicted, labels)
     values = counts
     if normalize is not None:
@@ -312,7 +313,7 @@ SUMS = {"true": 1, "predicted": 0, "all": None}  # axes over which the counts ar
 NO_ANSWER = "no answer"  # label for abstentions and for rows without text
 
 
-def _labels_of(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
+def _get_labels(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
     """Return the true and the predicted labels, and "texts" or "words"."""
     rows = [plain(true), [*predicted] if isinstance(predicted, list) else plain(predicted)]
     rows = [row.tolist() if isinstance(row, np.ndarray) else list(row) for row in rows]
@@ -332,7 +333,7 @@ def _labels_of(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
         )
         if not are_tags or len(pair[0]) != len(pair[1]):
             raise ValueError(
-                f"Row {i} of true and predicted is {shown(pair[0])} and {shown(pair[1])}. Expected "
+                f"Row {i} of true and predicted is {quote(pair[0])} and {quote(pair[1])}. Expected "
                 "one label per text in both, or one tag per word, as predict_tags returns. Use "
                 "evaluate_entities for entities, and evaluate_classes for several labels per text."
             )
@@ -401,7 +402,7 @@ def errors(
             f"problem_type is {classifier.problem_type!r}. Expected 'single_label_classification', "
             "because errors shows one label per text."
         )
-    texts = [column.numpy().tolist() for column in classifier.preprocessor.texts_of(x)]
+    texts = [column.numpy().tolist() for column in classifier.preprocessor.read_texts(x)]
     scores = classifier.predict_proba(x)
     true = class_indices(y, classifier.labels, classifier.num_classes).numpy()
     true = true.argmax(axis=1) if true.ndim == 2 else true
@@ -439,9 +440,9 @@ def _table(title: str, rows: list[tuple]) -> Picture:
         told = [f"{name} {share:.3f}" for name, share in ((label, score), (true, of_true))]
         lines.append(f"{told[0]:20} {told[1]:20} {_cut(text, MAX_SHOWN[0])}")
         values = (
-            SCORE.format(label=in_html(label), score=score),
-            SCORE.format(label=in_html(true), score=of_true),
-            in_html(_cut(text, MAX_SHOWN[1])),
+            SCORE.format(label=escape_html(label), score=score),
+            SCORE.format(label=escape_html(true), score=of_true),
+            escape_html(_cut(text, MAX_SHOWN[1])),
         )
         cells.append("".join(CELL.format(value=value, more="") for value in values))
     heads = "".join(

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from encoder_zoo.common.escaping import in_html
+from encoder_zoo.common.escaping import escape_html
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.extras.display.picture import Picture
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.tagging.tags import spans_of_tags
+from encoder_zoo.tasks.tagging.tags import find_spans
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
@@ -77,13 +77,13 @@ def entities(
         )
     if isinstance(texts, str):
         texts, found, true = [texts], [found], None if true is None else [true]
-    found, right = (_of_tags(texts, rows) for rows in (found, found if true is None else true))
+    found, right = (_convert_tags(texts, rows) for rows in (found, found if true is None else true))
     texts = [text if isinstance(text, str) else " ".join(text) for text in texts]
     rows = [row for rows in (*found, *right) for row in rows]
     types = sorted({str(row["label"]) for row in rows})
     colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(types)}
     pictures = [
-        marked(text, _entity_marks(text, f, r, colors))
+        mark_text(text, _entity_marks(text, f, r, colors))
         for text, f, r in zip(texts, found, right, strict=True)
     ]
     return Picture(
@@ -128,15 +128,15 @@ def answer(
     if right:
         lines.append(f"Right: {true[0]['text']}")
     bold = '<p dir="auto" style="margin-bottom:0"><b>{}</b></p>'
-    head = bold.format(in_html(question)) if question else ""
-    head += f'<p dir="auto" style="margin:.2em 0">{in_html(told)}</p>'
-    body = marked(context, _answer_marks(len(context), answers, right)).html
+    head = bold.format(escape_html(question)) if question else ""
+    head += f'<p dir="auto" style="margin:.2em 0">{escape_html(told)}</p>'
+    body = mark_text(context, _answer_marks(len(context), answers, right)).html
     start, end = best["start"], best["end"]
-    lines.append(marked(context, [Mark(start, end, "")]).text if end else context)
+    lines.append(mark_text(context, [Mark(start, end, "")]).text if end else context)
     return Picture(head + body, "\n".join(lines))
 
 
-def _of_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
+def _convert_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
     """Return the entities of every text. Tags are converted to character positions."""
     if len(rows) != len(texts):
         raise ValueError(
@@ -158,7 +158,7 @@ def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
     starts = [0, *itertools.accumulate(len(word) + 1 for word in words)]
     return [
         {"label": label, "start": starts[first], "end": starts[end] - 1}
-        for label, first, end in spans_of_tags(tags)
+        for label, first, end in find_spans(tags)
     ]
 
 
@@ -222,7 +222,7 @@ def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, in
     return marks
 
 
-def marked(text: str, marks: list[Mark]) -> Picture:
+def mark_text(text: str, marks: list[Mark]) -> Picture:
     """Return a text with marks. Marks should be in order and either separate or nested.
 
     Args:
@@ -233,11 +233,11 @@ def marked(text: str, marks: list[Mark]) -> Picture:
     Raises:
         ValueError: If entities overlap.
     """
-    html, plain = _marked(text, 0, len(text), marks)
+    html, plain = _mark_characters(text, 0, len(text), marks)
     return Picture(PARAGRAPH.format(html), plain)
 
 
-def _marked(text: str, offset: int, stop: int, marks: Sequence[Mark]) -> tuple[str, str]:
+def _mark_characters(text: str, offset: int, stop: int, marks: Sequence[Mark]) -> tuple[str, str]:
     """Return all characters after an offset with their marks, as HTML and for a terminal."""
     tagged, plain = [], []
     for i, mark in enumerate(marks):
@@ -246,16 +246,16 @@ def _marked(text: str, offset: int, stop: int, marks: Sequence[Mark]) -> tuple[s
         if mark.end > stop:
             raise ValueError(f"Entities overlap: {text[mark.start : mark.end]!r} in {text!r}.")
         inner = [other for other in marks[i + 1 :] if other.start < mark.end]
-        html, inside = _marked(text, mark.start, mark.end, inner)
+        html, inside = _mark_characters(text, mark.start, mark.end, inner)
         caption = mark.caption
-        label = SMALL.format(in_html(caption)) if caption else ""
-        tagged.append(in_html(text[offset : mark.start]))
+        label = SMALL.format(escape_html(caption)) if caption else ""
+        tagged.append(escape_html(text[offset : mark.start]))
         tagged.append(f'<mark style="{mark.style}">{html}{label}</mark>')
         behind = f" {mark.sign}{caption}" if caption else ""
         plain.append(f"{text[offset : mark.start]}[{inside}{behind}]")
         offset = mark.end
     rest = text[offset:stop]
-    return "".join(tagged) + in_html(rest), "".join(plain) + rest
+    return "".join(tagged) + escape_html(rest), "".join(plain) + rest
 
 
 def _check_inside(text: str, row: Mapping, kind: str) -> None:
@@ -317,7 +317,7 @@ def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
           -0.50  ░░░░          film
     """
     if isinstance(explanations, Mapping) and "words" in explanations:
-        return _drawn(explanations)
+        return _draw_explanation(explanations)
     if isinstance(explanations, Mapping | str) or not isinstance(explanations, Sequence):
         raise invalid("explanations", explanations, "the result of explain, or a list of such")
     pictures = [explanation(some) for some in explanations if some != []]
@@ -326,24 +326,24 @@ def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
     return sum(pictures[1:], start=pictures[0])
 
 
-def _drawn(found: Mapping) -> Picture:
+def _draw_explanation(found: Mapping) -> Picture:
     """Return the picture of one explanation."""
     most = max((abs(word["attribution"]) for word in found["words"]), default=0.0) or 1.0
     best = sorted(found["words"], key=lambda word: -abs(word["attribution"]))[:MAX_ROWS]
     name, score = _name(found), f"({found['score']:.2f})"
-    texts = [PARAGRAPH.format(_shaded(found, i, most)) for i in range(len(found["texts"]))]
+    texts = [PARAGRAPH.format(_shade_words(found, i, most)) for i in range(len(found["texts"]))]
     added = sum(word["attribution"] for word in found["words"])
     legend = LEGEND.format(logit=found["logit"], baseline=found["baseline"], added=added)
     rows = "".join(
         ROW.format(
-            text=in_html(word["text"]),
+            text=escape_html(word["text"]),
             added=word["attribution"],
             color=FOR if word["attribution"] > 0 else AGAINST,
             percent=100 * abs(word["attribution"]) / most,
         )
         for word in best
     )
-    head = HEAD.format(name=in_html(name), score=score)
+    head = HEAD.format(name=escape_html(name), score=score)
     page = head + "".join(texts) + legend + TABLE.format(rows=rows)
     lines = [_line(word, most) for word in best]
     return Picture(page, "\n".join([f"{name} {score}", *found["texts"], *lines]))
@@ -365,7 +365,7 @@ def _line(word: Mapping, most: float) -> str:
     return f"  {added:+.2f}  {bar:{BAR_WIDTH}}  {word['text']}"
 
 
-def _shaded(found: Mapping, part: int, most: float) -> str:
+def _shade_words(found: Mapping, part: int, most: float) -> str:
     """Return a text as HTML with shaded words. An entity or answer is bold."""
     text, pieces, offset = found["texts"][part], [], 0
     own = (
@@ -376,7 +376,7 @@ def _shaded(found: Mapping, part: int, most: float) -> str:
             continue
         strength = abs(word["attribution"]) / most
         is_for = word["attribution"] > 0
-        pieces.append(in_html(text[offset : word["start"]]))
+        pieces.append(escape_html(text[offset : word["start"]]))
         pieces.append(
             WORD.format(
                 added=word["attribution"],
@@ -385,11 +385,11 @@ def _shaded(found: Mapping, part: int, most: float) -> str:
                 shade=0.5 * strength,
                 under=strength,
                 weight=";font-weight:700" if word["start"] in own else "",
-                text=in_html(text[word["start"] : word["end"]]),
+                text=escape_html(text[word["start"] : word["end"]]),
             )
         )
         offset = word["end"]
-    return "".join(pieces) + in_html(text[offset:])
+    return "".join(pieces) + escape_html(text[offset:])
 
 
 # Sizes in pixels for drawings with width 420: where lines start and end, and row height.
@@ -430,7 +430,7 @@ def attention(
         >>> print(picture.text.splitlines()[0])
         Layer 0, head 1: the token that each token attends to most
     """
-    layer = _checked(model, layer, head)
+    layer = _check_layer(model, layer, head)
     inputs, middle = _row(model, first, second)
     probabilities = model.backbone.attention_probabilities(inputs)  # (1, layers, H, L, L)
     weights = keras.ops.convert_to_numpy(probabilities)[0, layer].astype("float32")  # (H, L, L)
@@ -447,7 +447,7 @@ def attention(
     return Picture(html, "\n\n".join(picture.text for picture in pictures))
 
 
-def _checked(model: Task, layer: int, head: int | None) -> int:
+def _check_layer(model: Task, layer: int, head: int | None) -> int:
     """Return the index of the layer from 0, or raise an error."""
     if isinstance(model, Backbone):
         raise TypeError(
@@ -487,12 +487,12 @@ def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) ->
         f'<line x1="{LEFT}" y1="{heights[i]}" x2="{RIGHT}" y2="{heights[j]}" '
         f'stroke="{GREY if (i < middle) == (j < middle) else BLUE}" '
         f'stroke-opacity="{min(weight, 1) ** 0.5:.2f}"><title>'
-        f"{in_html(tokens[i])} → {in_html(tokens[j])}: {weight:.2f}</title></line>"
+        f"{escape_html(tokens[i])} → {escape_html(tokens[j])}: {weight:.2f}</title></line>"
         for (i, j), weight in np.ndenumerate(weights)
         if weight >= FAINTEST
     ]
     words = [
-        f'<text x="{x}" y="{y + 5}" text-anchor="{anchor}">{in_html(token)}</text>'
+        f'<text x="{x}" y="{y + 5}" text-anchor="{anchor}">{escape_html(token)}</text>'
         for x, anchor in ((LEFT - 6, "end"), (RIGHT + 6, "start"))
         for token, y in zip(tokens, heights, strict=True)
     ]

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.escaping import in_html
+from encoder_zoo.common.escaping import escape_html
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.extras.display.marks import COLORS, MARK, Mark, marked
+from encoder_zoo.extras.display.marks import COLORS, MARK, Mark, mark_text
 from encoder_zoo.extras.display.picture import Picture
 
 BAR_WIDTH = 12  # characters in a terminal
@@ -89,11 +89,11 @@ def matches(model: Any, query: str, document: str) -> Picture:
     for name, text in (("query", query), ("document", document)):
         if not isinstance(text, str):
             raise invalid(name, text, "one text")
-    found, score, others = _found(model, query, document)
+    found, score, others = _find_matches(model, query, document)
     words = dict.fromkeys(match.word for match in found)
     colors = {word: COLORS[i % len(COLORS)] for i, word in enumerate(words)}
-    of_query = marked(query, [Mark(*word, _style(color)) for word, color in colors.items()])
-    of_document = marked(document, _document_marks(found, query, colors))
+    of_query = mark_text(query, [Mark(*word, _style(color)) for word, color in colors.items()])
+    of_document = mark_text(document, _document_marks(found, query, colors))
     rest = score - sum(match.score for match in found)
     told = f"{others} markers and expansion tokens: {rest:.2f}" if others else ""
     rows = "".join(_row(match, query, document, colors[match.word]) for match in found)
@@ -104,7 +104,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
     return Picture(page, "\n".join([*lines, of_document.text]))
 
 
-def _found(model, query: str, document: str) -> tuple[list[Match], float, int]:
+def _find_matches(model, query: str, document: str) -> tuple[list[Match], float, int]:
     """Return token matches in the text, the score, and how many other tokens exist."""
     [(of_query, query_spans)] = model.embed_with_spans([query], prompt="query")
     [(of_document, spans)] = model.embed_with_spans([document], prompt="document")
@@ -115,8 +115,8 @@ def _found(model, query: str, document: str) -> tuple[list[Match], float, int]:
     found = [
         Match(
             tuple(query_spans[i].tolist()),
-            _word_around(query, *query_spans[i].tolist()),
-            _word_around(document, *spans[best[i]].tolist()) if spans[best[i], 0] >= 0 else None,
+            _find_word(query, *query_spans[i].tolist()),
+            _find_word(document, *spans[best[i]].tolist()) if spans[best[i], 0] >= 0 else None,
             float(score[i]),
         )
         for i in np.flatnonzero(has_text)
@@ -124,11 +124,11 @@ def _found(model, query: str, document: str) -> tuple[list[Match], float, int]:
     return found, float(score.sum()), int((~has_text).sum())
 
 
-def _word_around(text: str, begin: int, end: int) -> tuple[int, int]:
+def _find_word(text: str, begin: int, end: int) -> tuple[int, int]:
     """Return the character range for the word that contains a token.
 
     Example:
-        >>> _word_around("He resets it.", 3, 6), _word_around("Rom, 東京", 5, 6)
+        >>> _find_word("He resets it.", 3, 6), _find_word("Rom, 東京", 5, 6)
         ((3, 9), (5, 6))
     """
     for word in WORD.finditer(text):
@@ -166,8 +166,8 @@ def _style(color: str) -> str:
 def _row(match: Match, query: str, document: str, color: str) -> str:
     return ROW.format(
         style=_style(color),
-        token=in_html(query[slice(*match.token)]),
-        found=in_html(_name(match, document)),
+        token=escape_html(query[slice(*match.token)]),
+        found=escape_html(_name(match, document)),
         score=match.score,
         percent=100 * min(max(match.score, 0.0), 1.0),
     )

@@ -6,7 +6,7 @@ import os
 import pathlib
 import re
 
-from encoder_zoo.common.escaping import in_html, in_line
+from encoder_zoo.common.escaping import escape_html, escape_line
 from encoder_zoo.presets.files.atomic import replacing_file
 
 _CONTROLS = re.compile(r"[^\n\t]+")  # in_line would escape line ends and tabs
@@ -41,7 +41,7 @@ class Picture:
 
     def __init__(self, html: str, text: str):
         self.html = html
-        self.text = _CONTROLS.sub(lambda found: in_line(found[0]), text)
+        self.text = _CONTROLS.sub(lambda found: escape_line(found[0]), text)
 
     def _repr_html_(self) -> str:
         return self.html
@@ -71,7 +71,7 @@ class Picture:
         Raises:
             ValueError: If the file exists and was not written by this method.
         """
-        title = in_html(title)
+        title = escape_html(title)
         heading = f"<h1>{title}</h1>" if title else ""
         page = PAGE.format(title=title, heading=heading, body=self.html)
         with replacing_file(path, _is_page) as new:

@@ -15,7 +15,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.extras.explanations.attributions import (
     attributions,
     example_inputs,
-    part_of,
+    select_tokens,
     warn_incomplete,
 )
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
@@ -61,7 +61,7 @@ def explain_answers(
         ]
         # The "no answer" score is the minimum over all windows.
         best = (max if answer["text"] else min)(spans, key=lambda span: span.score)
-        parts = [part_of(asked, i, best.question), part_of(told, i, *best.context)]
+        parts = [select_tokens(asked, i, best.question), select_tokens(told, i, *best.context)]
         values = attributions(model, best.inputs, parts, best.weights, method, batch_size)
         found.append(AnswerExplanation(**answer, **values))
     warn_incomplete(found, method)

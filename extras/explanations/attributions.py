@@ -133,7 +133,7 @@ def gradient_times_input(along: Callable) -> Attribution:
     return Attribution(slopes[1], outputs[1], outputs[0])
 
 
-def part_of(
+def select_tokens(
     tokens: TokenizedTexts, row: int, column: int, begin: int = 0, count: int | None = None
 ) -> Part:
     """Return the tokens of a text in an example.
@@ -219,7 +219,7 @@ def _words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribu
     return found
 
 
-def weighted_sum(found: Sequence[Attributions], weights: Sequence[float]) -> Attributions:
+def sum_attributions(found: Sequence[Attributions], weights: Sequence[float]) -> Attributions:
     """Combine the attributions to several logits into the attributions to their weighted sum.
 
     Args:
@@ -260,7 +260,7 @@ def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
         )
 
 
-def weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, vectors):
+def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, vectors):
     """Compute weighted sums of the model outputs for one text.
 
     Args:
@@ -325,7 +325,7 @@ def straight_line(
         task: The model.
         inputs: Dict {name: (1, L)}. Inputs for this text.
         masked_ids: Array of shape (1, L). Token ids in which words are replaced by masks.
-        weights: See `weighted_logits`.
+        weights: See `compute_weighted_logits`.
         batch_size: Integer. Number of points in a batch.
 
     Returns:
@@ -338,7 +338,7 @@ def straight_line(
         )
         for ids in (masked_ids, inputs["token_ids"])
     )  # (1, L, D)
-    function = functools.partial(weighted_logits, task, inputs, weights)
+    function = functools.partial(compute_weighted_logits, task, inputs, weights)
 
     def along(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         found = []

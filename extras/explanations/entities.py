@@ -14,7 +14,7 @@ from keras import ops
 from encoder_zoo.extras.explanations.attributions import (
     attributions,
     example_inputs,
-    part_of,
+    select_tokens,
     warn_incomplete,
 )
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, word_begins
@@ -49,7 +49,7 @@ def explain_entities(
     for row, of_text in enumerate(entities):
         starts, ends = tokens.starts[row].numpy(), tokens.ends[row].numpy()  # (T,)
         is_used = begins[row].numpy() if strategy == "first" else np.full(len(starts), True)
-        text, explained = part_of(tokens, row, column), []
+        text, explained = select_tokens(tokens, row, column), []
         for entity in of_text:
             members = _members(starts, ends, entity)
             members = members[is_used[members]]

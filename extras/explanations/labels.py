@@ -14,13 +14,13 @@ from encoder_zoo.extras.explanations.attributions import (
     Part,
     attributions,
     example_inputs,
-    part_of,
+    select_tokens,
+    sum_attributions,
     warn_incomplete,
-    weighted_sum,
 )
 from encoder_zoo.tasks.base.classes import label_indices
 from encoder_zoo.tasks.classification.sequence_classifier import Explanation, SequenceClassifier
-from encoder_zoo.tasks.preprocessing.packing import kept_tokens
+from encoder_zoo.tasks.preprocessing.packing import keep_tokens
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     tokenize_texts,
@@ -40,7 +40,7 @@ def explain_labels(
     """Return explanations of texts or pairs, see `SequenceClassifier.explain`."""
     check_preprocessor(classifier, texts)
     index = None if label is None else _class_index(classifier, label)
-    tokens, windows, examples = _encoded(classifier, texts)
+    tokens, windows, examples = _encode_texts(classifier, texts)
     example, found = windows[0].example.numpy(), []
     for i in range(tokens[0].texts.shape[0]):
         numbers = np.flatnonzero(example == i)
@@ -58,25 +58,25 @@ def explain_labels(
             for n, texts in zip(used, parts, strict=True)
         ]
         name, score = classifier.class_names[target], _score(classifier, pooled, target)
-        values = weighted_sum(values, shares[used, target])
+        values = sum_attributions(values, shares[used, target])
         found.append(Explanation(label=name, score=score, **values))
     warn_incomplete(found, method)
     return found
 
 
-def _encoded(classifier: SequenceClassifier, texts) -> tuple:
+def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
     """Return tokens for one or two text columns, their parts in windows, and examples."""
     preprocessor = classifier.preprocessor
     tokenizer = preprocessor.tokenizer
     marks = classifier.batch_maker.cached("word_marks", lambda: word_marks(tokenizer))
-    tokens = [tokenize_texts(tokenizer, column, marks) for column in preprocessor.texts_of(texts)]
+    tokens = [tokenize_texts(tokenizer, column, marks) for column in preprocessor.read_texts(texts)]
     ids, separators = [part.ids for part in tokens], tokenizer.pair_separators
     if preprocessor.pools_windows:
         windows = preprocessor._windows(ids)
         ids = [take(part, of_part) for part, of_part in zip(ids, windows, strict=True)]
     else:
         longest, side = preprocessor.max_sequence_length, tokenizer.truncation_side
-        kept = kept_tokens(ids, separators, longest, side)
+        kept = keep_tokens(ids, separators, longest, side)
         rows = array_ops.range(ids[0].nrows())
         windows = [Windows(rows, begin, count, None, None) for begin, count in kept]
     return tokens, windows, preprocessor.pack(ids)
@@ -95,7 +95,7 @@ def _parts(
     found = []
     for part, of_part, column in zip(tokens, windows, columns, strict=False):
         row, begin, count = (int(of_part[field][number]) for field in range(3))
-        found.append(part_of(part, row, column, begin, count))
+        found.append(select_tokens(part, row, column, begin, count))
     return found
 
 

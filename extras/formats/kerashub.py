@@ -20,7 +20,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.extras.formats.kerashub_names import KERAS_HUB
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, number_names
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_content
 from encoder_zoo.presets.opening import TokenizerPreset
@@ -90,7 +90,7 @@ class KerasHubCheckpoint(Checkpoint):
         self.settings = settings
         self.config_file = files.path / CONFIG
         description = files.read_json(CONFIG)
-        self.family = _family_of(files, description.get("class_name"))
+        self.family = _find_family(files, description.get("class_name"))
         self._names = KERAS_HUB[self.family.name]
         keys = self.family.config_keys
         self.config_names = {
@@ -108,8 +108,8 @@ class KerasHubCheckpoint(Checkpoint):
         file = Hdf5File(files.file(WEIGHTS))
         kinds = self._names.blocks.items()
         blocks = {ours: range(file.count(theirs)) for ours, theirs in kinds}
-        groups = numbered(self._names.groups, blocks)
-        names = numbered(self.family.tensors, blocks)
+        groups = number_names(self._names.groups, blocks)
+        names = number_names(self.family.tensors, blocks)
         if file.count("dense") < 2:  # the only dense layer is the pooler
             groups.pop("embeddings.projection", None)
         self._add(file, groups, {**names, "pooler_dense": self.family.pooler})
@@ -145,7 +145,7 @@ class KerasHubCheckpoint(Checkpoint):
         self._add(Hdf5File(self.files.file(TASK_WEIGHTS)), record.groups, names)
         output = self.family.heads[head].output
         rows = self.shapes.get(f"{output}.weight", (0,))[0]  # tied outputs have no weight
-        stored = _stored_head(self.settings, self.folder / MANIFEST)
+        stored = _read_head(self.settings, self.folder / MANIFEST)
         self.set_head(head, stored.get("labels"), rows)
         self.head_arguments = {head: record.built_in}
         settings = _settings(description, path)
@@ -192,7 +192,7 @@ def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
         config: Dict. Content from config.json, or {} if this file does not exist.
     """
     if "class_name" in config:
-        return _family_of(files, config["class_name"])
+        return _find_family(files, config["class_name"])
     if config or _TOKENIZER not in files:
         return None
     if (name := files.read_json(_TOKENIZER).get("class_name")) is None:
@@ -201,7 +201,7 @@ def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
     return get_family(_look_up(named, name, files.path / _TOKENIZER))
 
 
-def _family_of(files: FolderFiles, name: object) -> Family:
+def _find_family(files: FolderFiles, name: object) -> Family:
     """Return the family for the name of a backbone class in config.json."""
     families = {names.backbone: family for family, names in KERAS_HUB.items()}
     return get_family(_look_up(families, name, files.path / CONFIG))
@@ -238,7 +238,7 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
     return StoredTokenizer(family.tokenizer, TokenizerFiles(files.path, contents))
 
 
-def _stored_head(settings: Mapping, path: pathlib.Path) -> dict:
+def _read_head(settings: Mapping, path: pathlib.Path) -> dict:
     """Return head settings from the manifest."""
     head = settings.get("head", {})
     labels = head.get("labels") if isinstance(head, dict) else 0

@@ -25,8 +25,8 @@ from encoder_zoo.extras.formats.kerashub_names import KERAS_HUB, KerasHubNames
 from encoder_zoo.presets.formats.checkpoint import (
     block_indices,
     check_not_quantized,
-    layer_at,
-    numbered,
+    find_layer,
+    number_names,
 )
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.model_card import Description, Library
@@ -122,7 +122,7 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
             _check_built_in(names.backbone, {ours: arguments.get(theirs, value)}, backbone)
             arguments[theirs] = value
     there = cls(**arguments, dtype=dtype or backbone.dtype_policy)
-    groups = numbered(names.groups, block_indices(backbone))
+    groups = number_names(names.groups, block_indices(backbone))
     if not backbone.pooler and hasattr(there, "pooled_dense"):
         groups.pop("pooler_dense", None)
         logger.warning(
@@ -246,7 +246,7 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
         groups: Dict of attribute paths in `model` to groups in the h5 file of KerasHub.
     """
     for path, group in groups.items():
-        ours = layer_at(model, path)
+        ours = find_layer(model, path)
         if ours is None:  # an optional layer
             continue
         check_not_quantized(model, path)
@@ -271,7 +271,7 @@ def _positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
     segment embedding for this family, the only segment's embedding is added to all positions.
     """
     layer = backbone.embeddings
-    table = keras.ops.convert_to_numpy(layer_at(backbone, path).embeddings)
+    table = keras.ops.convert_to_numpy(find_layer(backbone, path).embeddings)
     table = table[len(table) - backbone.max_sequence_length :]
     if with_segment and layer.segment_embedding is not None:
         table = table + keras.ops.convert_to_numpy(layer.segment_embedding.embeddings)[0]

@@ -20,7 +20,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.file_bytes import check_floats, check_stored
-from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
+from encoder_zoo.presets.files.folder_files import FolderFiles, get_size
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_files import CONFIG
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
@@ -81,20 +81,20 @@ tokenizer_file_names = files
 
 def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
     """Open the checkpoint in a folder. Return None for folders without a checkpoint."""
-    family = _family_in(files)
+    family = _find_family(files)
     return Tf1Checkpoint(files, family) if family else None
 
 
 def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None:
     """Open the tokenizer in a folder. Return None for folders without a checkpoint."""
-    if (family := _family_in(files)) is None:
+    if (family := _find_family(files)) is None:
         return None
     path, config = _read_config(files, family)
     stored = read_stored_tokenizer(files, config, family.tokenizer)
     return TokenizerPreset(files, config, path, family, settings, stored)
 
 
-def _family_in(files: FolderFiles) -> Family | None:
+def _find_family(files: FolderFiles) -> Family | None:
     if CONFIG in files:
         return None
     found = (name for name, names in TF1.items() if names.config_file in files)
@@ -139,7 +139,7 @@ class Tf1Checkpoint(Checkpoint):
             raise ValueError(
                 f"TensorFlow cannot open {index}: {error}. Download the checkpoint again."
             ) from None
-        shapes = self._variables(sum(size_of(files.file(name)) for name in parts))
+        shapes = self._variables(sum(get_size(files.file(name)) for name in parts))
         self._names = {
             _translate(name, family): name for name in shapes if not _TRAINING.search(name)
         }

@@ -53,7 +53,7 @@ class Service:
         self.served: dict[str, dict[str, Model]] = {}
         for route in ROUTES:
             named = indexes if route.kind == "index" else models
-            found = [Model(n, t, limits) for n, t in named.items() if route.is_served_by(t)]
+            found = [Model(n, t, limits) for n, t in named.items() if route.supports_model(t)]
             if route.method == "rank":  # a Reranker takes precedence over embedders
                 found.sort(key=lambda model: not hasattr(model.task, "activation"))
             if found:

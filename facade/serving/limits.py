@@ -9,7 +9,7 @@ from encoder_zoo.common.validation import (
     PositiveFloat,
     PositiveInt,
     check_argument,
-    rules_of,
+    get_rules,
 )
 from encoder_zoo.common.wording import invalid
 
@@ -50,7 +50,7 @@ class Limits:
     body_timeout: PositiveFloat = 30.0
 
     def __post_init__(self) -> None:
-        for name, rule in rules_of(type(self).__init__).items():
+        for name, rule in get_rules(type(self).__init__).items():
             check_argument(name, getattr(self, name), rule)
         if self.max_texts > self.max_queue_texts:
             most = f"at most max_queue_texts={self.max_queue_texts}"

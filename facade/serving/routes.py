@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.lazy import in_numpy
+from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.serving.batching import Job, Rows
 from encoder_zoo.serving.limits import Limits
 from encoder_zoo.serving.requests import Fields, Refusal, is_text
@@ -65,7 +65,7 @@ class Model(NamedTuple):
         if preprocessor is None:
             counts = [1 + len(text.encode()) // BYTES_PER_TOKEN for text in texts]
         else:
-            with in_numpy():
+            with use_numpy():
                 counts = preprocessor.tokenizer.tokenize(texts).row_lengths().numpy().tolist()
         left = iter(counts)
         return [sum(next(left) for _ in part) for part in parts]
@@ -81,11 +81,11 @@ def find_texts(row: Any) -> list[str]:
     return [row] if isinstance(row, str) else [text for part in row for text in find_texts(part)]
 
 
-def columns_of(rows: Rows) -> tuple[list, ...]:
+def transpose_rows(rows: Rows) -> tuple[list, ...]:
     """Convert a list of rows to a tuple of columns.
 
     Example:
-        >>> columns_of([("a", "b"), ("c", "d")])
+        >>> transpose_rows([("a", "b"), ("c", "d")])
         (['a', 'c'], ['b', 'd'])
     """
     return tuple(map(list, zip(*rows, strict=True)))
@@ -103,7 +103,7 @@ def read_classify(model: Model, fields: Fields) -> Question:
     pairs = not isinstance(rows[0], str)
 
     def run(rows: Rows) -> Sequence:
-        texts = columns_of(rows) if pairs else rows
+        texts = transpose_rows(rows) if pairs else rows
         return model.task.classify(texts, batch_size=model.limits.max_batch_texts, **options)
 
     method = "classify pairs" if pairs else "classify"
@@ -140,7 +140,7 @@ def read_answer(model: Model, fields: Fields) -> Question:
     batch_size = model.limits.max_batch_texts
 
     def run(rows: Rows) -> Sequence:
-        return model.task.answer(*columns_of(rows), batch_size=batch_size, **options)
+        return model.task.answer(*transpose_rows(rows), batch_size=batch_size, **options)
 
     def run_passages(rows: Rows) -> Sequence:
         [(question, passages)] = rows
@@ -246,7 +246,7 @@ def read_rerank(model: Model, fields: Fields) -> Question:
         return Question(job, write)
 
     def run(rows: Rows) -> Sequence:
-        queries, texts = columns_of(rows)
+        queries, texts = transpose_rows(rows)
         batch_size, predict = model.limits.max_batch_texts, model.task.predict
         quiet = {"verbose": 0} if "verbose" in inspect.signature(predict).parameters else {}
         return predict((queries, texts), batch_size, **quiet)[:, 0]
@@ -313,7 +313,7 @@ class Route(NamedTuple):
         """Return the field used to select a model or an index: "model" or "index"."""
         return "index" if self.method == "search" else "model"
 
-    def is_served_by(self, task: Any) -> bool:
+    def supports_model(self, task: Any) -> bool:
         """Return whether a model can be used for this route.
 
         Only dense vectors can be returned for embeddings, so an `embed` method with `dim` is

@@ -98,7 +98,7 @@ def no_warnings_logged() -> Iterator[None]:
     assert not records, "; ".join(record.getMessage() for record in records)
 
 
-def other_than(default: object) -> object:
+def make_other_value(default: object) -> object:
     """Return a value other than an argument's default, or the default if unknown."""
     if isinstance(default, bool):
         return not default

@@ -28,8 +28,8 @@ from encoder_zoo.testing.comparing import (
     assert_mixed_precision_is_close,
     assert_refused,
     assert_same,
+    make_other_value,
     no_warnings_logged,
-    other_than,
 )
 
 CONFIG = pathlib.Path("config.json")
@@ -61,17 +61,17 @@ def the_heads_have_known_activations(family: Family) -> None:
         assert known, f"{name}: unknown activation {head.hidden.activation!r}"
 
 
-def changed_arguments(family: Family) -> dict[str, object]:
+def make_changed_arguments(family: Family) -> dict[str, object]:
     """Return arguments for a small backbone, using values other than defaults if possible."""
     rules = argument_rules(family.backbone)
-    changed = {name: other_than(v) for name, v in argument_defaults(family.backbone).items()}
+    changed = {name: make_other_value(v) for name, v in argument_defaults(family.backbone).items()}
     allowed = {n: v for n, v in changed.items() if n in rules and rules[n].holds(v)}
     return {**allowed, **tiny.sizes(family), "pooler": family.pooler is not None}
 
 
 def config_json_round_trip(family: Family) -> None:
     """Check that backbone arguments can be written to config.json and read again."""
-    arguments = {n: v for n, v in changed_arguments(family).items() if n in family.config_keys}
+    arguments = {n: v for n, v in make_changed_arguments(family).items() if n in family.config_keys}
     backbone = family.backbone(**arguments)
     config = backbone_config(backbone, None)
     check_config(config, family, CONFIG)
@@ -108,7 +108,7 @@ def settings_beyond_config_json_are_refused(family: Family) -> None:
 
 def get_config_round_trip(family: Family) -> None:
     """Check `from_config` with arguments other than defaults."""
-    backbone = family.backbone(**changed_arguments(family))
+    backbone = family.backbone(**make_changed_arguments(family))
     again = family.backbone.from_config(backbone.get_config())
     assert again.get_config() == backbone.get_config(), "from_config changes arguments"
     again.set_weights(backbone.get_weights())

@@ -143,7 +143,7 @@ TOKENIZER_FILES = {
 
 
 @functools.cache
-def tokenizer_of(kind: TokenizerClass, **template: object) -> Tokenizer:
+def build_tokenizer(kind: TokenizerClass, **template: object) -> Tokenizer:
     """Build a tokenizer with 30 tokens.
 
     Args:
@@ -168,7 +168,7 @@ def _sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
 
 def tokenizer(family: Family) -> Tokenizer:
     """Build a tokenizer with the family's tokenizer class."""
-    return tokenizer_of(family.tokenizer, uses_segments=family.uses_segments)
+    return build_tokenizer(family.tokenizer, uses_segments=family.uses_segments)
 
 
 def sizes(family: Family) -> dict[str, object]:
@@ -189,7 +189,7 @@ def backbone(family: Family, **arguments: object) -> Backbone:
         6
     """
     arguments = {**sizes(family), "pooler": family.pooler is not None, **arguments}
-    return moved(family.backbone(**arguments))
+    return randomize_weights(family.backbone(**arguments))
 
 
 def task(family: Family, cls: type[Task], **arguments: object) -> Task:
@@ -203,10 +203,10 @@ def task(family: Family, cls: type[Task], **arguments: object) -> Task:
     arguments = {"pooler": cls.head_of(family).pooled, **arguments}
     preprocessor = cls.record.preprocessor_class(tokenizer(family))
     own = cls.tiny_data().arguments
-    return moved(cls(backbone(family, **arguments), preprocessor, **own))
+    return randomize_weights(cls(backbone(family, **arguments), preprocessor, **own))
 
 
-def moved(model: M) -> M:
+def randomize_weights(model: M) -> M:
     """Add random values with standard deviation 0.3 to all trainable weights in a model.
 
     Otherwise, weights initialized to zeros or ones would not affect outputs.

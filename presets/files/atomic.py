@@ -29,7 +29,7 @@ from typing import NamedTuple, NoReturn
 
 from encoder_zoo.presets.files.folder_files import is_plain
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
-from encoder_zoo.presets.files.manifest import NAME, checksum_of, digest
+from encoder_zoo.presets.files.manifest import NAME, compute_checksum, digest
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -88,7 +88,7 @@ def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
         >>> sorted(path.name for path in target.iterdir())
         ['encoder_zoo.json', 'mine.txt', 'second.txt']
     """
-    target = checked_folder(folder)
+    target = check_folder(folder)
     _check_exchangeable(target)
     owned = _read_owned(target, kind)
     for name in sorted(os.listdir(target) if target.is_dir() else ()):
@@ -160,7 +160,7 @@ def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
     """
     target = pathlib.Path(folder)
     try:
-        owned = _read_owned(checked_folder(target), kind)
+        owned = _read_owned(check_folder(target), kind)
     except (ValueError, OSError) as error:
         logger.warning("%s is kept: %s", target, error)
         return
@@ -202,7 +202,7 @@ def _is_signed(path: pathlib.Path) -> bool:
         return False
 
 
-def checked_folder(folder: str | os.PathLike) -> pathlib.Path:
+def check_folder(folder: str | os.PathLike) -> pathlib.Path:
     """Check that files can be written to a folder and return its path.
 
     The folder does not need to exist.
@@ -302,7 +302,7 @@ def _check_replaceable(
 
 
 def _is_unchanged(path: pathlib.Path, entry: Mapping) -> bool:
-    return "sha256" not in entry or checksum_of(path) == entry["sha256"]
+    return "sha256" not in entry or compute_checksum(path) == entry["sha256"]
 
 
 def _has_same_bytes(one: pathlib.Path, other: pathlib.Path) -> bool:

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import ml_dtypes
 import numpy as np
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import quote
 
 TORCH_SAVE = "The file is damaged or was not written by torch.save"
 
@@ -102,6 +102,6 @@ def check_floats(dtype: np.dtype, path: str | pathlib.Path, name: str) -> None:
     """Check that weights have a floating-point type."""
     if dtype.kind != "f" and dtype != ml_dtypes.bfloat16:
         raise ValueError(
-            f"{path}: {shown(name)} is of type {shown(str(dtype))}. Expected float16, bfloat16, "
+            f"{path}: {quote(name)} is of type {quote(str(dtype))}. Expected float16, bfloat16, "
             "float32 or float64."
         )

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import BinaryIO, TypeVar
 
-from encoder_zoo.common.wording import decoded, invalid
+from encoder_zoo.common.wording import decode_text, invalid
 from encoder_zoo.presets.files.json_data import SETTINGS, VOCABULARY, parse_array, parse_object
 
 TEXT_BYTES = 32 * 2**20  # maximum size of a vocabulary. With 900,000 tokens it has 18 MB.
@@ -120,7 +120,7 @@ class FolderFiles:
         Raises:
             ValueError: If the file is too large or not encoded as UTF-8. See also `file`.
         """
-        return decoded(self._read(name, TEXT_BYTES, inside), self.path / inside / name)
+        return decode_text(self._read(name, TEXT_BYTES, inside), self.path / inside / name)
 
     def read_bytes(self, name: str, inside: str = "") -> bytes:
         """Read a file as bytes.
@@ -145,7 +145,7 @@ class FolderFiles:
 
     def _read(self, name: str, most: int, inside: str) -> bytes:
         file = self.file(name, inside=inside)
-        size = size_of(file)
+        size = get_size(file)
         if size > most:
             raise ValueError(f"{file.name} has {size} bytes. Expected at most {most}.")
         file.seek(0)
@@ -201,6 +201,6 @@ def is_plain(name: object) -> bool:
     )
 
 
-def size_of(file: BinaryIO) -> int:
+def get_size(file: BinaryIO) -> int:
     """Return an open file's size in bytes and move to its end."""
     return file.seek(0, os.SEEK_END)

@@ -10,9 +10,9 @@ import h5py
 import ml_dtypes
 import numpy as np
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.file_bytes import check_floats, check_stored
-from encoder_zoo.presets.files.folder_files import size_of
+from encoder_zoo.presets.files.folder_files import get_size
 
 # Groups that contain model layers. Early versions of Keras 3 use the second one.
 _ROOTS = ("layers", "_layer_checkpoint_dependencies")
@@ -75,7 +75,7 @@ class Hdf5File:
         except Exception as error:  # h5py raises many types of errors
             if self.path in str(error) and isinstance(error, ValueError):  # one of our errors
                 raise
-            size = size_of(self.file)
+            size = get_size(self.file)
             reason = str(error).splitlines()[0][:200]
             raise ValueError(f"{self.path}: not readable, it has {size} bytes. {reason}.") from None
 
@@ -85,10 +85,10 @@ class Hdf5File:
         for part in name.split("/"):
             link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
             if link is None:
-                raise ValueError(f"{self.path}: {shown(name)} is missing. Get the file again.")
+                raise ValueError(f"{self.path}: {quote(name)} is missing. Get the file again.")
             if not isinstance(link, h5py.HardLink):
                 raise ValueError(
-                    f"{self.path}: {shown(name)} is a link. Expected the array itself."
+                    f"{self.path}: {quote(name)} is a link. Expected the array itself."
                 )
             node = node[part]
         return node
@@ -96,14 +96,14 @@ class Hdf5File:
     def _find_array(self, file: h5py.File, name: str) -> h5py.Dataset:
         node = self._find(file, name)
         if not isinstance(node, h5py.Dataset):
-            raise ValueError(f"{self.path}: {shown(name)} is not an array. Get the file again.")
+            raise ValueError(f"{self.path}: {quote(name)} is not an array. Get the file again.")
         if not _is_bfloat16(node):
             check_floats(node.dtype, self.path, name)
         if node.external or node.is_virtual:
-            raise ValueError(f"{self.path}: {shown(name)} is stored in another file.")
+            raise ValueError(f"{self.path}: {quote(name)} is stored in another file.")
         check_stored(self.path, node.nbytes, node.id.get_storage_size())
         self._declared[name] = node.nbytes
-        check_stored(self.path, sum(self._declared.values()), size_of(self.file))
+        check_stored(self.path, sum(self._declared.values()), get_size(self.file))
         return node
 
 

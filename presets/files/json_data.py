@@ -14,7 +14,7 @@ import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.validation import Rule, check_argument
-from encoder_zoo.common.wording import decoded, shown
+from encoder_zoo.common.wording import decode_text, quote
 
 
 class Limit(NamedTuple):
@@ -176,7 +176,7 @@ def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> ob
             f"{name}: parsing would need {needed / 1e9:.2f} GB of memory. Expected at most "
             f"{limit.memory / 1e9:.2f} GB."
         )
-    text = decoded(content, name)
+    text = decode_text(content, name)
     try:
         make = functools.partial(_make_object, unique_names=unique_names)
         value = json.loads(text, object_pairs_hook=make, parse_constant=_refuse)
@@ -212,11 +212,11 @@ def _make_object(pairs: list[tuple[str, object]], unique_names: bool) -> dict:
     if unique_names:
         counts = collections.Counter(name for name, _ in pairs)
         [(name, _)] = counts.most_common(1)
-        raise ValueError(f"{shown(name)} occurs twice. Expected unique names")
+        raise ValueError(f"{quote(name)} occurs twice. Expected unique names")
     for name, value in pairs:
         if value != found[name]:
             raise ValueError(
-                f"{shown(name)} occurs twice, as {shown(value)} and as {shown(found[name])}"
+                f"{quote(name)} occurs twice, as {quote(value)} and as {quote(found[name])}"
             )
     return found
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import BinaryIO
 
 from encoder_zoo.common.version import __version__
-from encoder_zoo.common.wording import invalid, shown
-from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
+from encoder_zoo.common.wording import invalid, quote
+from encoder_zoo.presets.files.folder_files import FolderFiles, get_size
 from encoder_zoo.presets.files.json_data import json_bytes
 
 NAME = "encoder_zoo.json"
@@ -36,7 +36,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = NAME) ->
     files = {
         path.relative_to(folder).as_posix(): {
             "bytes": path.stat().st_size,
-            "sha256": checksum_of(path),
+            "sha256": compute_checksum(path),
         }
         for path in sorted(folder.rglob("*"))
         if path.is_file()
@@ -92,7 +92,7 @@ def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
     for name, entry in files.items():
         good = isinstance(entry, dict) and all(type(entry.get(k)) is t for k, t in kinds.items())
         if not good:
-            raise invalid(f"{path}: files: {shown(name)}", entry, "bytes and sha256")
+            raise invalid(f"{path}: files: {quote(name)}", entry, "bytes and sha256")
 
 
 def _is_plain(settings: object) -> bool:
@@ -110,7 +110,7 @@ def _is_plain(settings: object) -> bool:
 
 
 def _check(file: BinaryIO, entry: Mapping) -> None:
-    size = size_of(file)
+    size = get_size(file)
     if size < entry["bytes"]:
         raise ValueError(
             f"{file.name} is cut off: it has {size} bytes, expected {entry['bytes']}. Get it again."
@@ -147,7 +147,7 @@ def checksum(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> 
     return digest.hexdigest()
 
 
-def checksum_of(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
+def compute_checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
     """Compute the checksum of the file at a path, see `checksum`."""
     with open(path, "rb") as file:
         return checksum(file, algorithm, prefix)

@@ -14,7 +14,7 @@ import pickletools
 import struct
 from collections.abc import Callable, Mapping
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.file_bytes import FileBytes
 
 # Limits. For comparison, the pickle of 10,000 tensors has 1.5 MB, 450,000 instructions and depth 3.
@@ -209,7 +209,7 @@ class PickleInterpreter:
         try:
             self._stack.append(content.decode("utf-8"))
         except UnicodeDecodeError:
-            raise self._stream.error(f"has text that is not UTF-8: {shown(content)}") from None
+            raise self._stream.error(f"has text that is not UTF-8: {quote(content)}") from None
 
     def _push_tuple(self, values: list) -> None:
         self._stack.append(tuple(values))
@@ -217,7 +217,7 @@ class PickleInterpreter:
     def _push_global(self) -> None:
         name = f"{self._stream.take_line()}.{self._stream.take_line()}"
         if name not in self._globals:
-            raise self._refuse(f"uses the name {shown(name)}")
+            raise self._refuse(f"uses the name {quote(name)}")
         self._stack.append(Global(name))
 
     def _push_persistent(self) -> None:
@@ -249,14 +249,14 @@ class PickleInterpreter:
             if type(key) is not str and (type(key) is not int or abs(key) >= 2**32):
                 raise self._refuse("has a key that is neither text nor a small number")
             if key in target:
-                raise self._stream.error(f"sets the key {shown(key)} twice")
+                raise self._stream.error(f"sets the key {quote(key)} twice")
             target[key] = value
 
     def _reduce(self) -> None:
         called, arguments = self._pop(2)
         function = self._globals.get(called.name) if isinstance(called, Global) else None
         if function is None or type(arguments) is not tuple:
-            name = shown(called.name) if isinstance(called, Global) else "a non-function"
+            name = quote(called.name) if isinstance(called, Global) else "a non-function"
             raise self._refuse(f"calls {name}")
         self._stack.append(function(arguments))
 

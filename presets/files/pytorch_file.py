@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.torch_storages import TensorView, open_storages
 
@@ -49,7 +49,7 @@ class PyTorchFile:
         self.path = file.name
         self._source = FileBytes(file)
         self._storages = open_storages(self._source)
-        self._views = self._named_tensors(self._storages.value)
+        self._views = self._map_tensors(self._storages.value)
         self.shapes = {name: view.shape for name, view in self._views.items()}
 
     def dtype(self, name: str) -> np.dtype:
@@ -71,7 +71,7 @@ class PyTorchFile:
         strides = [stride * dtype.itemsize for stride in view.strides]
         return np.lib.stride_tricks.as_strided(numbers, view.shape, strides).copy()
 
-    def _named_tensors(self, value: object) -> dict[str, TensorView]:
+    def _map_tensors(self, value: object) -> dict[str, TensorView]:
         """Map state dict names to tensors."""
         if not isinstance(value, dict):
             raise self._source.error("it does not contain a dictionary of tensors", _STATE_DICT)
@@ -81,9 +81,9 @@ class PyTorchFile:
         seen: set[int] = set()
         for name in value:
             if name not in views and not _is_plain_data(value[name], seen):
-                keys = ", ".join(shown(key) for key in [*value][:8])
+                keys = ", ".join(quote(key) for key in [*value][:8])
                 raise self._source.error(
-                    f"{shown(name)} contains other objects than tensors and plain data. Its keys "
+                    f"{quote(name)} contains other objects than tensors and plain data. Its keys "
                     f"are {keys}, so it could be a training checkpoint",
                     _STATE_DICT,
                 )

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import ml_dtypes
 import numpy as np
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 
@@ -78,7 +78,7 @@ class SafetensorsFile:
         )
         return content.view(dtype).reshape(shape)
 
-    def mapped(self, name: str) -> np.ndarray:
+    def map_tensor(self, name: str) -> np.ndarray:
         """Return a tensor as a memory map."""
         dtype, shape, start = self._entries[name]
         if 0 in shape:  # an empty array cannot be mapped
@@ -102,21 +102,21 @@ class SafetensorsFile:
             dtype, shape, (start, end) = (entry[k] for k in ("dtype", "shape", "data_offsets"))
             numbers = [*shape, start, end]
         except (TypeError, KeyError, ValueError):
-            raise self._source.error(f"the header's entry for {shown(name)} is malformed") from None
+            raise self._source.error(f"the header's entry for {quote(name)} is malformed") from None
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             known = ", ".join(_DTYPES)
             raise self._source.error(
-                f"{shown(name)} has the dtype {shown(dtype)}. Expected one of {known}"
+                f"{quote(name)} has the dtype {quote(dtype)}. Expected one of {known}"
             )
         if len(shape) > _MAX_AXES or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
             raise self._source.error(
-                f"{shown(name)} has an invalid shape {shown(shape)} or invalid offsets "
-                f"{shown([start, end])}"
+                f"{quote(name)} has an invalid shape {quote(shape)} or invalid offsets "
+                f"{quote([start, end])}"
             )
         expected = math.prod(shape) * _DTYPES[dtype].itemsize
         if end - start != expected:
             raise self._source.error(
-                f"{shown(name)} has {end - start} bytes, but its shape requires {expected}"
+                f"{quote(name)} has {end - start} bytes, but its shape requires {expected}"
             )
         return _DTYPES[dtype], tuple(shape), start
 
@@ -127,6 +127,6 @@ class SafetensorsFile:
             self._entries.items(), key=lambda item: (item[1][2], math.prod(item[1][1]))
         ):
             if start != end:
-                raise self._source.error(f"{shown(name)} starts at byte {start}, expected {end}")
+                raise self._source.error(f"{quote(name)} starts at byte {start}, expected {end}")
             end += math.prod(shape) * dtype.itemsize
         self._source.check_size(self._data_start + end, exact=True)

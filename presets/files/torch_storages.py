@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import ml_dtypes
 import numpy as np
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.pickle_data import (
     NOTHING_RUNS,
@@ -50,7 +50,7 @@ def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
     if beginning.startswith(b"\x80"):
         return StreamedStorages(source)
     source.check_size(4)
-    raise source.error(f"it starts with {shown(beginning[:8])}, unlike files of torch.save")
+    raise source.error(f"it starts with {quote(beginning[:8])}, unlike files of torch.save")
 
 
 class ZipStorages:
@@ -95,7 +95,7 @@ class ZipStorages:
         for name in names:
             if name == f"{root}/constants.pkl" or name.startswith(f"{root}/code/"):
                 raise self._source.error(
-                    f"it is a TorchScript program that contains {shown(name)}. {NOTHING_RUNS}",
+                    f"it is a TorchScript program that contains {quote(name)}. {NOTHING_RUNS}",
                     "Expected a file that was saved with torch.save(model.state_dict(), path)",
                 )
         if f"{root}/data.pkl" not in names:
@@ -104,9 +104,9 @@ class ZipStorages:
             # PyTorch ignores case in names such as BYTEORDER.
             part = name.split("/")[1]
             if part != part.lower() and part.lower() in ("data", "byteorder", "version"):
-                raise self._source.error(f"{shown(name)} is in capitals. Expected {part.lower()!r}")
+                raise self._source.error(f"{quote(name)} is in capitals. Expected {part.lower()!r}")
             if name.lower().endswith(".pkl") and name != f"{root}/data.pkl":
-                raise self._source.error(f"its zip archive has a second pickle, {shown(name)}")
+                raise self._source.error(f"its zip archive has a second pickle, {quote(name)}")
         return root
 
     def _find(self, name: str) -> tuple[int, int]:
@@ -119,18 +119,18 @@ class ZipStorages:
             start, size = self._find("byteorder")
             if (order := self._source.read(start, min(size, 8))) != b"little":
                 raise self._source.error(
-                    f"its byte order is {shown(order)}. Expected b'little'",
+                    f"its byte order is {quote(order)}. Expected b'little'",
                     "Save it again in this order",
                 )
 
     def _check_size(self, storage: Storage) -> None:
         entry = self._directory.entries.get(f"{self._root}/data/{storage.key}")
         if entry is None:
-            raise self._source.error(f"storage {shown(storage.key)} is missing")
+            raise self._source.error(f"storage {quote(storage.key)} is missing")
         expected = storage.size * storage.dtype.itemsize
         if entry.size != expected:
             raise self._source.error(
-                f"storage {shown(storage.key)} has {entry.size} bytes, expected {expected}"
+                f"storage {quote(storage.key)} has {entry.size} bytes, expected {expected}"
             )
 
 
@@ -168,7 +168,7 @@ class StreamedStorages:
         count = int.from_bytes(self._source.read(start - _COUNT_BYTES, _COUNT_BYTES), "little")
         if count != self._storages[key].size:
             raise self._source.error(
-                f"storage {shown(key)} has {count} elements, expected {self._storages[key].size}"
+                f"storage {quote(key)} has {count} elements, expected {self._storages[key].size}"
             )
         return start
 
@@ -287,16 +287,16 @@ class TensorPickle:
             case _:
                 raise self._source.error("a storage is malformed")
         if kind not in _STORAGE_DTYPES or not _is_size_list(size):
-            raise self._source.error(f"storage {shown(name)} is malformed")
+            raise self._source.error(f"storage {quote(name)} is malformed")
         storage = Storage(name, _STORAGE_DTYPES[kind], size)
         if self.storages.setdefault(name, storage) != storage:
-            raise self._source.error(f"storage {shown(name)} has two types or sizes")
+            raise self._source.error(f"storage {quote(name)} has two types or sizes")
         match part:
             case [] | [None]:
                 return storage
             case [(_, start, size)] if _is_size_list(start, size) and start + size <= storage.size:
                 return dataclasses.replace(storage, size=size, start=start)
-        raise self._source.error(f"a part of storage {shown(name)} exceeds it")
+        raise self._source.error(f"a part of storage {quote(name)} exceeds it")
 
     def _make_ordered(self, arguments: tuple) -> OrderedMapping:
         if arguments:
@@ -320,13 +320,13 @@ class TensorPickle:
         if not _is_size_list(offset, *shape, *strides):
             raise self._source.error("a tensor has an invalid shape, offset or stride")
         if math.prod(max(n, 1) for n in shape) * storage.dtype.itemsize >= 2**63:
-            raise self._source.error(f"a tensor has the invalid shape {shown(shape)}")
+            raise self._source.error(f"a tensor has the invalid shape {quote(shape)}")
         used = tuple(s if n > 1 else 0 for n, s in zip(shape, strides, strict=True))
         view = TensorView(storage, storage.start + offset, shape, used)
         if view.span and offset + view.span > storage.size:
             raise self._source.error(
-                f"a tensor of shape {shown(shape)}, strides {shown(strides)} and offset {offset} "
-                f"exceeds storage {shown(storage.key)}, which has {storage.size} elements"
+                f"a tensor of shape {quote(shape)}, strides {quote(strides)} and offset {offset} "
+                f"exceeds storage {quote(storage.key)}, which has {storage.size} elements"
             )
         return view
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.folder_files import is_plain
 
@@ -81,11 +81,11 @@ class ZipDirectory:
         spelled: dict[str, str] = {}  # PyTorch ignores the case of names
         for entry in entries:
             if entry.name in self.entries:
-                raise self._error(f"the zip entry {shown(entry.name)} occurs twice")
+                raise self._error(f"the zip entry {quote(entry.name)} occurs twice")
             first = spelled.setdefault(entry.name.lower(), entry.name)
             if first != entry.name:
                 raise self._error(
-                    f"its zip entries {shown(first)} and {shown(entry.name)} only differ in case"
+                    f"its zip entries {quote(first)} and {quote(entry.name)} only differ in case"
                 )
             self.entries[entry.name] = entry
         self._check_layout()
@@ -107,7 +107,7 @@ class ZipDirectory:
             or start + entry.size > self._ends[name]
         ):
             raise self._error(
-                f"the header of the zip entry {shown(name)} is not equal to its entry in the "
+                f"the header of the zip entry {quote(name)} is not equal to its entry in the "
                 "directory"
             )
         return start
@@ -168,17 +168,17 @@ class ZipDirectory:
         text = name.decode("utf-8", "backslashreplace")
         _, _, _, flags, method, _, _, _, packed, size, _, _, _, disk, _, _, header = fields
         if flags & _ENCRYPTED:
-            raise self._error(f"the zip entry {shown(text)} is encrypted")
+            raise self._error(f"the zip entry {quote(text)} is encrypted")
         if method != 0 or flags & ~(_SIZES_FOLLOW | _UTF8):
             raise self._error(
-                f"the zip entry {shown(text)} is compressed, but only uncompressed entries are "
+                f"the zip entry {quote(text)} is compressed, but only uncompressed entries are "
                 "supported"
             )
         if not all(map(is_plain, text.split("/"))):
-            raise self._error(f"the zip entry {shown(text)} is not a plain name in a folder")
+            raise self._error(f"the zip entry {quote(text)} is not a plain name in a folder")
         size, packed, header = self._large(text, extra, size, packed, header)
         if size != packed or disk != 0:
-            raise self._error(f"the zip entry {shown(text)} has two sizes, {packed} and {size}")
+            raise self._error(f"the zip entry {quote(text)} has two sizes, {packed} and {size}")
         return ZipEntry(text, flags, header, size)
 
     def _large(self, name: str, extra: bytes, *numbers: int) -> list[int]:
@@ -191,7 +191,7 @@ class ZipDirectory:
             extra = extra[4 + size :]
         needed = sum(number == _IN_EXTRA for number in numbers)
         if len(field) < 8 * needed:
-            raise self._error(f"the zip entry {shown(name)} has no size")
+            raise self._error(f"the zip entry {quote(name)} has no size")
         large = iter(struct.unpack_from(f"<{needed}Q", field))
         return [next(large) if number == _IN_EXTRA else number for number in numbers]
 
@@ -203,5 +203,5 @@ class ZipDirectory:
             raise self._error("it does not start with its first zip entry")
         for entry, end in zip(ordered, starts[1:], strict=True):
             if entry.header + _LOCAL.size + len(entry.name.encode()) + entry.size > end:
-                raise self._error(f"the zip entry {shown(entry.name)} overlaps the following data")
+                raise self._error(f"the zip entry {quote(entry.name)} overlaps the following data")
         self._ends = {entry.name: end for entry, end in zip(ordered, starts[1:], strict=True)}

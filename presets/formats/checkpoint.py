@@ -52,7 +52,7 @@ class Checkpoint(ABC):
             in).
         settings: Dict. Content from `encoder_zoo.json`, or {} if this file is missing.
         listed_settings: Dict. Settings of the entry in `list_presets()`. See
-            `registry.listed_settings`.
+            `registry.get_listed_settings`.
         is_of_one_task: Boolean. Whether the files belong to a single task, so that its head must be
             complete.
         head_arguments: Dict {head in `Family.heads`: dict with task arguments that have no fields
@@ -146,9 +146,9 @@ class EnlargedCheckpoint(Checkpoint):
         enlarged = {embedding, projection, *biases, *tied} & set(self.shapes)
         # {tensor: whether tokens are on its last axis instead of its first axis}
         self._enlarged = {name: name in biases for name in enlarged}
-        self.shapes = {n: self._enlarged_shape(n, vocabulary_size) for n in self.shapes}
+        self.shapes = {n: self._get_enlarged_shape(n, vocabulary_size) for n in self.shapes}
 
-    def _enlarged_shape(self, name: str, vocabulary_size: int) -> tuple[int, ...]:
+    def _get_enlarged_shape(self, name: str, vocabulary_size: int) -> tuple[int, ...]:
         shape = self._checkpoint.shapes[name]
         if name not in self._enlarged:
             return shape
@@ -174,7 +174,7 @@ class EnlargedCheckpoint(Checkpoint):
 def backbone_layers(backbone: Backbone) -> dict[str, str]:
     """Return a dict {attribute path to a backbone layer: name in the checkpoint}."""
     family = backbone.family
-    layers = numbered(family.tensors, block_indices(backbone))
+    layers = number_names(family.tensors, block_indices(backbone))
     return {**layers, **({"pooler_dense": family.pooler} if backbone.pooler else {})}
 
 
@@ -190,7 +190,7 @@ def block_indices(backbone: Backbone) -> dict[str, list[int]]:
     }
 
 
-def numbered(names: Mapping[str, str], indices: Mapping[str, Sequence[int]]) -> dict[str, str]:
+def number_names(names: Mapping[str, str], indices: Mapping[str, Sequence[int]]) -> dict[str, str]:
     """Replace {} in names by the indices of blocks.
 
     Args:
@@ -200,7 +200,7 @@ def numbered(names: Mapping[str, str], indices: Mapping[str, Sequence[int]]) -> 
 
     Example:
         >>> names = {"norm": "LayerNorm", "blocks.{}.dense": "layer.{}.fc"}
-        >>> numbered(names, {"blocks": [0, 3]})
+        >>> number_names(names, {"blocks": [0, 3]})
         {'norm': 'LayerNorm', 'blocks.0.dense': 'layer.0.fc', 'blocks.3.dense': 'layer.1.fc'}
     """
     once = {ours: theirs for ours, theirs in names.items() if "{}" not in ours}
@@ -227,7 +227,7 @@ def named_weights(
         Tuples (name in the checkpoint, weight, whether the checkpoint stores it transposed).
     """
     for path, name in layers.items():
-        target = layer_at(model, path)
+        target = find_layer(model, path)
         if target is None:  # an optional layer
             continue
         if not isinstance(target, keras.layers.Layer):
@@ -240,7 +240,7 @@ def named_weights(
                 yield f"{name}.{suffix}", weight, attribute == "kernel"
 
 
-def layer_at(model: keras.Model, path: str) -> object:
+def find_layer(model: keras.Model, path: str) -> object:
     """Return the layer or weight at an attribute path such as 'blocks.0.attention'."""
     target = model
     for part in path.split("."):
@@ -250,7 +250,7 @@ def layer_at(model: keras.Model, path: str) -> object:
 
 def check_not_quantized(model: keras.Model, path: str) -> None:
     """Raise an error if any weights in a layer are quantized."""
-    mode = getattr(layer_at(model, path), "quantization_mode", None)
+    mode = getattr(find_layer(model, path), "quantization_mode", None)
     if mode is not None:
         raise ValueError(
             f"{path} is quantized ({mode}), which presets do not support. Save the preset before "
@@ -303,7 +303,7 @@ def copy(
         weight.assign(value.T if transposed else value)
 
 
-def stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:
+def make_stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:
     """Convert a weight or its transpose to an array to store in a file."""
     value = whole_array(weight)
     return np.ascontiguousarray(value.T if transposed else value, dtype)
@@ -337,7 +337,7 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
         )
 
 
-def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
+def find_unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
     """Return the sorted names of unused tensors. Redundant tensors are excluded."""
     return [
         name

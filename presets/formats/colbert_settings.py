@@ -10,7 +10,7 @@ import pathlib
 import string
 
 from encoder_zoo.common.validation import Rule, check_argument, one_of
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import FLAG, TEXT, read_field
 from encoder_zoo.presets.formats import sentence_transformers as theirs
@@ -62,7 +62,7 @@ _MASK_FIELDS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 _PROBE = "a b"  # an arbitrary text with two words
 
 
-def of_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
+def read_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
     """Read the settings of PyLate in `config_sentence_transformers.json`.
 
     Args:
@@ -93,7 +93,7 @@ def of_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
     return found
 
 
-def of_stanford(files: FolderFiles) -> dict[str, object]:
+def read_stanford(files: FolderFiles) -> dict[str, object]:
     """Read the settings of the original ColBERT in `artifact.metadata`.
 
     Args:
@@ -113,7 +113,7 @@ def of_stanford(files: FolderFiles) -> dict[str, object]:
         known = (*STANFORD_FIELDS, *STANFORD_BUILT_IN, *STANFORD_IRRELEVANT)
         if name not in known and value not in (None, False, [], {}):
             raise ValueError(
-                f"{path}: unknown field {shown(name)}, which may change the vectors. Expected "
+                f"{path}: unknown field {quote(name)}, which may change the vectors. Expected "
                 f"{', '.join((*STANFORD_FIELDS, *STANFORD_BUILT_IN))}."
             )
     skips = read_field(settings, "mask_punctuation", FLAG, path, True)
@@ -127,7 +127,7 @@ def of_stanford(files: FolderFiles) -> dict[str, object]:
     }
 
 
-def of_sentence_transformers(
+def read_sentence_transformers(
     files: FolderFiles, masks: list[Module], tokenizer
 ) -> dict[str, object]:
     """Read MultiVectorEncoder settings from its Transformer, mask and prompts.
@@ -163,7 +163,7 @@ def of_sentence_transformers(
     return {**found, **markers, "prompts": prompts}
 
 
-def of_bge_m3(files: FolderFiles) -> dict[str, object]:
+def read_bge_m3(files: FolderFiles) -> dict[str, object]:
     """Read BGE-M3 settings. This model has no markers and no expansion.
 
     The first token has no vector.
@@ -219,7 +219,7 @@ def _skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
         config = files.read_json(CONFIG, module.path) if f"{module.path}/{CONFIG}" in files else {}
         if unknown := [name for name in config if name not in _MASK_FIELDS]:
             raise ValueError(
-                f"{path}: unknown field {shown(unknown[0])}. Expected {', '.join(_MASK_FIELDS)}."
+                f"{path}: unknown field {quote(unknown[0])}. Expected {', '.join(_MASK_FIELDS)}."
             )
         if config.get("keep_only_token_ids"):
             raise invalid(f"{path}: keep_only_token_ids", config["keep_only_token_ids"], "null")

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from encoder_zoo.common.configuration import argument_defaults, argument_rules
-from encoder_zoo.common.validation import NonNegativeInt, Rate, Rule, rule_of
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.validation import NonNegativeInt, Rate, Rule, get_rule
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.layers import ABSENT
@@ -41,7 +41,7 @@ COMMON = {
     "id2label": _LABELS,
     "num_labels": _COUNT,
     "_num_labels": _COUNT,
-    "pad_token_id": rule_of(NonNegativeInt | None),
+    "pad_token_id": get_rule(NonNegativeInt | None),
     # These fields would affect outputs but are not implemented.
     "is_decoder": ABSENT,
     "is_encoder_decoder": ABSENT,
@@ -118,7 +118,7 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
         same = found == {label: str(i) for label, i in inverse.items()}
         # For classes with duplicate names, `label2id` only contains one class.
         holds = is_object and (same or len(inverse) < len(names))
-        expect(holds, "label2id", f"the inverse of id2label, {shown(inverse)}")
+        expect(holds, "label2id", f"the inverse of id2label, {quote(inverse)}")
     else:
         expected = sorted(str(i) for i in range(len(found)))
         words = 'an object such as {"negative": 0, "positive": 1}, or null'
@@ -130,7 +130,7 @@ def _rules(family: Family) -> dict[str, Rule]:
     dropouts = [head.dropout for head in family.heads.values() if head.dropout]
     rules = argument_rules(family.backbone)
     own = {key: rules[argument] for argument, key in family.config_keys.items()}
-    return {**dict.fromkeys(dropouts, rule_of(Rate | None)), **own, **COMMON, **family.rules}
+    return {**dict.fromkeys(dropouts, get_rule(Rate | None)), **own, **COMMON, **family.rules}
 
 
 def backbone_arguments(config: Mapping, family: Family) -> dict:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, default_labels
@@ -116,7 +116,7 @@ def _check_modules(checkpoint: Checkpoint) -> None:
         return
     if kinds != ["Transformer"]:
         raise ValueError(
-            f"{files.path / MODULES}: the modules are {shown(', '.join(kinds))}. Expected only "
+            f"{files.path / MODULES}: the modules are {quote(', '.join(kinds))}. Expected only "
             "a Transformer."
         )
     check_transformer(checkpoint.files, "sequence-classification")

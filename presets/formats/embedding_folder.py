@@ -74,7 +74,7 @@ class EmbeddingFolder(FolderFormat):
             width *= 1 if isinstance(pooling, str) else len(pooling)
         dense = read_dense_layers(files, others, width)
         width = dense[-1]["units"] if dense else width
-        normalizing = theirs.of_kind(others, "Normalize")
+        normalizing = theirs.select_modules(others, "Normalize")
         for module in normalizing:
             check_normalize(files, module)
         arguments = {"pooling": pooling, "dense": dense, "normalize": bool(normalizing)}
@@ -104,7 +104,7 @@ class EmbeddingFolder(FolderFormat):
             logger.warning(message, checkpoint.folder.name)
             return set()
         files = checkpoint.files.root
-        modules = theirs.of_kind(theirs.embedding_modules(files), "Dense")
+        modules = theirs.select_modules(theirs.embedding_modules(files), "Dense")
         for layer, module in zip(task.dense_layers, modules, strict=True):
             load_dense(layer, files, module, allow_nonfinite)
         return set()
@@ -121,14 +121,14 @@ class EmbeddingFolder(FolderFormat):
         paths = ["." if is_static else "", *(f"{i}_{kind}" for i, kind in enumerate(kinds[1:], 1))]
         modules = [(path, f"{_TYPES}{kind}") for kind, path in zip(kinds, paths, strict=True)]
         files: dict[str, object] = {
-            MODULES: theirs.written_modules(modules),
+            MODULES: theirs.make_modules_json(modules),
             MODEL_SETTINGS: embedder_settings(task),
         }
         if is_static:
             files |= static_files(task, dtype)
         else:
             length = (task.preprocessor or task.backbone).max_sequence_length
-            files[TRANSFORMER_SETTINGS[0]] = theirs.written_length(length)
+            files[TRANSFORMER_SETTINGS[0]] = theirs.make_length_json(length)
             files[f"{paths[1]}/{CONFIG}"] = _pooling_config(task)
         width = task.backbone.hidden_dim * len(_as_list(task.pooling))
         of_dense = [path for path in paths if path.endswith("_Dense")]
@@ -145,7 +145,7 @@ def _model_arguments(files: FolderFiles, width: int) -> dict[str, object]:
 
 def embedder_settings(task: keras.Model) -> dict[str, object]:
     """Create the content of `config_sentence_transformers.json` for a `TextEmbedder`."""
-    return theirs.written_settings(task, "SentenceTransformer", truncate_dim=task.dim)
+    return theirs.make_settings_json(task, "SentenceTransformer", truncate_dim=task.dim)
 
 
 def _pooling_config(task: keras.Model) -> dict[str, object]:

@@ -11,7 +11,7 @@ from safetensors.numpy import save
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import check_argument, one_of
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.json_data import COUNT, FLAG, read_field
@@ -20,13 +20,13 @@ from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     check_not_quantized,
     copy,
+    make_stored_array,
     match,
     named_weights,
-    stored_array,
 )
 from encoder_zoo.presets.formats.huggingface import open_weights
 from encoder_zoo.presets.formats.preset_files import CONFIG, SAFETENSORS
-from encoder_zoo.presets.formats.sentence_transformers import Module, of_kind
+from encoder_zoo.presets.formats.sentence_transformers import Module, select_modules
 
 # Pooled vectors are concatenated in this order.
 POOLING_FLAGS = {
@@ -145,7 +145,7 @@ def read_dense_layers(
         A list of dicts, the `dense` argument of `TextEmbedder`.
     """
     found = []
-    for module in of_kind(modules, "Dense"):
+    for module in select_modules(modules, "Dense"):
         found.append(read_dense(files, module, width, embedding))
         _check_weights(files, module, found[-1], width)
         width = found[-1]["units"]
@@ -230,7 +230,7 @@ def _module_config(files: FolderFiles, module: Module) -> tuple[dict, object]:
 def _check_fields(config: Mapping, known: tuple[str, ...], path: object) -> None:
     """Raise an error for unknown fields, because they may affect outputs."""
     if unknown := [name for name in config if name not in known]:
-        raise ValueError(f"{path}: unknown field {shown(unknown[0])}. Expected {', '.join(known)}.")
+        raise ValueError(f"{path}: unknown field {quote(unknown[0])}. Expected {', '.join(known)}.")
 
 
 def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
@@ -287,7 +287,7 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
     found = ModuleCheckpoint(files, module).shapes
     if found != expected:
         raise ValueError(
-            f"{files.path / module.path}: the weights are {shown(found)}. Expected {expected} "
+            f"{files.path / module.path}: the weights are {quote(found)}. Expected {expected} "
             f"according to {CONFIG}."
         )
 
@@ -377,7 +377,7 @@ def _arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
     for path in _LAYERS:
         check_not_quantized(layer, path)
     return {
-        name: stored_array(weight, transposed, dtype)
+        name: make_stored_array(weight, transposed, dtype)
         for name, weight, transposed in named_weights(layer, _LAYERS)
     }
 
@@ -403,7 +403,7 @@ class LinearFile(Checkpoint):
         biases = {"bias": (units,)} if "bias" in found else {}
         if not width or found != {"weight": (units, width), **biases}:
             raise ValueError(
-                f"{self._file.path}: the tensors are {shown(found)}. Expected weight of shape "
+                f"{self._file.path}: the tensors are {quote(found)}. Expected weight of shape "
                 "(units, width), and optionally bias of shape (units,)."
             )
         self.units, self.width, self.use_bias = units, width, "bias" in found

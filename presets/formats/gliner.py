@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 from encoder_zoo.common.lazy import keras
-from encoder_zoo.common.validation import PositiveInt, Rate, Rule, check_argument, one_of, rule_of
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.validation import PositiveInt, Rate, Rule, check_argument, get_rule, one_of
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders import find_family
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.files.folder_files import FolderFiles
@@ -39,13 +39,13 @@ SpanWidth = Annotated[
 ]
 # {field: rule}
 _RULES = {
-    "hidden_size": rule_of(PositiveInt),
-    "max_width": rule_of(SpanWidth),
-    "max_len": rule_of(PositiveInt),
-    "dropout": rule_of(Rate),
+    "hidden_size": get_rule(PositiveInt),
+    "max_width": get_rule(SpanWidth),
+    "max_len": get_rule(PositiveInt),
+    "dropout": get_rule(Rate),
     "num_rnn_layers": Rule(lambda v: type(v) is int and 0 <= v <= 16, "an integer from 0 to 16"),
     "subtoken_pooling": one_of(*POOLINGS),
-    "embed_ent_token": rule_of(bool),
+    "embed_ent_token": get_rule(bool),
     "ent_token": Rule(lambda v: isinstance(v, str) and v != "", "a token"),
     "sep_token": Rule(lambda v: isinstance(v, str) and v != "", "a token"),
     "encoder_config": Rule(lambda v: v is None or isinstance(v, dict), "an object, or null"),
@@ -165,7 +165,7 @@ def encoder_address(files: FolderFiles) -> str | None:
     if not isinstance(name, str) or REPOSITORY.fullmatch(name) is None:
         raise ValueError(
             f"{files.path / GLINER}: encoder_config or the tokenizer is missing, and model_name is "
-            f"{shown(name)}, not a repository. Open the folder with gliner and save it again: "
+            f"{quote(name)}, not a repository. Open the folder with gliner and save it again: "
             "GLiNER.from_pretrained(...).save_pretrained(folder)."
         )
     return f"hf://{name}"

@@ -58,7 +58,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         config: Dict or None. Configuration for the encoder, if it is only part of the file.
             Defaults to None, which reads the whole file.
         wrapper: String or None. Prefix of the encoder's tensors. Defaults to None, which detects
-            the prefix with `_wrapper_of`.
+            the prefix with `_find_wrapper`.
 
     Raises:
         ValueError: If files are missing, damaged or invalid.
@@ -81,13 +81,13 @@ class HuggingFaceCheckpoint(Checkpoint):
         raw_names = [name for file in weights for name in file.shapes]
         if "model_type" not in self.config:
             self.config["model_type"] = _guess_family(raw_names, files)
-        self.family = _family_of(self.config, self.config_file)
+        self.family = _find_family(self.config, self.config_file)
         self.config = self.family.read(self.config)
         self._tensors: dict[str, _Stored] = {}
-        wrapper = _wrapper_of(raw_names, self.family) if wrapper is None else wrapper
+        wrapper = _find_wrapper(raw_names, self.family) if wrapper is None else wrapper
         for file in weights:
             for raw_name in file.shapes:
-                for name, stored in _stored_tensors(file, raw_name, self.family, wrapper):
+                for name, stored in _locate_tensors(file, raw_name, self.family, wrapper):
                     if name in self._tensors:
                         raise ValueError(
                             f"{self.folder}: {name} occurs twice. Download the folder again."
@@ -155,7 +155,7 @@ def no_weights(source: object, names: Iterable[str]) -> str:
     )
 
 
-def _family_of(config: dict, path: pathlib.Path) -> Family:
+def _find_family(config: dict, path: pathlib.Path) -> Family:
     """Return the family for a configuration's `model_type`."""
     name = config["model_type"]
     if (family := find_family(name)) is None:
@@ -192,14 +192,14 @@ def _has_blocks(family: Family, raw_names: list[str]) -> bool:
     return any(_normalize(name, family).startswith(stems) for name in raw_names)
 
 
-def _wrapper_of(raw_names: list[str], family: Family) -> str:
+def _find_wrapper(raw_names: list[str], family: Family) -> str:
     """Return a prefix shared by all tensors, for models that are part of another module, or "".
 
     Example:
         >>> names = ["net.bert.embeddings.word_embeddings.weight", "net.classifier.weight"]
-        >>> _wrapper_of(names, find_family("bert")), _wrapper_of(names[:1], find_family("bert"))
+        >>> _find_wrapper(names, find_family("bert")), _find_wrapper(names[:1], find_family("bert"))
         ('net.', 'net.')
-        >>> _wrapper_of([*names, "loss.weight"], find_family("bert"))
+        >>> _find_wrapper([*names, "loss.weight"], find_family("bert"))
         ''
     """
     tokens = f"{family.tensors['embeddings.token_embedding']}.weight"
@@ -221,15 +221,15 @@ def _normalize(name: str, family: Family) -> str:
     while prefix := next((p for p in prefixes if name.startswith(p)), None):
         name = name.removeprefix(prefix)
     for other, ours in family.other_names.items():
-        name = _renamed(name, other, ours)
+        name = _replace_prefix(name, other, ours)
     return re.sub(r"(?<=\.)(gamma|beta)$", lambda found: _OLD_NAMES[found[0]], name)
 
 
-def _renamed(name: str, other: str, ours: str) -> str:
+def _replace_prefix(name: str, other: str, ours: str) -> str:
     """Replace a name's prefix. {} matches a number, which is copied to the new prefix.
 
     Example:
-        >>> _renamed("layers.3.norm1.bias", "layers.{}.norm1.", "layers.{}.norm.")
+        >>> _replace_prefix("layers.3.norm1.bias", "layers.{}.norm1.", "layers.{}.norm.")
         'layers.3.norm.bias'
     """
     if "{}" not in other:
@@ -239,13 +239,13 @@ def _renamed(name: str, other: str, ours: str) -> str:
     return ours.format(*found.groups()) + name[found.end() :] if found else name
 
 
-def _stored_tensors(
+def _locate_tensors(
     file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family, wrapper: str
 ) -> Iterator[tuple[str, _Stored]]:
     """Yield tensor names and where to find them. Fused tensors are split, see `Family.fused`."""
     name, shape = _normalize(raw_name.removeprefix(wrapper), family), file.shapes[raw_name]
     for fused, parts in family.fused.items():
-        names = [_renamed(name, fused, part) for part in parts]
+        names = [_replace_prefix(name, fused, part) for part in parts]
         if names[0] != name and shape and shape[0] % len(parts) == 0:
             for i, part in enumerate(names):
                 yield part, _Stored(file, raw_name, i, len(parts))

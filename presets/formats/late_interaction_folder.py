@@ -21,10 +21,10 @@ from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, copy, match
 from encoder_zoo.presets.formats.colbert_settings import (
     MARKERS,
-    of_bge_m3,
-    of_pylate,
-    of_sentence_transformers,
-    of_stanford,
+    read_bge_m3,
+    read_pylate,
+    read_sentence_transformers,
+    read_stanford,
 )
 from encoder_zoo.presets.formats.embedding_folder import embedder_settings
 from encoder_zoo.presets.formats.embedding_modules import (
@@ -108,15 +108,15 @@ class LateInteractionFolder(FolderFormat):
         elif form == _BGE_M3:
             layer = LinearFile(checkpoint.files, COLBERT_LINEAR)
             layer.check_width(checkpoint.config[checkpoint.family.config_keys["hidden_dim"]])
-            projections = [_settings_of_projection(layer.units, "linear", layer.use_bias, False)]
+            projections = [_make_projection_settings(layer.units, "linear", layer.use_bias, False)]
         elif MODULES in checkpoint.files.root:
             theirs.check_transformer(checkpoint.files, "feature-extraction", has_roles=form == _ST)
             modules = _modules(checkpoint.files.root, form)
             width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
             embedding = SENTENCE if form == _ENCODER else TOKENS
             dense = read_dense_layers(checkpoint.files.root, modules, width, embedding)
-            projections = [_settings_of_projection(**one) for one in dense]
-            normalize = form != _ST or bool(theirs.of_kind(modules, "Normalize"))
+            projections = [_make_projection_settings(**one) for one in dense]
+            normalize = form != _ST or bool(theirs.select_modules(modules, "Normalize"))
         arguments = {"normalize": normalize, "similarity_function": similarity}
         if not projections or "projections" in given:
             return arguments
@@ -145,7 +145,7 @@ class LateInteractionFolder(FolderFormat):
             return set()
         has_modules = MODULES in files and form != _BGE_M3
         modules = _modules(files, form) if has_modules and "projections" not in given else []
-        dense = theirs.of_kind(modules, "Dense")
+        dense = theirs.select_modules(modules, "Dense")
         if not dense and task.projection_layers:
             message = "%s: the projection starts from random weights. Fine-tune before use."
             logger.warning(message, checkpoint.folder.name)
@@ -168,9 +168,9 @@ class LateInteractionFolder(FolderFormat):
         modules += [(path, "pylate.models.Dense.Dense") for path in paths]
         settings = _pylate_settings(task)
         files = {
-            MODULES: theirs.written_modules(modules),
+            MODULES: theirs.make_modules_json(modules),
             MODEL_SETTINGS: settings,
-            TRANSFORMER_SETTINGS[0]: theirs.written_length(settings["document_length"]),
+            TRANSFORMER_SETTINGS[0]: theirs.make_length_json(settings["document_length"]),
         }
         files |= dense_files(layers, paths, task.backbone.hidden_dim, "projections", dtype)
         return json_files(files)
@@ -180,13 +180,13 @@ def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, obje
     """Return preprocessor settings for a preset in any layout, such as markers and lengths."""
     form, files = _form(preset), preset.files
     if form == _STANFORD:
-        return of_stanford(files)
+        return read_stanford(files)
     if form == _PYLATE:
-        return of_pylate(files, tokenizer)
+        return read_pylate(files, tokenizer)
     if form == _ST:
-        masks = theirs.of_kind(theirs.read_modules(files.root), "MultiVectorMask")
-        return of_sentence_transformers(files, masks, tokenizer)
-    return of_bge_m3(files) if form == _BGE_M3 else dict(NEW_MARKERS)
+        masks = theirs.select_modules(theirs.read_modules(files.root), "MultiVectorMask")
+        return read_sentence_transformers(files, masks, tokenizer)
+    return read_bge_m3(files) if form == _BGE_M3 else dict(NEW_MARKERS)
 
 
 def _similarity(files: FolderFiles, form: str) -> str:
@@ -214,10 +214,10 @@ def _stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
             dim,
             f"{shape[0]}, the output dimension of linear.weight",
         )
-    return _settings_of_projection(shape[0], "linear", use_bias=False, residual=False)
+    return _make_projection_settings(shape[0], "linear", use_bias=False, residual=False)
 
 
-def _settings_of_projection(units: int, activation: str, use_bias: bool, residual: bool) -> dict:
+def _make_projection_settings(units: int, activation: str, use_bias: bool, residual: bool) -> dict:
     """Create an entry of `projections` without default values."""
     chosen = {"activation": activation, "use_bias": use_bias, "residual": residual}
     defaults = {"activation": "linear", "use_bias": False, "residual": False}
@@ -238,7 +238,7 @@ def _modules(files: FolderFiles, form: str) -> list[Module]:
             f"{files.path / MODULES}: the modules are {', '.join(kinds) or 'none'}. Expected a "
             f"Transformer, optionally followed by {', '.join(sorted(allowed))}."
         )
-    for module in theirs.of_kind(modules, "Normalize"):
+    for module in theirs.select_modules(modules, "Normalize"):
         check_normalize(files, module, SENTENCE if form == _ENCODER else TOKENS)
     return modules
 
@@ -302,7 +302,7 @@ def _bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
         "similarity_fn_name": task.similarity_function,
     }
     length = max(preprocessor.longest("query"), preprocessor.longest("document"))
-    files = {MODEL_SETTINGS: settings, TRANSFORMER_SETTINGS[0]: theirs.written_length(length)}
+    files = {MODEL_SETTINGS: settings, TRANSFORMER_SETTINGS[0]: theirs.make_length_json(length)}
     return json_files({**files, COLBERT_LINEAR: linear_bytes(first, dtype)})
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import one_of
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder, is_plain
 from encoder_zoo.presets.files.json_data import COUNT, read_field
 from encoder_zoo.presets.formats.preset_files import (
@@ -24,7 +24,7 @@ from encoder_zoo.presets.formats.preset_files import (
     ROUTER,
     TRANSFORMER_SETTINGS,
 )
-from encoder_zoo.presets.formats.stored_tokenizer import checked_length
+from encoder_zoo.presets.formats.stored_tokenizer import check_max_length
 
 if TYPE_CHECKING:
     import keras
@@ -177,7 +177,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
         isinstance(name, str | None) for name in (*mappings.values(), default)
     ):
         raise ValueError(
-            f"{path}: route_mappings is {shown(mappings)}, default_route is {shown(default)}. "
+            f"{path}: route_mappings is {quote(mappings)}, default_route is {quote(default)}. "
             "Expected an object with route names as values, and a route name."
         )
     routes = {role: _route(config, role, path) for role in ("query", "document")}
@@ -188,11 +188,11 @@ def read_routes(files: FolderFiles) -> Routes | None:
         )
     if default is None and parameters.get("allow_empty_key", True):
         default = next(iter(config["structure"]))
-    named = {_name_of_route(config, role, path): role for role in ("query", "document")}
+    named = {_get_route_name(config, role, path): role for role in ("query", "document")}
     return Routes(routes["query"], routes["document"], named.get(default, "document"))
 
 
-def _name_of_route(config: Mapping, role: str, path: object) -> str:
+def _get_route_name(config: Mapping, role: str, path: object) -> str:
     """Return the route name for a role. Roles are "query" and "document"."""
     structure, mappings = config.get("structure", {}), {}
     for key, route in (config.get("parameters", {}).get("route_mappings") or {}).items():
@@ -218,13 +218,13 @@ def _name_of_route(config: Mapping, role: str, path: object) -> str:
 
 def _route(config: Mapping, role: str, path: object) -> list[Module]:
     """Check and return all modules on a role's route."""
-    name, modules = _name_of_route(config, role, path), []
+    name, modules = _get_route_name(config, role, path), []
     ids = config["structure"][name]
     if not isinstance(ids, list) or not ids:
         raise invalid(f"{path}: structure: {name}", ids, "a list of module names")
     for i, module in enumerate(ids):
         kind = config.get("types", {}).get(module) if isinstance(module, str) else None
-        kind = _checked_kind(kind, ROUTED, f"{path}: types: {shown(module)}")
+        kind = _check_kind(kind, ROUTED, f"{path}: types: {quote(module)}")
         if not (is_plain(module) or (module == "" and i == 0)):
             raise invalid(
                 f"{path}: structure: {name}", module, f"a subfolder such as '{role}_{i}_{kind}'"
@@ -233,7 +233,7 @@ def _route(config: Mapping, role: str, path: object) -> list[Module]:
     return modules
 
 
-def _checked_kind(given: object, known: Sequence[str], what: str) -> str:
+def _check_kind(given: object, known: Sequence[str], what: str) -> str:
     """Check that this module class is known, and return its name without the package."""
     matched = _TYPE.fullmatch(given) if isinstance(given, str) else None
     if matched is None or matched[1] not in known:
@@ -262,7 +262,7 @@ def read_modules(files: FolderFiles) -> list[Module]:
         field = f"{files.path / MODULES}: [{i}]"
         if not isinstance(entry, dict):
             raise invalid(field, entry, "an object with type and path")
-        kind, path = _checked_kind(entry.get("type"), KINDS, f"{field}: type"), entry.get("path")
+        kind, path = _check_kind(entry.get("type"), KINDS, f"{field}: type"), entry.get("path")
         path = "" if path == "." and kind == STATIC else path
         if not (is_plain(path) or (path == "" and kind in (*ENCODERS, STATIC, "Router"))):
             raise invalid(f"{field}: path", path, f"a subfolder such as '{i}_{kind}'")
@@ -371,9 +371,9 @@ def read_length(files: FolderFiles) -> int | None:
     for field in ("processor_kwargs", "tokenizer_args"):
         own = settings.get(field)
         if isinstance(own, dict) and (length := own.get("model_max_length")) is not None:
-            return checked_length(length, f"{files.path / name}: {field}: model_max_length")
+            return check_max_length(length, f"{files.path / name}: {field}: model_max_length")
     if (length := settings.get("max_seq_length")) is not None:
-        return checked_length(length, f"{files.path / name}: max_seq_length")
+        return check_max_length(length, f"{files.path / name}: max_seq_length")
     return tokenizer_length(files)
 
 
@@ -386,7 +386,7 @@ def tokenizer_length(files: FolderFiles) -> int | None:
     name = "tokenizer_config.json"
     length = files.read_json(name).get("model_max_length") if name in files else None
     field = f"{files.path / name}: model_max_length"
-    return None if length is None else checked_length(length, field)
+    return None if length is None else check_max_length(length, field)
 
 
 def check_case(files: FolderFiles, tokenizer) -> None:
@@ -451,7 +451,7 @@ def model_settings(files: FolderFiles) -> dict:
     for name, value in settings.items():
         if name not in (*MODEL_FIELDS, *IRRELEVANT_MODEL_FIELDS) and value:
             raise ValueError(
-                f"{files.path / MODEL_SETTINGS}: unknown field {shown(name)}, which may change the "
+                f"{files.path / MODEL_SETTINGS}: unknown field {quote(name)}, which may change the "
                 f"vectors. Expected {', '.join(MODEL_FIELDS)}."
             )
     return settings
@@ -485,12 +485,12 @@ def read_count(files: FolderFiles, field: str) -> int | None:
     return read_field(model_settings(files), field, COUNT, files.path / MODEL_SETTINGS)
 
 
-def of_kind(modules: Sequence[Module], kind: str) -> list[Module]:
+def select_modules(modules: Sequence[Module], kind: str) -> list[Module]:
     """Return the modules of the given kind."""
     return [module for module in modules if module.kind == kind]
 
 
-def written_modules(modules: Sequence[tuple[str, str]]) -> list[dict[str, object]]:
+def make_modules_json(modules: Sequence[tuple[str, str]]) -> list[dict[str, object]]:
     """Create the content of `modules.json`.
 
     Args:
@@ -502,12 +502,14 @@ def written_modules(modules: Sequence[tuple[str, str]]) -> list[dict[str, object
     ]
 
 
-def written_length(length: int) -> dict[str, object]:
+def make_length_json(length: int) -> dict[str, object]:
     """Create the content of `sentence_bert_config.json`."""
     return {"max_seq_length": length, "do_lower_case": False}
 
 
-def written_settings(task: keras.Model, model_type: str, **counts: int | None) -> dict[str, object]:
+def make_settings_json(
+    task: keras.Model, model_type: str, **counts: int | None
+) -> dict[str, object]:
     """Create the content of `config_sentence_transformers.json`.
 
     Args:

@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import check_argument
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.json_data import FLAG, json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
@@ -25,7 +25,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     check_weights,
     float_values,
-    stored_array,
+    make_stored_array,
 )
 from encoder_zoo.presets.formats.embedding_modules import (
     PT,
@@ -107,8 +107,8 @@ class SparseFolder(FolderFormat):
         no arguments are needed.
         """
         files = checkpoint.files.root
-        modules = _modules_of(checkpoint)
-        if not theirs.of_kind(modules, "SpladePooling"):
+        modules = _list_modules(checkpoint)
+        if not theirs.select_modules(modules, "SpladePooling"):
             if SPARSE_LINEAR not in checkpoint.files:
                 return {}
             _token_weights(checkpoint)
@@ -151,17 +151,17 @@ class SparseFolder(FolderFormat):
         preprocessor = task.preprocessor
         length = (preprocessor or task.backbone).max_sequence_length
         files: dict[str, object] = {
-            MODEL_SETTINGS: theirs.written_settings(
+            MODEL_SETTINGS: theirs.make_settings_json(
                 task, "SparseEncoder", max_active_dims=task.max_terms
             ),
-            TRANSFORMER_SETTINGS[0]: theirs.written_length(length),
+            TRANSFORMER_SETTINGS[0]: theirs.make_length_json(length),
         }
         if task.pooling == TOKEN_WEIGHTS:
             return json_files({**files, SPARSE_LINEAR: linear_bytes(task.head, dtype)})
         if task.query_encoder is None:
             paths = {"": "MLMTransformer", "1_SpladePooling": "SpladePooling"}
             modules = [(path, f"{_TYPES}{kind}") for path, kind in paths.items()]
-            files[MODULES] = theirs.written_modules(modules)
+            files[MODULES] = theirs.make_modules_json(modules)
             return json_files({**files, f"1_SpladePooling/{CONFIG}": _pooling(task)})
         files[f"document_1_SpladePooling/{CONFIG}"] = _pooling(task)
         of_queries, others = _query_files(task, dtype)
@@ -169,7 +169,7 @@ class SparseFolder(FolderFormat):
         kinds = {name: name.split("_")[-1] or "MLMTransformer" for name in (*of_queries, *document)}
         is_default = preprocessor is not None and preprocessor.default_prompt == "query"
         files |= {
-            MODULES: theirs.written_modules([("", _ROUTER)]),
+            MODULES: theirs.make_modules_json([("", _ROUTER)]),
             ROUTER: {
                 "types": {name: f"{_TYPES}{kind}" for name, kind in kinds.items()},
                 "structure": {"query": of_queries, "document": document},
@@ -183,7 +183,7 @@ class SparseFolder(FolderFormat):
         return {**json_files({**files, **others}), **model}
 
 
-def _modules_of(checkpoint: Checkpoint) -> Sequence[Module]:
+def _list_modules(checkpoint: Checkpoint) -> Sequence[Module]:
     """Return all modules in a folder. For a Router, return the route to this checkpoint."""
     files = checkpoint.files.root
     if (routes := theirs.read_routes(files)) is not None:
@@ -271,7 +271,7 @@ def _restore_query_table(
     files = table.files
     given = files.read_json(CONFIG).get("path") if table.module and CONFIG in files else None
     if table.module is None or given is not None:
-        values, path = _of_json(given or IDF, files, tokenizer)
+        values, path = _read_token_weights(given or IDF, files, tokenizer)
     else:
         weights = ModuleCheckpoint(files.root, table.module)
         path = f"{files.path}: weight"
@@ -285,7 +285,7 @@ def _restore_query_table(
     weight.assign(np.pad(values, (0, weight.shape[0] - len(values))))
 
 
-def _of_json(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, str]:
+def _read_token_weights(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, str]:
     """Read weights by token from a JSON file.
 
     Args:
@@ -307,12 +307,12 @@ def _of_json(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, 
     if missing := [token for token in weights if token not in known]:
         raise ValueError(
             f"{path}: {len(missing)} tokens are not in the vocabulary, such as "
-            f"{shown(missing[0])}. Expected the tokens of the preset's tokenizer."
+            f"{quote(missing[0])}. Expected the tokens of the preset's tokenizer."
         )
     values = np.zeros(len(known))
     for token, value in weights.items():
         if type(value) not in (int, float):
-            raise invalid(f"{path}: the weight of {shown(token)}", value, "a number")
+            raise invalid(f"{path}: the weight of {quote(token)}", value, "a number")
         values[known[token]] = value
     return float_values(values), path
 
@@ -382,12 +382,12 @@ def _query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str,
     if isinstance(queries, keras.Model):
         length = queries.preprocessor.max_sequence_length
         return [QUERY_MODEL, "query_1_SpladePooling"], {
-            f"{QUERY_MODEL}/{TRANSFORMER_SETTINGS[0]}": theirs.written_length(length),
+            f"{QUERY_MODEL}/{TRANSFORMER_SETTINGS[0]}": theirs.make_length_json(length),
             f"query_1_SpladePooling/{CONFIG}": _pooling(queries),
         }
     name = "query_0_SparseStaticEmbedding"
     files: dict[str, object] = {CONFIG: {"frozen": not queries.trainable}}
-    weight = {"weight": stored_array(queries.weight, False, dtype)}
+    weight = {"weight": make_stored_array(queries.weight, False, dtype)}
     files[SAFETENSORS.file] = save(weight, metadata=PT)
     for file, content in queries.tokenizer.to_files().items():
         if file == "tokenizer_config.json" and queries.max_length:

@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import Rule, check_argument
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
@@ -130,7 +130,7 @@ class StaticCheckpoint(Checkpoint):
         flat = all(len(shapes[n]) == 1 for n in names & {MAPPING, WEIGHTS})
         if len(table) != 2 or not all(table) or not known or not flat:
             raise ValueError(
-                f"{file.path}: the weights are {shown(shapes)}. Expected {THEIRS} or {MODEL2VEC} "
+                f"{file.path}: the weights are {quote(shapes)}. Expected {THEIRS} or {MODEL2VEC} "
                 f"of shape (tokens, width), optionally with {MAPPING} and {WEIGHTS} (tokens,)."
             )
         count = shapes.get(MAPPING, table)[0]

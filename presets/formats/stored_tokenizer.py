@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
@@ -102,7 +102,7 @@ class StoredTokenizer(NamedTuple):
                         continue
                     if not isinstance(content, str) or content not in vocabulary:
                         raise ValueError(
-                            f"{self.files.folder / file}: {name} contains {shown(content)}, which "
+                            f"{self.files.folder / file}: {name} contains {quote(content)}, which "
                             "is not in the vocabulary. Remove it from the file, or add it to the "
                             "model with from_preset(..., added_tokens=[...])."
                         )
@@ -142,12 +142,12 @@ def _model_max_length(files: TokenizerFiles) -> dict[str, int]:
     for name in ("model_max_length", "max_len"):
         if (length := config.get(name)) is not None:
             field = f"{files.folder / 'tokenizer_config.json'}: {name}"
-            length = checked_length(length, field)
+            length = check_max_length(length, field)
             return {} if length is None else {"model_max_length": length}
     return {}
 
 
-def checked_length(length: object, field: str) -> int | None:
+def check_max_length(length: object, field: str) -> int | None:
     """Check a maximum length. Return None when the value means no limit.
 
     Args:
@@ -158,7 +158,7 @@ def checked_length(length: object, field: str) -> int | None:
         ValueError: If the length is not an integer greater than 2.
 
     Example:
-        >>> checked_length(512, "file"), checked_length(int(1e30), "file")
+        >>> check_max_length(512, "file"), check_max_length(int(1e30), "file")
         (512, None)
     """
     whole = isinstance(length, int | float) and not isinstance(length, bool) and length >= 3
@@ -182,10 +182,10 @@ def read_stored_tokenizer(
     """
     kind = choose_tokenizer(_contents(files, TOKENIZER_JSON), config, files.listed, default)
     stored = StoredTokenizer(kind, read_tokenizer_files(files, kind))
-    return _of_single_texts(stored) if GLINER in files else stored
+    return _fix_pair_template(stored) if GLINER in files else stored
 
 
-def _of_single_texts(stored: StoredTokenizer) -> StoredTokenizer:
+def _fix_pair_template(stored: StoredTokenizer) -> StoredTokenizer:
     """Fix the template for text pairs in models that never read pairs.
 
     In gliner folders, the template of DeBERTa has an additional start token before the second text.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, in_numpy
+from encoder_zoo.common.lazy import array_ops, use_numpy
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.serving.opened_export import OpenedExport
@@ -33,7 +33,7 @@ def prepares_in_numpy(method: Callable[P, R]) -> Callable[P, R]:
         has_tensors = any(map(_has_tensors, (*args, *kwargs.values())))
         if has_tensors or not self.preprocessor.tokenizer.library_is_equal:
             return method(self, *args, **kwargs)
-        with in_numpy():
+        with use_numpy():
             return method(self, *args, **kwargs)
 
     return prepare
@@ -100,7 +100,7 @@ class Answers:
             raise invalid("x", x, expected)
         return self.runner.predict(x, batch_size, verbose=0)
 
-    def unpadded_outputs(
+    def compute_unpadded_outputs(
         self, examples: dict, batch_size: int | None = None, axis: int | None = 0
     ) -> list[np.ndarray]:
         """Compute the outputs for every example without padding.

@@ -11,7 +11,7 @@ import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import array_ops, keras, tf
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.preprocessing.given_labels import class_name
 
@@ -36,14 +36,14 @@ def are_default_labels(names: list[str]) -> bool:
     return names == default_labels(len(names))
 
 
-def rows_of(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
+def find_label_rows(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
     """Return the index for each label in `names`, or None for missing labels.
 
     Names that only differ in capitals and whitespace are treated as equal, unless this would be
     ambiguous.
 
     Example:
-        >>> rows_of(["positive", "mixed", "negative"], ["NEGATIVE", "POSITIVE"])
+        >>> find_label_rows(["positive", "mixed", "negative"], ["NEGATIVE", "POSITIVE"])
         [1, None, 0]
     """
     exact = {name: i for i, name in reversed([*enumerate(names)])}
@@ -55,11 +55,11 @@ def rows_of(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
 
 
 def any_shared(labels: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether at least one label is in `names` (see `rows_of`)."""
-    return any(row is not None for row in rows_of(labels, names))
+    """Return whether at least one label is in `names` (see `find_label_rows`)."""
+    return any(row is not None for row in find_label_rows(labels, names))
 
 
-def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
+def validate_labels(labels: Sequence[str | int] | None) -> list[str] | None:
     """Check class names and convert them to strings. None is returned unchanged.
 
     Raises:
@@ -67,7 +67,7 @@ def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
             once.
 
     Example:
-        >>> validated_labels([1, 2, 3])
+        >>> validate_labels([1, 2, 3])
         ['1', '2', '3']
     """
     if labels is None:
@@ -87,7 +87,7 @@ def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
         check_writable(name, f"labels[{i}]")
     if len(set(names)) != len(names):
         [(twice, _)] = collections.Counter(names).most_common(1)
-        raise ValueError(f"labels has {shown(twice)} twice. Expected different names.")
+        raise ValueError(f"labels has {quote(twice)} twice. Expected different names.")
     return names
 
 
@@ -227,7 +227,9 @@ def weigh_by_class(
 ) -> Source:
     """Return the data with a weight for every example or token, see `Objective.weigh_classes`."""
     classes = objective.labels, objective.num_classes
-    return data.weighted(weighted, class_weights(class_weight, *classes, data.one_pass()))
+    return data.weighted(
+        apply_class_weights, class_weights(class_weight, *classes, data.one_pass())
+    )
 
 
 def _number(key, labels: list[str] | None, num_classes: int) -> int:
@@ -251,7 +253,7 @@ def _counts(batch: tuple, num_classes: int) -> np.ndarray:
     return np.sum(y * counts[..., None], axis=tuple(range(y.ndim - 1)))
 
 
-def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
+def apply_class_weights(x, y, sample_weight=None, *, weights: np.ndarray):
     """Multiply the sample weight for an example or a batch by its class weight.
 
     Args:
@@ -261,7 +263,8 @@ def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
         weights: Float array of shape (C,). See `class_weights`.
 
     Example:
-        >>> _, _, found = weighted(None, array_ops.constant([1, 0]), weights=np.float32([1, 3]))
+        >>> y, weights = array_ops.constant([1, 0]), np.float32([1, 3])
+        >>> _, _, found = apply_class_weights(None, y, weights=weights)
         >>> found.numpy().tolist()
         [3.0, 1.0]
     """
@@ -311,7 +314,7 @@ def label_weights(
     return np.where((counts > 0).all(axis=0), weights, 1.0).astype("float32")
 
 
-def weighted_labels(x, y, sample_weight=None, *, weights: np.ndarray):
+def apply_label_weights(x, y, sample_weight=None, *, weights: np.ndarray):
     """Return a batch with a weight (B, C) for every label, multiplied by the example's weight.
 
     Args:
@@ -321,7 +324,7 @@ def weighted_labels(x, y, sample_weight=None, *, weights: np.ndarray):
         weights: Float array of shape (2, C). See `label_weights`.
 
     Example:
-        >>> _, _, found = weighted_labels(None, array_ops.constant([[1.0, 0.0]]),
+        >>> _, _, found = apply_label_weights(None, array_ops.constant([[1.0, 0.0]]),
         ...                               weights=np.float32([[1, 1], [3, 5]]))
         >>> found.numpy().tolist()
         [[3.0, 1.0]]

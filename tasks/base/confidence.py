@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple, TypedDict
 import numpy as np
 
 from encoder_zoo.common.lazy import keras
-from encoder_zoo.common.validation import Probability, Rule, rule_of
+from encoder_zoo.common.validation import Probability, Rule, get_rule
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.classes import sigmoid, softmax
 
@@ -22,7 +22,7 @@ COLDEST, HOTTEST = 0.01, 100.0  # range to search for temperatures
 DEFAULT_THRESHOLD = 0.5
 BINS = 15  # number of bins for the calibration error
 
-_PROBABILITY = rule_of(Probability)
+_PROBABILITY = get_rule(Probability)
 
 
 def _are_thresholds(value: object) -> bool:
@@ -247,7 +247,7 @@ def answers_at_scores(
     return scores[ends], np.arange(1, len(scores) + 1)[ends], np.cumsum(right)[ends]
 
 
-def tuned_thresholds(answers: ScoredLabels) -> dict[str, float]:
+def tune_thresholds(answers: ScoredLabels) -> dict[str, float]:
     """Return the best threshold of each label. A label without examples keeps 0.5, which is logged.
 
     Raises:
@@ -275,7 +275,7 @@ def tuned_thresholds(answers: ScoredLabels) -> dict[str, float]:
     return found
 
 
-def threshold_of_each(
+def expand_thresholds(
     given: float | Mapping[str, float] | None, names: Iterable[object], default: float
 ) -> np.ndarray:
     """Return the threshold for each label, float32 (C,).
@@ -289,7 +289,7 @@ def threshold_of_each(
         ValueError: If a threshold is given for an unknown label.
 
     Example:
-        >>> threshold_of_each({"b": 0.75}, ["a", "b"], 0.5).tolist()
+        >>> expand_thresholds({"b": 0.75}, ["a", "b"], 0.5).tolist()
         [0.5, 0.75]
     """
     names = [str(name) for name in names]
@@ -303,7 +303,7 @@ def threshold_of_each(
     return np.array([known.get(name, default) for name in names], "float32")
 
 
-def answered_in_order(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]:
+def select_answered(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]:
     """Return the labels to answer with for each text, in the given order.
 
     Args:
@@ -312,7 +312,7 @@ def answered_in_order(order: np.ndarray, answered: np.ndarray) -> list[np.ndarra
 
     Example:
         >>> scores = np.array([[0.25, 0.75, 0.5]])
-        >>> answered_in_order(np.argsort(-scores), scores >= 0.5)[0].tolist()
+        >>> select_answered(np.argsort(-scores), scores >= 0.5)[0].tolist()
         [1, 2]
     """
     return [row[given[row]] for row, given in zip(order, answered, strict=True)]

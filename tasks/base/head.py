@@ -20,7 +20,7 @@ from encoder_zoo.encoders.layers import (
     activation_function,
     initializer,
 )
-from encoder_zoo.encoders.positions import mean_of_tokens
+from encoder_zoo.encoders.positions import average_tokens
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -102,7 +102,7 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
     Call arguments:
         x: Float tensor of shape (B, D) or (B, L, D).
         first: Float tensor of shape (B, L or 1, D), for heads with the first LayerNorm (see
-            `positions.first_of_texts`).
+            `positions.select_first_tokens`).
 
     Returns:
         Float32 tensor of shape (B, C) or (B, L, C).
@@ -245,7 +245,7 @@ def text_logits(
     backbone, x = task.backbone, encoded["sequence_output"]  # (B, L, D)
     if backbone.pools_logits and isinstance(task.head, TaskHead):
         logits = task.head(x, training=training)  # (B, L, C)
-        return mean_of_tokens(logits, add_padding_mask(inputs)["padding_mask"])
+        return average_tokens(logits, add_padding_mask(inputs)["padding_mask"])
     return task.head(backbone.text_vectors(x, inputs), training=training)
 
 

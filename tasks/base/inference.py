@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, in_backend, in_numpy
+from encoder_zoo.common.lazy import array_ops, use_backend, use_numpy
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
-from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
-from encoder_zoo.tasks.preprocessing.prepared import checked_arrays, inputs_of, is_prepared
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, map_graph_batches
+from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs, is_prepared
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training.data import own_errors
 from encoder_zoo.tasks.training.distribution import data_parallel_devices, pad_indices, round_up
@@ -44,14 +44,14 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
     maker = dataclasses.replace(task.batch_maker, separate=lambda x, y: (x, y), fills=False)
     x = as_stream(x, maker)
     in_dataset = is_dataset(x)
-    prepared = is_prepared(inputs_of(x.element_spec) if in_dataset else x)
+    prepared = is_prepared(get_inputs(x.element_spec) if in_dataset else x)
     if in_dataset and (prepared or not task.record.predicts_lists):
         plan = Plan(batch_size, steps_per_epoch=predict.keywords.get("steps"))
         source = as_source(x, plan=plan, maker=maker)
         with own_errors(source):
             return _predict_batches(source.in_order(), predict)
     if prepared:
-        x = checked_arrays(task, x)
+        x = check_arrays(task, x)
         if _is_quiet(predict) and 0 < len(x["token_ids"]) <= batch_size:
             return _outputs(task, x)
         return _predict_arrays(x, batch_size, predict)
@@ -61,7 +61,7 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
         batched = (
             x.batch if isinstance(x, Stream) else functools.partial(task.preprocessor.batched, x)
         )
-        batches = map(inputs_of, batched(batch_size))
+        batches = map(get_inputs, batched(batch_size))
         return [row for b in batches for row in task._predict_texts(b, batch_size, predict)]
     return task._predict_texts(x, batch_size, predict)
 
@@ -74,7 +74,7 @@ def _predict_batches(batches, predict: functools.partial):
 
     def filled():
         for batch in batches:
-            x = keras.tree.map_structure(np.asarray, inputs_of(batch))
+            x = keras.tree.map_structure(np.asarray, get_inputs(batch))
             sizes.append(len(x["token_ids"]))
             rows = pad_indices(sizes[-1], devices)
             yield ({name: values[rows] for name, values in x.items()},)
@@ -108,8 +108,8 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
         predict: Keras's `predict`, to be called with a dataset. The Keras loop is not used for a
             single batch when `verbose=0` is the only option.
     """
-    with in_numpy():  # encoding with TensorFlow converts the texts to tensors
-        texts = tuple(task.preprocessor.texts_of(x))
+    with use_numpy():  # encoding with TensorFlow converts the texts to tensors
+        texts = tuple(task.preprocessor.read_texts(x))
     if _is_quiet(predict) and 0 < len(texts[0]) <= batch_size:
         return predict_few(task, texts)
     examples = task.preprocess(texts)
@@ -145,10 +145,10 @@ def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarra
     """
     preprocessor, collate = task.preprocessor, task.batch_maker.collate()
     quick = preprocessor.tokenizer.library_is_equal
-    with in_numpy() if quick else contextlib.nullcontext():
+    with use_numpy() if quick else contextlib.nullcontext():
         texts = tuple(as_array(np.asarray(part)) for part in texts) if quick else texts
         batch = collate((encode or preprocessor.encode)(texts))
-    return _outputs(task, inputs_of(batch))
+    return _outputs(task, get_inputs(batch))
 
 
 def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
@@ -162,7 +162,7 @@ def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
     maker = task.batch_maker
 
     def inputs(arguments):
-        return inputs_of(maker.collate()(take_examples(*arguments)))
+        return get_inputs(maker.collate()(take_examples(*arguments)))
 
     make = maker.cached("chosen", lambda: ShapePolymorphicFunction(inputs))
     return _outputs(task, make((examples, indices)))
@@ -171,13 +171,13 @@ def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
 def _outputs(task, inputs: dict) -> np.ndarray:
     """Compute the outputs for one batch of inputs."""
     task._warn_new_head()
-    with in_backend(), weights_lock(task).shared():
+    with use_backend(), weights_lock(task).shared():
         if not task.has_one_graph:
             return task.predict_on_batch(
                 {name: np.asarray(values) for name, values in inputs.items()}
             )
         task.make_predict_function()
-        outputs = task.outputs_of_batch(inputs)
+        outputs = task.compute_batch_outputs(inputs)
         return keras.tree.map_structure(lambda output: output.numpy(), outputs)
 
 
@@ -230,4 +230,4 @@ def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> arra
         return array_ops.boolean_mask(token_logits(inputs), inputs["padding_mask"])
 
     lengths = examples["token_ids"].row_lengths()
-    return in_graph_batches(outputs, examples, lengths, task.head.units)
+    return map_graph_batches(outputs, examples, lengths, task.head.units)

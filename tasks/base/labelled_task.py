@@ -20,16 +20,16 @@ from encoder_zoo.tasks.base.classes import (
     any_shared,
     are_default_labels,
     count_and_names,
+    find_label_rows,
     labels_from_config,
     resolve_num_classes,
-    rows_of,
-    validated_labels,
+    validate_labels,
 )
 from encoder_zoo.tasks.base.confidence import (
     Calibration,
     ScoredLabels,
     calibration,
-    tuned_thresholds,
+    tune_thresholds,
 )
 from encoder_zoo.tasks.base.head import CustomHead, make_head
 from encoder_zoo.tasks.base.task import Task
@@ -68,7 +68,7 @@ class LabelledTask(Task):
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
         """Set the classes, and build the head when the number of classes is known."""
-        self.labels = validated_labels(labels)
+        self.labels = validate_labels(labels)
         self.num_classes = resolve_num_classes(num_classes, self.labels)
         self._finish_building()
 
@@ -211,7 +211,7 @@ class LabelledTask(Task):
             True
         """
         x, y = self._check_held_out("calibrate", x, y)
-        logits, targets = self._held_out_logits(x, y, batch_size)
+        logits, targets = self._compute_held_out_logits(x, y, batch_size)
         found = calibration(logits, targets, self.objective.activation)
         self.temperature = found["temperature"]
         return found
@@ -248,13 +248,13 @@ class LabelledTask(Task):
             >>> list(classifier.tune_thresholds(texts, ["positive", "negative", "negative"]))
             ['positive']
         """
-        self.thresholds = tuned_thresholds(self._scored_labels(x, y, batch_size))
+        self.thresholds = tune_thresholds(self._score_labels(x, y, batch_size))
         return dict(self.thresholds)
 
-    def _scored_labels(self, x, y=None, batch_size: int | None = None) -> ScoredLabels:
+    def _score_labels(self, x, y=None, batch_size: int | None = None) -> ScoredLabels:
         """Return example scores and labels for `tune_thresholds` and `display.thresholds`."""
         x, y = self._check_held_out("tune_thresholds", x, y)
-        return self._scores_of_examples(x, y, batch_size)
+        return self._score_examples(x, y, batch_size)
 
     def _check_held_out(self, method: str, x, y) -> tuple:
         """Check and return the examples and labels to evaluate the classes on.
@@ -275,11 +275,13 @@ class LabelledTask(Task):
         check_labels(self, x, y)
         return x, y
 
-    def _held_out_logits(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
+    def _compute_held_out_logits(
+        self, x, y, batch_size: int | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the logits and targets for labelled texts or tokens, both with shape (M, C)."""
         raise NotImplementedError
 
-    def _scores_of_examples(self, x, y, batch_size: int | None) -> ScoredLabels:
+    def _score_examples(self, x, y, batch_size: int | None) -> ScoredLabels:
         """Return the scores for checked examples, for every label with a threshold."""
         raise NotImplementedError
 
@@ -289,40 +291,40 @@ class LabelledTask(Task):
     def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
         config, stored = checkpoint.config, super().checkpoint_arguments(checkpoint, {})
         others = {"head", "problem_type"} & given.keys()
-        if others or not cls._asks_for_classes_of(config, given):
+        if others or not cls._has_matching_classes(config, given):
             # The stored thresholds belong to the checkpoint's classes.
             of_classes = {"temperature": 1.0, "thresholds": None, "abstain_below": None}
             known = cls.record.answer_settings
             stored |= {name: value for name, value in of_classes.items() if name in known}
-        if not cls._is_head_of(config):
+        if not cls._has_task_head(config):
             return {**stored, **given}
-        if cls._asks_for_classes_of(config, given):
+        if cls._has_matching_classes(config, given):
             names = labels_from_config(config)
             stored["labels"] = None if are_default_labels(names) else names
             stored["num_classes"] = len(names)
-        if "problem_type" in argument_names(cls) and cls._shares_classes_with(config, given):
+        if "problem_type" in argument_names(cls) and cls._has_shared_classes(config, given):
             stored["problem_type"] = config.get("problem_type") or default_problem(config, given)
         return {**stored, **given}
 
     @classmethod
-    def _asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
+    def _has_matching_classes(cls, config: dict, arguments: dict) -> bool:
         """Return whether the caller's classes correspond one to one to the checkpoint's outputs."""
-        names, labels = labels_from_config(config), validated_labels(arguments.get("labels"))
+        names, labels = labels_from_config(config), validate_labels(arguments.get("labels"))
         if labels is None:
             return arguments.get("num_classes") in (None, len(names))
         unknown = are_default_labels(names) or not any_shared(labels, names)
         return labels == names or (len(labels) == len(names) and unknown)
 
     @classmethod
-    def _shares_classes_with(cls, config: dict, arguments: dict) -> bool:
+    def _has_shared_classes(cls, config: dict, arguments: dict) -> bool:
         """Return whether at least some of the caller's classes are checkpoint classes."""
-        if cls._asks_for_classes_of(config, arguments):
+        if cls._has_matching_classes(config, arguments):
             return True
-        labels, names = validated_labels(arguments.get("labels")), labels_from_config(config)
+        labels, names = validate_labels(arguments.get("labels")), labels_from_config(config)
         return labels is not None and not are_default_labels(names) and any_shared(labels, names)
 
     @classmethod
-    def _is_head_of(cls, config: dict) -> bool:
+    def _has_task_head(cls, config: dict) -> bool:
         """Return whether config.json describes a checkpoint for this task."""
         [architecture, *_] = config.get("architectures") or [""]
         return architecture.endswith(cls.record.head)
@@ -334,7 +336,7 @@ class LabelledTask(Task):
         if self.num_classes is None:
             return "its labels are still to be learned"
         names = labels_from_config(config)
-        if not self._is_head_of(config) or not self._renames(names):
+        if not self._has_task_head(config) or not self._renames(names):
             return None
         takes_some = not self.head_record.has_crf  # a CRF has scores for pairs of tags
         if takes_some and any_shared(self.labels, names):
@@ -351,12 +353,12 @@ class LabelledTask(Task):
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
         has_own = self.given_head is not None or self.head_record.has_crf
-        if has_own or not self._is_head_of(config):
+        if has_own or not self._has_task_head(config):
             return None
         names = labels_from_config(config)
         if not (self._renames(names) and any_shared(self.labels, names)):
             return None
-        return rows_of(self.labels, names)
+        return find_label_rows(self.labels, names)
 
     def _renames(self, names: list[str]) -> bool:
         """Return whether the labels or their order differ from the checkpoint labels."""

@@ -56,14 +56,14 @@ def skips_missing(
             owner = bound.arguments.get("self")
             defaults = {name: signature.parameters[name].default for name in columns}
             read = {
-                name: _text_columns(_in_memory(value, function.__name__), owner)
+                name: _text_columns(_convert_to_lists(value, function.__name__), owner)
                 for name, value in bound.arguments.items()
                 if name in columns and value is not defaults[name]
             }
-            if _is_one(read[columns[0]]) and not (one_for_all and _columns_in(read)):
+            if _is_one(read[columns[0]]) and not (one_for_all and _collect_columns(read)):
                 if all(map(_has_text, read.values())):
                     return function(*bound.args, **bound.kwargs)
-                if not _has_text(read[columns[0]]) or not _columns_in(read):
+                if not _has_text(read[columns[0]]) or not _collect_columns(read):
                     return None
                 raise ValueError(
                     "missing='none' gives each row an answer, but all rows share one "
@@ -75,7 +75,7 @@ def skips_missing(
             more = bound.arguments.get(beside)
             if isinstance(more, list | tuple) and len(more) == len(kept) and _are_lists(more):
                 read[beside] = list(more)
-            bound.arguments.update({name: _taken(value, kept) for name, value in read.items()})
+            bound.arguments.update({name: _keep_rows(value, kept) for name, value in read.items()})
             return _spread(function(*bound.args, **bound.kwargs), kept)
 
         return cast(F, answer)
@@ -83,7 +83,7 @@ def skips_missing(
     return decorate
 
 
-def _in_memory(values, method: str):
+def _convert_to_lists(values, method: str):
     """Return a column, a tuple of columns or a table as lists."""
     values = single_column(plain(values))
     if hasattr(values, "numpy"):
@@ -106,7 +106,7 @@ def _text_columns(values, task):
     preprocessor = getattr(task, "preprocessor", None)
     if not isinstance(values, Mapping) or not hasattr(preprocessor, "inputs"):
         return values
-    names = preprocessor.inputs.names_in(list(values), preprocessor.text_columns)
+    names = preprocessor.inputs.match_names(list(values), preprocessor.text_columns)
     return {name: values[name] for name in names}
 
 
@@ -126,7 +126,7 @@ def _has_text(value) -> bool:
     return not (is_missing(value) or is_blank(value))
 
 
-def _columns_in(read: Mapping[str, Any]) -> list[list]:
+def _collect_columns(read: Mapping[str, Any]) -> list[list]:
     """Return the columns for all arguments, without single texts that belong to every row."""
     parts = []
     for value in read.values():
@@ -141,18 +141,18 @@ def _are_lists(values) -> bool:
 
 def _rows_with_text(read: Mapping[str, Any]) -> np.ndarray | None:
     """Return which rows have text in all columns, (N,) bool. None if the columns do not match."""
-    columns = _columns_in(read)
+    columns = _collect_columns(read)
     if len({len(column) for column in columns}) != 1:
         return None
     return np.array([all(map(_has_text, row)) for row in zip(*columns, strict=True)], bool)
 
 
-def _taken(value, kept: np.ndarray):
+def _keep_rows(value, kept: np.ndarray):
     """Return the rows to keep from an argument."""
     if isinstance(value, Mapping):
-        return {name: _taken(column, kept) for name, column in value.items()}
+        return {name: _keep_rows(column, kept) for name, column in value.items()}
     if isinstance(value, tuple):
-        return tuple(_taken(column, kept) for column in value)
+        return tuple(_keep_rows(column, kept) for column in value)
     return value if _is_one(value) else [v for v, keep in zip(value, kept, strict=True) if keep]
 
 

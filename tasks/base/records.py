@@ -5,7 +5,7 @@ from __future__ import annotations
 from encoder_zoo.common.lazy import array_ops
 
 
-def padded_columns(columns: dict[str, array_ops.RaggedTensor]) -> dict[str, array_ops.Tensor]:
+def pad_columns(columns: dict[str, array_ops.RaggedTensor]) -> dict[str, array_ops.Tensor]:
     """Return padded answer columns, and the number of answers for each text.
 
     Args:

@@ -22,7 +22,7 @@ from encoder_zoo.common.arguments import (
     TokenizerPresetArguments,
 )
 from encoder_zoo.common.extras import extra
-from encoder_zoo.common.lazy import in_backend
+from encoder_zoo.common.lazy import use_backend
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, Verbosity, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.common.weights_lock import reads_weights
@@ -40,7 +40,7 @@ from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.callbacks import Callbacks
-from encoder_zoo.tasks.training.distribution import shard_of_process, whole_batches
+from encoder_zoo.tasks.training.distribution import get_process_shard, whole_batches
 from encoder_zoo.tasks.training.sources import check_preprocessor
 from encoder_zoo.tasks.training.streams import ending_quietly
 from encoder_zoo.tasks.training.text_model import TextModel
@@ -325,7 +325,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         self._warn_new_head()
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         predict = functools.partial(self._run_whole, super().predict, **options)
-        with in_backend(), ending_quietly(x):
+        with use_backend(), ending_quietly(x):
             return inference.predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
 
     def _answers_to(self, x) -> Any:
@@ -343,7 +343,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     def _run_whole(self, function: Callable, x, *args, **kwargs):
         """Call Keras's `predict` like `_run`, but let every JAX process compute whole batches."""
-        if shard_of_process()[1] == 1:
+        if get_process_shard()[1] == 1:
             return self._run(function, x, *args, **kwargs)
         with self.distribution.running(), whole_batches():
             return function(x, *args, **kwargs)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
 
-from encoder_zoo.common.layers import layers_in
+from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.arrays import whole_array
-from encoder_zoo.encoders.tokenizers.library import decoded
+from encoder_zoo.encoders.tokenizers.library import decode_texts
 from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
 from encoder_zoo.encoders.tokenizers.trimming import TRIMMABLE, changed_tokens, trim_tokenizer
 from encoder_zoo.presets.origin import Vocabulary
@@ -71,7 +71,7 @@ def trim_task(task: T, texts: object) -> T:
     ids = {*_fixed_ids(task), *(known[word] for word in words if word in known)}
     trimmed, kept = trim_tokenizer(tokenizer, [*words, *texts_read(task, texts)], ids)
     backbone = _trimmed_backbone(task.backbone, kept)
-    backbone.checkpoint_vocabulary = Vocabulary.of(trimmed)
+    backbone.checkpoint_vocabulary = Vocabulary.create(trimmed)
     parts = {"backbone": backbone, "preprocessor": type(task.preprocessor)(trimmed, **settings)}
     copied = type(task).from_config({**task.get_config(), **parts})
     pairs = zip(task.weights, copied.weights, strict=True)
@@ -114,7 +114,7 @@ def _check_can_trim(task: Task) -> None:
             "The result of for_cpu has a fixed vocabulary. Call trim_vocabulary of the original "
             "model, and then for_cpu."
         )
-    if any(getattr(layer, "quantization_mode", None) for layer in layers_in(task)):
+    if any(getattr(layer, "quantization_mode", None) for layer in list_layers(task)):
         raise ValueError(
             f"This {name} is quantized. Call trim_vocabulary before quantize, because tokens "
             "cannot be removed from quantized weights."
@@ -152,7 +152,7 @@ def strings_of(texts: object) -> list[str]:
     column = as_text_tensor(texts)
     if len(column.shape) != 1 or not column.shape[0]:
         raise invalid("texts", texts, "a list or a column with one or more texts")
-    return decoded(column)
+    return decode_texts(column)
 
 
 def _settings(preprocessor: Preprocessor) -> dict[str, Any]:

@@ -27,15 +27,15 @@ from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
     Thresholds,
     abstaining,
-    answered_in_order,
     check_abstention,
-    threshold_of_each,
+    expand_thresholds,
+    select_answered,
 )
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
-from encoder_zoo.tasks.classification.window_pooling import WindowPooling, pooled_predictions
+from encoder_zoo.tasks.classification.window_pooling import WindowPooling, predict_pooled
 from encoder_zoo.tasks.preprocessing.columns import is_doc
 
 
@@ -88,7 +88,7 @@ class ClassAnswers(Answers):
             return super().predict_texts(x, batch_size)
         examples, count = self.preprocessor.encode_windows(x), len(self.class_names)
         pooling = self.window_pooling
-        return pooled_predictions(self.runner, examples, batch_size, count, pooling)
+        return predict_pooled(self.runner, examples, batch_size, count, pooling)
 
     @validate_arguments
     @skips_missing("texts")
@@ -129,7 +129,7 @@ class ClassAnswers(Answers):
         answered = self.answered(scores, threshold)
         if self.is_multi_label:
             order = np.argsort(-scores, axis=-1, kind="stable")
-            order = answered_in_order(order, answered)
+            order = select_answered(order, answered)
             return labels_in_order(self.class_names, scores, order)
         order = answered.argmax(axis=-1)[:, None]
         best = [row[0] for row in labels_in_order(self.class_names, scores, order)]
@@ -191,7 +191,7 @@ class ClassAnswers(Answers):
                 "thresholds. Expected two classes, or several labels per text."
             )
         names = list(self.class_names)[0 if self.is_multi_label else 1 :]
-        return threshold_of_each(given, names, DEFAULT_THRESHOLD)
+        return expand_thresholds(given, names, DEFAULT_THRESHOLD)
 
     def _check_threshold(self, threshold, top_k: int | None) -> None:
         count = len(self.class_names)

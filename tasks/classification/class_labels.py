@@ -92,7 +92,7 @@ def _learn_multi_label(y) -> list[str] | int:
     return counts.pop()
 
 
-def labels_of_dataset(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
+def collect_labels(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
     """Return labels y from a dataset with texts.
 
     Args:
@@ -230,7 +230,7 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
             else y
         )
     if isinstance(y, list) or y.dtype == array_ops.string:
-        return _numbers_of_names(y, labels)
+        return _number_names(y, labels)
     rank = array_ops.TensorShape(y.shape).rank if array_ops.is_tensor(y) else -1
     if rank == 2 and (None in (num_classes, y.shape[1]) or num_classes == y.shape[1]):
         return _probabilities(y)
@@ -243,7 +243,7 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
         )
     y = _whole_numbers(y)
     if numbers_are_names(labels):
-        return _numbers_of_names(array_ops.strings.as_string(y), labels)
+        return _number_names(array_ops.strings.as_string(y), labels)
     expected = (
         f". Expected class indices from 0 to {(num_classes or 0) - 1} for {num_classes} classes."
     )
@@ -251,7 +251,7 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
     return check_each(array_ops.cast(y, array_ops.int32), inside, " has the label ", y, expected)
 
 
-def _numbers_of_names(names: array_ops.Tensor | list, labels: list[str] | None) -> array_ops.Tensor:
+def _number_names(names: array_ops.Tensor | list, labels: list[str] | None) -> array_ops.Tensor:
     expected = f". Expected one of {labels}."
     if not labels:
         expected = ". The classes of the classifier have no names. Create it with labels=[...]."

@@ -14,14 +14,14 @@ from encoder_zoo.common.validation import (
     PositiveInt,
     Probability,
     Rule,
-    rule_of,
+    get_rule,
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.tasks.classification.class_answers import ClassAnswers
 
-_PROBABILITY = rule_of(Probability)
+_PROBABILITY = get_rule(Probability)
 Levels = Annotated[
     Sequence[float],
     Rule(lambda v: len(v) > 0 and all(map(_PROBABILITY.holds, v)), "a list of numbers from 0 to 1"),
@@ -130,7 +130,9 @@ def _scores(values, support: int) -> ClassScores:
     return ClassScores(precision=precision, recall=recall, f1=f1, support=int(support))
 
 
-def coverage_at(scores: np.ndarray, right: np.ndarray, levels: Sequence[float]) -> list[Coverage]:
+def compute_coverage(
+    scores: np.ndarray, right: np.ndarray, levels: Sequence[float]
+) -> list[Coverage]:
     """Return the number of answers and the accuracy for each minimum score.
 
     Args:
@@ -139,7 +141,7 @@ def coverage_at(scores: np.ndarray, right: np.ndarray, levels: Sequence[float]) 
         levels: List of floats. Minimum scores.
 
     Example:
-        >>> coverage_at(np.float32([0.9, 0.6]), np.array([True, False]), [0.9])
+        >>> compute_coverage(np.float32([0.9, 0.6]), np.array([True, False]), [0.9])
         [{'threshold': 0.9, 'answered': 1, 'coverage': 0.5, 'accuracy': 1.0}]
     """
     rows = []
@@ -237,9 +239,9 @@ class ScoresClasses:
             >>> classifier.evaluate_coverage(texts, labels, [0.5])
             [{'threshold': 0.5, 'answered': 2, 'coverage': 1.0, 'accuracy': 1.0}]
         """
-        return coverage_at(*self._scores_of_best(x, y, batch_size), thresholds)
+        return compute_coverage(*self._score_best_classes(x, y, batch_size), thresholds)
 
-    def _scores_of_best(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
+    def _score_best_classes(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the score for the best class and whether it is correct, both with shape (N,)."""
         if self._class_answers.is_multi_label:
             raise ValueError(

@@ -32,9 +32,9 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import (
+    apply_label_weights,
     label_weights,
     weigh_by_class,
-    weighted_labels,
 )
 from encoder_zoo.tasks.base.confidence import (
     ScoredLabels,
@@ -57,7 +57,7 @@ from encoder_zoo.tasks.classification.class_answers import (
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
     classes_among,
-    labels_of_dataset,
+    collect_labels,
     learn_classes,
     multi_label_targets,
 )
@@ -67,12 +67,12 @@ from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
 )
 from encoder_zoo.tasks.classification.window_pooling import (
     WindowPooling,
-    pooled_by_text,
-    pooled_logits,
+    pool_logits,
+    pool_windows,
 )
 from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy, LabelCrossentropy
-from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
+from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_one_each
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.training.data import Source
@@ -102,7 +102,7 @@ class ClassifierPresetArguments(TaskPresetArguments, total=False):
     text_columns: Sequence[str] | None
 
 
-def _mean_of_label_weights(x, y, y_pred, sample_weight) -> tuple:
+def _average_label_weights(x, y, y_pred, sample_weight) -> tuple:
     """Return labels, outputs and weights (B,), after averaging weights of single labels (B, C)."""
     if sample_weight is not None and len(sample_weight.shape) == 2:
         sample_weight = ops.mean(sample_weight, axis=-1)
@@ -157,7 +157,7 @@ def weigh_by_label(
         )
     labels = objective.labels, objective.num_classes
     weights = label_weights(class_weight, *labels, data.one_pass())
-    return data.weighted(weighted_labels, weights)
+    return data.weighted(apply_label_weights, weights)
 
 
 OBJECTIVES = {
@@ -165,7 +165,7 @@ OBJECTIVES = {
         functools.partial(ClassCrossentropy, from_logits=True),
         lambda: [ClassAccuracy(name="accuracy")],
         "softmax",
-        inputs_of_metrics=_mean_of_label_weights,
+        inputs_of_metrics=_average_label_weights,
         class_weighting=weigh_by_class,
         split_report=report_split,
     ),
@@ -177,7 +177,7 @@ OBJECTIVES = {
             ClassScore("f1", "macro", "sigmoid"),
         ],
         "sigmoid",
-        inputs_of_metrics=_mean_of_label_weights,
+        inputs_of_metrics=_average_label_weights,
         class_weighting=weigh_by_label,
         split_report=report_split,
     ),
@@ -348,7 +348,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             windows["padding_mask"] = ops.ones_like(windows["token_ids"])
         count = 1 + ops.shape(inputs[CANDIDATE + "token_ids"])[1]
         logits = super().call(windows, training)  # (B * K, C)
-        return pooled_logits(logits, windows["padding_mask"], count, self.window_pooling)
+        return pool_logits(logits, windows["padding_mask"], count, self.window_pooling)
 
     def logits_of(self, encoded, inputs, training=None):
         return text_logits(self, encoded, inputs, training)  # (B, C)
@@ -358,7 +358,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         return keras.KerasTensor((inputs["token_ids"].shape[0], self.num_classes), "float32")
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        return with_candidate_ranges(super().input_ranges(length))
+        return add_candidate_ranges(super().input_ranges(length))
 
     @property
     def objective(self) -> Objective:
@@ -371,7 +371,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     def _labels_in_data(self, x, y) -> list[str] | int:
         if is_dataset(x):
-            y = labels_of_dataset(x, self.preprocessor)
+            y = collect_labels(x, self.preprocessor)
         learned = learn_classes(y, self._is_multi_label())
         if not is_dataset(x):  # errors must be raised before the head is built for these labels
             check_one_each(x, y)
@@ -512,11 +512,11 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     def _scores_and_classes(self, method, x, y, batch_size):
         x, y = self._check_held_out(method, x, y)
-        logits, targets = self._held_out_logits(x, y, batch_size)
+        logits, targets = self._compute_held_out_logits(x, y, batch_size)
         true = targets > 0.5 if self._is_multi_label() else best_only(targets)
         return self._answers.probabilities(logits), true
 
-    def _held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
+    def _compute_held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         logits, classes = self.predict(x, batch_size, verbose=0), self.num_classes
         if self._is_multi_label():
             targets = multi_label_targets(y, self.labels, classes)
@@ -528,10 +528,10 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             raise invalid("The number of labels", len(targets), f"{len(logits)}, one for each text")
         return logits, targets
 
-    def _scores_of_examples(self, x, y, batch_size) -> ScoredLabels:
+    def _score_examples(self, x, y, batch_size) -> ScoredLabels:
         answers = self._answers
         least = answers.least_scores(self.thresholds)
-        logits, targets = self._held_out_logits(x, y, batch_size)
+        logits, targets = self._compute_held_out_logits(x, y, batch_size)
         scores = answers.probabilities(logits)[:, -len(least) :]
         right = targets[:, -len(least) :] > 0.5
         names = list(self.class_names)[-len(least) :]
@@ -555,11 +555,11 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             examples = self.preprocessor.encode_windows(texts)
             index = examples.pop("text_index")
         ones = array_ops.ones_like(examples["token_ids"].row_lengths())
-        logits = in_graph_batches(self._logits_of_examples, examples, ones, self.num_classes)
+        logits = map_graph_batches(self._compute_logits, examples, ones, self.num_classes)
         logits = logits.flat_values
-        return logits if index is None else pooled_by_text(logits, index, self.window_pooling)
+        return logits if index is None else pool_windows(logits, index, self.window_pooling)
 
-    def _logits_of_examples(self, examples: dict):
+    def _compute_logits(self, examples: dict):
         return self(self.preprocessor.pad(examples), training=False)
 
     def signatures(self) -> dict[str, Callable]:

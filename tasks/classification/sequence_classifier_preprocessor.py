@@ -18,11 +18,15 @@ from encoder_zoo.tasks.classification.class_labels import (
     multi_label_targets,
     regression_targets,
 )
-from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pad_candidates, with_candidates
+from encoder_zoo.tasks.preprocessing.batch_shapes import (
+    Bucketed,
+    combine_candidates,
+    pad_candidates,
+)
 from encoder_zoo.tasks.preprocessing.columns import texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
-from encoder_zoo.tasks.preprocessing.packing import begin_of_kept
+from encoder_zoo.tasks.preprocessing.packing import find_first_kept
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, count_truncated
 from encoder_zoo.tasks.preprocessing.windows import (
     Windows,
@@ -152,8 +156,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
             array_ops.range(array_ops.size(index)), index
         )  # (N, None)
         firsts, others = numbers.row_starts(), numbers[:, 1:]
-        examples = with_candidates(windows, firsts, others)
-        return self.with_labels(examples, y, sample_weight)
+        examples = combine_candidates(windows, firsts, others)
+        return self.add_labels(examples, y, sample_weight)
 
     def encode_windows(self, x) -> dict:
         """Encode texts or pairs, splitting long inputs into several windows.
@@ -165,9 +169,9 @@ class SequenceClassifierPreprocessor(Preprocessor):
             Dict with the same keys as for `encode`, for all windows. In addition, "text_index" is
             an int64 tensor of shape (W,) with the text index per window.
         """
-        return self._encode_windows_of([self.tokenizer.tokenize(text) for text in self.texts_of(x)])
+        return self._encode_windows([self.tokenizer.tokenize(text) for text in self.read_texts(x)])
 
-    def _encode_windows_of(self, tokens: list[array_ops.RaggedTensor]) -> dict:
+    def _encode_windows(self, tokens: list[array_ops.RaggedTensor]) -> dict:
         """Encode windows from the tokens (N, None) for one or two columns."""
         windows = self._windows(tokens)
         parts = [take(part, of_part) for part, of_part in zip(tokens, windows, strict=True)]
@@ -199,7 +203,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
             divided, rest, length = (
                 array_ops.gather(v, windows.example) for v in (divided, shared, length)
             )
-            begin = array_ops.where(divided, windows.begin, begin_of_kept(length, rest, side))
+            begin = array_ops.where(divided, windows.begin, find_first_kept(length, rest, side))
             length = array_ops.where(divided, windows.length, rest)
             parts.append(windows._replace(begin=begin, length=length))
         return parts

@@ -17,7 +17,7 @@ from encoder_zoo.tasks.base.answers import Runner
 WindowPooling = Literal["mean", "max"]
 
 
-def pooled_logits(logits, padding_mask, count: int, pooling: WindowPooling):
+def pool_logits(logits, padding_mask, count: int, pooling: WindowPooling):
     """Return the mean or the maximum of the logits over the windows of each text, (B, C).
 
     Args:
@@ -31,7 +31,7 @@ def pooled_logits(logits, padding_mask, count: int, pooling: WindowPooling):
         >>> import numpy as np
         >>> logits = np.float32([[1, 4], [3, 2], [5, 5], [9, 9]])
         >>> mask = np.array([[1, 1], [1, 1], [1, 1], [1, 0]])
-        >>> ops.convert_to_numpy(pooled_logits(logits, mask, 2, "mean")).tolist()
+        >>> ops.convert_to_numpy(pool_logits(logits, mask, 2, "mean")).tolist()
         [[2.0, 3.0], [5.0, 5.0]]
     """
     logits = ops.reshape(logits, (-1, count, logits.shape[-1]))  # (B, K, C)
@@ -43,7 +43,7 @@ def pooled_logits(logits, padding_mask, count: int, pooling: WindowPooling):
     return ops.sum(logits * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)
 
 
-def pooled_by_text(
+def pool_windows(
     logits: array_ops.Tensor, text_index: array_ops.Tensor, pooling: WindowPooling
 ) -> array_ops.Tensor:
     """Pool the logits of all windows to logits of texts (N, C), in memory or in a graph.
@@ -55,14 +55,14 @@ def pooled_by_text(
 
     Example:
         >>> logits = array_ops.constant([[1.0, 4.0], [3.0, 2.0], [5.0, 5.0]])
-        >>> pooled_by_text(logits, array_ops.constant([0, 0, 1]), "max").numpy().tolist()
+        >>> pool_windows(logits, array_ops.constant([0, 0, 1]), "max").numpy().tolist()
         [[3.0, 4.0], [5.0, 5.0]]
     """
     pool = array_ops.math.segment_max if pooling == "max" else array_ops.math.segment_mean
     return pool(logits, text_index)
 
 
-def pooled_predictions(
+def predict_pooled(
     runner: Runner, examples: dict, batch_size: int, num_classes: int, pooling: WindowPooling
 ) -> np.ndarray:
     """Compute the logits of texts in memory from the logits of their windows, (N, C).
@@ -78,4 +78,4 @@ def pooled_predictions(
     logits = np.zeros((index.shape[0], num_classes), "float32")
     for windows, values in runner.run_examples(examples, batch_size):
         logits[windows] = values
-    return pooled_by_text(array_ops.constant(logits), index, pooling).numpy()
+    return pool_windows(array_ops.constant(logits), index, pooling).numpy()

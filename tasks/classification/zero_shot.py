@@ -18,16 +18,16 @@ from encoder_zoo.common.validation import PositiveInt, Probability, validate_arg
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.classes import validated_labels
+from encoder_zoo.tasks.base.classes import validate_labels
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
     ScoredLabels,
     Thresholds,
     abstaining,
-    answered_in_order,
     check_abstention,
-    threshold_of_each,
-    tuned_thresholds,
+    expand_thresholds,
+    select_answered,
+    tune_thresholds,
 )
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.classification.class_answers import LabelScore, labels_in_order
@@ -133,7 +133,7 @@ class ZeroShotClassifier:
             Float32 array of shape (N, M), with the labels in the given order. Each row will sum to
             1. With `multi_label`, all probabilities are independent.
         """
-        hypotheses = hypotheses_of(labels, hypothesis_template, multi_label)
+        hypotheses = make_hypotheses(labels, hypothesis_template, multi_label)
         premises, count = np.asarray(as_column(texts)), len(hypotheses)
         if not len(premises):
             return np.zeros((0, count), "float32")
@@ -260,12 +260,12 @@ class ZeroShotClassifier:
         if isinstance(texts, str | bytes):
             more = {"top_k": top_k, "threshold": threshold, "abstain_below": abstain_below}
             return self.classify([texts], labels, **options, **more)[0]
-        labels = validated_labels(labels)  # converts a generator to a list
+        labels = validate_labels(labels)  # converts a generator to a list
         scores = self.predict_proba(texts, labels, **options)
         order = np.argsort(-scores, axis=1, kind="stable")
         if multi_label and top_k is None:
-            least = threshold_of_each(threshold, labels, DEFAULT_THRESHOLD)
-            order = answered_in_order(order, scores >= least)
+            least = expand_thresholds(threshold, labels, DEFAULT_THRESHOLD)
+            order = select_answered(order, scores >= least)
         ranked = labels_in_order(labels, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]
@@ -300,18 +300,18 @@ class ZeroShotClassifier:
                 differ.
         """
         options = {"hypothesis_template": hypothesis_template, "batch_size": batch_size}
-        return tuned_thresholds(self._scored_labels(texts, right, labels, **options))
+        return tune_thresholds(self._score_labels(texts, right, labels, **options))
 
-    def _scored_labels(self, texts, right, labels: Sequence[str], **options) -> ScoredLabels:
+    def _score_labels(self, texts, right, labels: Sequence[str], **options) -> ScoredLabels:
         """Return scores and labels to use in `tune_thresholds` and `display.thresholds`."""
-        labels = validated_labels(labels)
+        labels = validate_labels(labels)
         scores = self.predict_proba(texts, labels, multi_label=True, **options)
         hot = np.asarray(multi_label_targets(right, labels, len(labels))) > 0
         if len(hot) != len(scores):
             raise invalid(
                 "The number of lists of labels", len(hot), f"{len(scores)}, one for each text"
             )
-        least = threshold_of_each(None, labels, DEFAULT_THRESHOLD)
+        least = expand_thresholds(None, labels, DEFAULT_THRESHOLD)
         return ScoredLabels(labels, scores.T, hot.T, hot.sum(axis=0), least)
 
     # -- exports -------------------------------------------------------------------------------
@@ -371,8 +371,8 @@ class ZeroShotClassifier:
         Args:
             labels, hypothesis_template, multi_label: See `classify`.
         """
-        labels = validated_labels(labels)
-        hypotheses = hypotheses_of(labels, hypothesis_template, multi_label)
+        labels = validate_labels(labels)
+        hypotheses = make_hypotheses(labels, hypothesis_template, multi_label)
         count, names = len(hypotheses), array_ops.constant(labels)
 
         def answer(text):
@@ -478,7 +478,9 @@ def label_scores(logits, classes: NliClasses, count: int, multi_label: bool):
     return ops.sigmoid(entailment - contradiction)
 
 
-def hypotheses_of(labels: Sequence[str], hypothesis_template: str, multi_label: bool) -> list[str]:
+def make_hypotheses(
+    labels: Sequence[str], hypothesis_template: str, multi_label: bool
+) -> list[str]:
     """Create a hypothesis sentence for each label.
 
     Args:
@@ -491,7 +493,7 @@ def hypotheses_of(labels: Sequence[str], hypothesis_template: str, multi_label: 
             list of non-empty strings, or if there is a single label without `multi_label`.
 
     Example:
-        >>> hypotheses_of(["sports", "politics"], "This text is about {}.", False)
+        >>> make_hypotheses(["sports", "politics"], "This text is about {}.", False)
         ['This text is about sports.', 'This text is about politics.']
     """
     if not isinstance(hypothesis_template, str) or hypothesis_template.count("{}") != 1:
@@ -500,7 +502,7 @@ def hypotheses_of(labels: Sequence[str], hypothesis_template: str, multi_label: 
             hypothesis_template,
             "a sentence with one {} for the label, such as 'This text is about {}'",
         )
-    names = validated_labels(labels)
+    names = validate_labels(labels)
     if not names or not all(name.strip() for name in names):
         raise invalid("labels", labels, "a list of names that are not empty")
     if len(names) == 1 and not multi_label:

@@ -31,7 +31,7 @@ from encoder_zoo.tasks.distillation import objectives as learned
 from encoder_zoo.tasks.distillation.distillation_preprocessor import (
     TEACHER,
     TEACHER_POSITIONS,
-    backbone_of,
+    get_backbone,
     teacher_inputs,
 )
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
@@ -138,7 +138,7 @@ class Distillation(TextModel):
         relation_heads: PositiveInt | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
-        backbones = backbone_of(teacher), backbone_of(student)
+        backbones = get_backbone(teacher), get_backbone(student)
         pairing.check_two_models(teacher, student)
         super().__init__(**{"dtype": backbones[1].dtype_policy, **kwargs})
         # Bypass the tracking of Keras, because the teacher's weights are not part of this model.
@@ -151,7 +151,7 @@ class Distillation(TextModel):
             pretrains=not is_task or student.record.pretrains,
             labels_tokens=is_task and student.record.labels_tokens,
         )
-        self.objectives = pairing.checked_objectives(objectives, teacher, student)
+        self.objectives = pairing.check_objectives(objectives, teacher, student)
         self.temperature = temperature
         self.label_weight = label_weight
         self.relation_heads = relation_heads
@@ -161,28 +161,28 @@ class Distillation(TextModel):
             widths = (backbone.hidden_dim for backbone in reversed(backbones))
             self.maps = learned.make_maps(*widths, self.dtype_policy)
         if "relations" in self.objectives:
-            self._heads = pairing.checked_heads(relation_heads, *backbones)
-        self.preprocessor = self._paired(preprocessor)
+            self._heads = pairing.check_heads(relation_heads, *backbones)
+        self.preprocessor = self._pair_inputs(preprocessor)
         self.means = [keras.metrics.Mean(name=name) for name in self.objectives]
-        idle = pairing.untrained_weights(student, self.objectives, self._learns_answers)
+        idle = pairing.find_untrained_weights(student, self.objectives, self._learns_answers)
         self._unreached = {id(weight) for weight in idle}
         self._reset_training_state()
         self.learning_rate = getattr(student, "learning_rate", self.learning_rate)
         self.built = True
 
-    def _paired(self, given: Preprocessor | None) -> Preprocessor | None:
+    def _pair_inputs(self, given: Preprocessor | None) -> Preprocessor | None:
         own = getattr(self.student, "preprocessor", None)
         if isinstance(self.student, Backbone):
             own = copy.copy(given or getattr(self.teacher, "preprocessor", None))
             if own is not None:
                 Preprocessor.attach(own, self)
-        by_token = pairing.learned_by_token(self.objectives, self.student)
-        return pairing.paired_preprocessor(self.teacher, self.student, own, by_token)
+        by_token = pairing.find_token_objectives(self.objectives, self.student)
+        return pairing.pair_preprocessors(self.teacher, self.student, own, by_token)
 
     @property
     def backbone(self) -> Backbone:
         """Return the student's backbone."""
-        return backbone_of(self.student)
+        return get_backbone(self.student)
 
     @property
     def _learns_answers(self) -> bool:
@@ -205,7 +205,7 @@ class Distillation(TextModel):
             return dataclasses.replace(
                 self.student.objective,
                 fills_batches=False,
-                inputs_of_metrics=self._inputs_of_metrics,
+                inputs_of_metrics=self._prepare_metric_inputs,
             )
         activation = "softmax" if self.record.pretrains else None
         return Objective(
@@ -232,7 +232,7 @@ class Distillation(TextModel):
 
     def call(self, inputs, training=None):
         soft = "soft_labels" in self.objectives
-        segments = backbone_of(self.teacher).family.uses_segments
+        segments = get_backbone(self.teacher).family.uses_segments
         mine, logits = self._make_outputs(self.student, inputs, training, self._learns_answers)
         theirs, right = keras.tree.map_structure(
             ops.stop_gradient,
@@ -253,7 +253,7 @@ class Distillation(TextModel):
             outputs["hidden_states"] = learned.hidden_states(*both, self.maps)
         if "relations" in self.objectives:
             both = mine["projections"], theirs["projections"]
-            tokens = learned.known_tokens(inputs, inputs.get(TEACHER_POSITIONS))
+            tokens = learned.mask_known_tokens(inputs, inputs.get(TEACHER_POSITIONS))
             inputs = {**inputs, "padding_mask": tokens}
             outputs["relations"] = learned.relations(*both, self._heads, inputs)
         return outputs
@@ -262,7 +262,7 @@ class Distillation(TextModel):
         self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
     ) -> tuple:
         """Compute the backbone outputs and, if needed, the answers for a model."""
-        encoded = backbone_of(model)(
+        encoded = get_backbone(model)(
             backbone_inputs(inputs),
             training=training,
             return_hidden_states="hidden_states" in self.objectives,
@@ -286,7 +286,7 @@ class Distillation(TextModel):
         Args:
             length: Integer. The example length.
         """
-        theirs = backbone_of(self.teacher)
+        theirs = get_backbone(self.teacher)
         longest = theirs.max_sequence_length
         return {
             **self.student.input_ranges(length),
@@ -334,12 +334,14 @@ class Distillation(TextModel):
             if given is None:
                 return ops.ones_like(values)
             return ops.broadcast_to(ops.cast(given, "float32"), ops.shape(values))
-        counted = ops.cast(learned.known_tokens(x, x.get(TEACHER_POSITIONS)), "float32")  # (B, L)
+        counted = ops.cast(
+            learned.mask_known_tokens(x, x.get(TEACHER_POSITIONS)), "float32"
+        )  # (B, L)
         if given is not None and len(given.shape) == 1:
             counted = counted * ops.cast(given, "float32")[:, None]
         return counted
 
-    def _inputs_of_metrics(self, x, y, y_pred, sample_weight) -> tuple:
+    def _prepare_metric_inputs(self, x, y, y_pred, sample_weight) -> tuple:
         """Return labels, answers and weights. Without labels, use the answers of the teacher."""
         objective = self.student.objective
         if y is None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.tokenizers.text.ragged import in_chunks
+from encoder_zoo.encoders.tokenizers.text.ragged import map_chunks
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.inputs import Inputs
-from encoder_zoo.tasks.preprocessing.packing import kept_tokens, pack
+from encoder_zoo.tasks.preprocessing.packing import keep_tokens, pack
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.preprocessing.tokenized_texts import keys
 from encoder_zoo.tasks.training.distribution import current_strategy
@@ -41,21 +41,21 @@ def positions_in_examples(
 
     def of_chunk(examples: array_ops.RaggedTensor) -> tuple[array_ops.RaggedTensor]:
         parts = array_ops.unstack(examples.to_tensor(shape=(None, len(texts))), axis=1)
-        return (_positions_of_chunk(parts, student, teacher),)
+        return (_compute_positions(parts, student, teacher),)
 
     examples = array_ops.RaggedTensor.from_tensor(array_ops.stack(texts, axis=1))  # (B, 1 or 2)
-    [positions] = in_chunks(of_chunk, examples)
+    [positions] = map_chunks(of_chunk, examples)
     return positions
 
 
-def _positions_of_chunk(
+def _compute_positions(
     texts: list[array_ops.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> array_ops.RaggedTensor:
     """Compute `positions_in_examples` for a chunk of texts that fits in memory."""
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
     separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
     side = teacher.tokenizer.truncation_side
-    kept = kept_tokens([ids for ids, _, _ in tokens], separators, longest, side)
+    kept = keep_tokens([ids for ids, _, _ in tokens], separators, longest, side)
     column, first_count = teacher.tokenizer.first_column, kept[0][1]
     begins = [column * array_ops.ones_like(first_count), column + first_count + separators]
     positions = []
@@ -111,7 +111,7 @@ def corresponding(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops
 OBJECTIVES = ("soft_labels", "hidden_states", "relations")
 
 
-def backbone_of(model: Task | Backbone) -> Backbone:
+def get_backbone(model: Task | Backbone) -> Backbone:
     """Return the backbone for a task. Backbones are returned unchanged.
 
     Raises:
@@ -122,7 +122,7 @@ def backbone_of(model: Task | Backbone) -> Backbone:
     return model if isinstance(model, Backbone) else model.backbone
 
 
-def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[str]:
+def check_objectives(given: Sequence[str] | None, teacher, student) -> list[str]:
     """Validate the objectives. Defaults to "soft_labels" for tasks, and "relations" for backbones.
 
     Raises:
@@ -150,7 +150,7 @@ def _check_same_answers(teacher, student) -> None:
             f"{kinds}."
         )
     if not student.record.has_classes:
-        sizes = [backbone_of(model).vocabulary_size for model in (teacher, student)]
+        sizes = [get_backbone(model).vocabulary_size for model in (teacher, student)]
         if sizes[0] != sizes[1]:
             raise invalid(
                 "vocabulary_size of the student",
@@ -165,7 +165,7 @@ def _check_same_answers(teacher, student) -> None:
             raise invalid(
                 f"{name} of the student",
                 found,
-                f"{shown(wanted)}, as for the teacher. Or remove this argument",
+                f"{quote(wanted)}, as for the teacher. Or remove this argument",
             )
 
 
@@ -180,7 +180,7 @@ def _take_over_classes(teacher: Task, student: Task) -> None:
                 setattr(here, name, getattr(there, name))
 
 
-def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
+def check_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
     """Return the number of relation heads: the given number, or the number of attention heads.
 
     Raises:
@@ -233,7 +233,7 @@ def check_same_strategy(student: Task | Backbone) -> None:
         )
 
 
-def paired_preprocessor(
+def pair_preprocessors(
     teacher: Task | Backbone, student: Task | Backbone, own: Preprocessor | None, by_token: list
 ) -> DistillationPreprocessor | None:
     """Create a preprocessor for both models, or return None without a tokenizer.
@@ -256,7 +256,7 @@ def paired_preprocessor(
             "Distillation does not split texts into windows. Expected preprocessors without "
             "window_length."
         )
-    longest = backbone_of(teacher).max_sequence_length
+    longest = get_backbone(teacher).max_sequence_length
     why = None
     if teachers is not None and _identity(teachers) != _identity(own):
         why = "have different tokenizers"
@@ -296,7 +296,7 @@ def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[st
     )
 
 
-def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[str]:
+def find_token_objectives(objectives: list[str], student: Task | Backbone) -> list[str]:
     """Return descriptions of the objectives that need a teacher's token per student's token."""
     found = [name for name in objectives if name != "soft_labels"]
     if "soft_labels" in objectives and student.objective.of_tokens:
@@ -304,7 +304,7 @@ def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[st
     return found
 
 
-def untrained_weights(student: Task | Backbone, objectives: list[str], answers: bool) -> list:
+def find_untrained_weights(student: Task | Backbone, objectives: list[str], answers: bool) -> list:
     """Return all student weights without gradients.
 
     For example, these are the head weights when only training on hidden states.
@@ -316,7 +316,7 @@ def untrained_weights(student: Task | Backbone, objectives: list[str], answers: 
     """
     if answers:
         return []
-    backbone = backbone_of(student)
+    backbone = get_backbone(student)
     kept = {id(weight) for weight in backbone.weights}
     found = [weight for weight in student.weights if id(weight) not in kept]  # of the head
     layers = [backbone.pooler_dense] if backbone.pooler else []
@@ -391,7 +391,7 @@ class DistillationPreprocessor(Preprocessor):
             examples |= {TEACHER + name: values for name, values in teachers.items()}
         if self.aligned:
             examples[TEACHER_POSITIONS] = positions_in_examples(
-                self.student.texts_of(x), self.student, self.teacher
+                self.student.read_texts(x), self.student, self.teacher
             )
         return examples
 

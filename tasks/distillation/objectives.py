@@ -57,13 +57,13 @@ def soft_labels(student, teacher, temperature: float, activation: str):
     return temperature**2 * divergence
 
 
-def matched_states(student_layers: int, teacher_layers: int) -> list[int]:
+def match_states(student_layers: int, teacher_layers: int) -> list[int]:
     """Return the index of the teacher's state for each state of the student. 0 is the embeddings.
 
     Source: Jiao et al. 2020, section 4.2, the uniform mapping.
 
     Example:
-        >>> matched_states(4, 12), matched_states(2, 3)
+        >>> match_states(4, 12), match_states(2, 3)
         ([0, 3, 6, 9, 12], [0, 2, 3])
     """
     return [round(i * teacher_layers / student_layers) for i in range(student_layers + 1)]
@@ -74,7 +74,7 @@ def hidden_states(student: list, teacher: list, maps: list):
 
     Args:
         student: List of tensors (B, L, D). The first tensor contains the embeddings.
-        teacher: List of tensors (B, L, D of the teacher), see `matched_states`.
+        teacher: List of tensors (B, L, D of the teacher), see `match_states`.
         maps: Two layers that map the width of the student to the width of the teacher, one for the
             embeddings and one for all other states. Empty if the widths are equal.
 
@@ -85,7 +85,7 @@ def hidden_states(student: list, teacher: list, maps: list):
     Source: Jiao et al. 2020, TinyBERT, equations 8 and 9.
     """
     total = 0.0
-    for i, index in enumerate(matched_states(len(student) - 1, len(teacher) - 1)):
+    for i, index in enumerate(match_states(len(student) - 1, len(teacher) - 1)):
         vectors = maps[min(i, 1)](student[i]) if maps else student[i]
         difference = ops.cast(vectors, "float32") - ops.cast(teacher[index], "float32")
         total = total + ops.mean(ops.square(difference), axis=-1)
@@ -125,12 +125,12 @@ def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
 
 def _log_relations(first, second, heads: int, allowed):
     """Compute the log probabilities of the relations between tokens, (B, A, L, L)."""
-    first, second = _in_heads(first, heads), _in_heads(second, heads)  # (B, A, L, D/A)
+    first, second = _split_heads(first, heads), _split_heads(second, heads)  # (B, A, L, D/A)
     scores = ops.matmul(first, ops.transpose(second, (0, 1, 3, 2))) * first.shape[-1] ** -0.5
     return ops.log_softmax(ops.where(allowed, scores, MASKED_LOGIT))
 
 
-def _in_heads(x, heads: int):
+def _split_heads(x, heads: int):
     """Convert (B, L, H, D/H) to (B, A, L, D/A) float32."""
     batch, length = ops.shape(x)[:2]
     width = x.shape[2] * x.shape[3]
@@ -167,7 +167,7 @@ def as_labels(logits, activation: str):
 MEAN = BatchLoss(lambda y_true, y_pred: y_pred, of_tokens=True)
 
 
-def known_tokens(inputs: dict, positions=None):
+def mask_known_tokens(inputs: dict, positions=None):
     """Return a boolean mask (B, L) for tokens that are also available to the teacher.
 
     Args:

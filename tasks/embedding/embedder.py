@@ -27,29 +27,29 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS
 from encoder_zoo.tasks.embedding.searchable import IndexKind, Searchable
-from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
-from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
+from encoder_zoo.tasks.losses.chunks import recompute_in_chunks
+from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.evaluation import (
-    checked_cutoffs,
-    checked_scores,
-    judged,
+    check_cutoffs,
+    check_scores,
+    merge_judgements,
     pearson,
     search_metrics,
     spearman,
 )
 from encoder_zoo.tasks.retrieval.mining import hard_negatives
 from encoder_zoo.tasks.retrieval.options import DocumentColumns
-from encoder_zoo.tasks.retrieval.ranking import checked_texts
+from encoder_zoo.tasks.retrieval.ranking import check_texts
 from encoder_zoo.tasks.retrieval.similarity import (
     check_finite,
     max_sim,
     pair_scores,
-    queries_for,
+    scale_queries,
     unit_rows,
 )
-from encoder_zoo.tasks.retrieval.terms import Postings, normalized_for
+from encoder_zoo.tasks.retrieval.terms import Postings, normalize_rows
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 from encoder_zoo.tasks.training.objective import Objective
@@ -123,9 +123,9 @@ class Embedder(Task, Searchable[IndexKind]):
             for name, values in inputs.items()
             if name.startswith(CANDIDATE)
         }
-        return self._stacked(first, self._vectors(others, training), batch, count)
+        return self._stack_vectors(first, self._vectors(others, training), batch, count)
 
-    def _stacked(self, first, others, batch, count):
+    def _stack_vectors(self, first, others, batch, count):
         """Stack the vectors for the first and the other texts per row into (B, 1 + K, D)."""
         others = ops.reshape(others, (batch, count, *ops.shape(others)[1:-1], self.embedding_dim))
         return ops.concatenate([first[:, None], others], axis=1)
@@ -140,7 +140,7 @@ class Embedder(Task, Searchable[IndexKind]):
         def of_part(part, training):  # a chunk may be padded to a shorter length
             return self._padded(call(part, training), length)
 
-        return recomputed_in_chunks(self, of_part, inputs, self.chunk_size)
+        return recompute_in_chunks(self, of_part, inputs, self.chunk_size)
 
     def _padded(self, vectors, length):
         """Pad the vectors in a chunk to the length used for the whole batch."""
@@ -151,13 +151,13 @@ class Embedder(Task, Searchable[IndexKind]):
         return self._vectors(inputs, training)
 
     def compute_output_spec(self, inputs, training=None):
-        shape = self._shape_of_text(inputs)
+        shape = self._get_text_shape(inputs)
         if CANDIDATE + "token_ids" in inputs:
             further = inputs[CANDIDATE + "token_ids"].shape[1]
             shape = None if further is None else 1 + further, *shape
         return keras.KerasTensor((inputs["token_ids"].shape[0], *shape), "float32")
 
-    def _shape_of_text(self, inputs) -> tuple[int | None, ...]:
+    def _get_text_shape(self, inputs) -> tuple[int | None, ...]:
         """Return the output shape for a single text."""
         return (self.embedding_dim,)
 
@@ -167,7 +167,7 @@ class Embedder(Task, Searchable[IndexKind]):
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
         ranges = {**super().input_ranges(length), self.vector_mask: (0, 1)}
-        return with_candidate_ranges(ranges, ("token_ids", "padding_mask", self.vector_mask))
+        return add_candidate_ranges(ranges, ("token_ids", "padding_mask", self.vector_mask))
 
     # -- training ------------------------------------------------------------------------------
 
@@ -279,8 +279,8 @@ class Embedder(Task, Searchable[IndexKind]):
             raise invalid("overlap", overlap, f"less than length={length}")
         if late:
             check_pooled_by_mean(self)
-        given = Documents.of(documents, **columns)
-        return given.chunked(self.preprocessor.tokenizer, length, overlap, late)
+        given = Documents.create(documents, **columns)
+        return given.split_into_chunks(self.preprocessor.tokenizer, length, overlap, late)
 
     # -- evaluation ----------------------------------------------------------------------------
 
@@ -339,16 +339,16 @@ class Embedder(Task, Searchable[IndexKind]):
             >>> found["ndcg@10"], found["recall@1"]
             (1.0, 1.0)
         """
-        cutoffs = checked_cutoffs(cutoffs)
-        texts = judged(queries, documents, relevant)
+        cutoffs = check_cutoffs(cutoffs)
+        texts = merge_judgements(queries, documents, relevant)
         found = [
-            compared(self, self.embed(part, prompt=prompt, batch_size=batch_size, **options))
+            prepare_vectors(self, self.embed(part, prompt=prompt, batch_size=batch_size, **options))
             for part, prompt in (
                 (texts.queries, query_prompt),
                 (texts.documents, document_prompt),
             )
         ]
-        store = store_of(self, found[1])
+        store = make_store(self, found[1])
 
         def search(some: list[int], k: int):
             return zip(*store.nearest(take(found[0], some), min(k, len(store))), strict=True)
@@ -397,13 +397,15 @@ class Embedder(Task, Searchable[IndexKind]):
                 f"pairs has {len(columns)} columns of texts. Expected two, (first, second)."
             )
         named = zip(columns, ("first", "second"), strict=True)
-        first, second = (checked_texts(column, name) for column, name in named)
-        scores = checked_scores(scores, len(first), len(second))
+        first, second = (check_texts(column, name) for column, name in named)
+        scores = check_scores(scores, len(first), len(second))
         a, b = (
-            compared(self, self.embed(texts, prompt=prompt, batch_size=batch_size, **options))
+            prepare_vectors(
+                self, self.embed(texts, prompt=prompt, batch_size=batch_size, **options)
+            )
             for texts in (first, second)
         )
-        found = scores_of_pairs(a, b, self.similarity_function)
+        found = compute_pair_scores(a, b, self.similarity_function)
         if np.ptp(found) == 0:
             raise ValueError(
                 f"All pairs have the similarity {found[0]:g}. Expected different values, because "
@@ -479,21 +481,23 @@ class Embedder(Task, Searchable[IndexKind]):
             >>> embedder.mine_negatives(["A cat?"], texts, [0], num_negatives=1)
             (['A cat?'], ['A cat.'], [['A dog.']])
         """
-        texts = judged(queries, documents, relevant)
-        a = compared(self, self.embed(texts.queries, prompt=query_prompt, batch_size=batch_size))
+        texts = merge_judgements(queries, documents, relevant)
+        a = prepare_vectors(
+            self, self.embed(texts.queries, prompt=query_prompt, batch_size=batch_size)
+        )
         b = self.embed(texts.documents, prompt=document_prompt, batch_size=batch_size)
-        store = store_of(self, b := compared(self, b))
+        store = make_store(self, b := prepare_vectors(self, b))
 
         def score(asked: np.ndarray, found: np.ndarray) -> np.ndarray:
             if reranker is None:
-                return scores_of_pairs(take(a, asked), take(b, found), self.similarity_function)
+                return compute_pair_scores(take(a, asked), take(b, found), self.similarity_function)
             pairs = [texts.queries[i] for i in asked], [texts.documents[i] for i in found]
             return np.reshape(reranker.score(pairs), (-1,))
 
         return hard_negatives(
             texts,
             search=lambda k: store.nearest(
-                queries_for(a, self.similarity_function), min(k, len(store))
+                scale_queries(a, self.similarity_function), min(k, len(store))
             ),
             score=score,
             reranks=reranker is not None,
@@ -517,7 +521,7 @@ def check_pooled_by_mean(embedder: Any) -> None:
         )
 
 
-def compared(embedder: Any, vectors: Any) -> Any:
+def prepare_vectors(embedder: Any, vectors: Any) -> Any:
     """Check vectors and normalize them when the cosine similarity is used.
 
     Raises:
@@ -526,18 +530,18 @@ def compared(embedder: Any, vectors: Any) -> Any:
     if isinstance(vectors, list):
         return vectors
     if not isinstance(vectors, np.ndarray):
-        return normalized_for(vectors, embedder.similarity_function)
+        return normalize_rows(vectors, embedder.similarity_function)
     check_finite(vectors, "vectors")
     return unit_rows(vectors) if embedder.similarity_function == "cosine" else vectors
 
 
-def store_of(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | Postings:
+def make_store(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | Postings:
     """Build a store for exact search from the result of `compared`."""
     if isinstance(vectors, list):
-        return TokenVectors.of(vectors, "float32")
+        return TokenVectors.create(vectors, "float32")
     if isinstance(vectors, np.ndarray):
-        return Float32Vectors.of(vectors, embedder.similarity_function)
-    return Postings.of(vectors)
+        return Float32Vectors.create(vectors, embedder.similarity_function)
+    return Postings.create(vectors)
 
 
 def take(vectors: Any, indices: Sequence[int]) -> Any:
@@ -545,10 +549,10 @@ def take(vectors: Any, indices: Sequence[int]) -> Any:
     return [vectors[i] for i in indices] if isinstance(vectors, list) else vectors[indices]
 
 
-def scores_of_pairs(a: Any, b: Any, function: str) -> np.ndarray:
+def compute_pair_scores(a: Any, b: Any, function: str) -> np.ndarray:
     """Compute the row-wise similarity between `a` and `b`, (P,) float32."""
     if isinstance(a, list):
-        a = queries_for(a, function)
+        a = scale_queries(a, function)
         return np.array([max_sim([x], [y])[0, 0] for x, y in zip(a, b, strict=True)])
     if isinstance(a, np.ndarray):
         return pair_scores(a, b, function).astype("float32")

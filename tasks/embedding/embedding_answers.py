@@ -45,7 +45,7 @@ class EmbeddingAnswers(Answers):
     similarity_prompts: ClassVar[tuple[str | None, str | None]] = (None, None)
     embedding_dim: PositiveInt
 
-    def given_vectors(self, x: Any, name: str) -> tuple[Any, bool] | None:
+    def read_vectors(self, x: Any, name: str) -> tuple[Any, bool] | None:
         """Return vectors passed instead of texts, and whether a single vector was passed.
 
         Args:

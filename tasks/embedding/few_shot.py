@@ -27,7 +27,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.presets.formats.checkpoint import copy, match, named_weights, stored_array
+from encoder_zoo.presets.formats.checkpoint import copy, make_stored_array, match, named_weights
 from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
 from encoder_zoo.presets.formats.embedding_modules import ModuleCheckpoint
 from encoder_zoo.presets.formats.preset_files import SAFETENSORS
@@ -41,13 +41,13 @@ from encoder_zoo.tasks.base.classes import (
     resolve_num_classes,
     sigmoid,
     softmax,
-    validated_labels,
+    validate_labels,
 )
 from encoder_zoo.tasks.base.confidence import (
     ScoredLabels,
     Thresholds,
     check_abstention,
-    tuned_thresholds,
+    tune_thresholds,
 )
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.classification.class_answers import OTHER_ANSWERS, ClassAnswers, LabelScore
@@ -223,7 +223,7 @@ class FewShotFolder(EmbeddingFolder):
         if task.head is None:
             return files
         arrays = {
-            name: stored_array(weight, transposed, dtype)
+            name: make_stored_array(weight, transposed, dtype)
             for name, weight, transposed in named_weights(task, LAYERS)
         }
         return {**files, f"{HEAD.path}/{SAFETENSORS.file}": save(arrays, metadata={"format": "pt"})}
@@ -334,7 +334,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
         """Set the classes and create the head if the number of classes is known."""
-        self.labels = validated_labels(labels)
+        self.labels = validate_labels(labels)
         number = resolve_num_classes(num_classes, self.labels)
         object.__setattr__(self, "num_classes", number)  # fixed for others, not for `fit`
         if self.num_classes is not None:
@@ -386,7 +386,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
                 texts have the same classes. This is also raised if there are no negative pairs to
                 train on.
         """
-        texts, labels = self._labelled(texts, labels)
+        texts, labels = self._check_labelled(texts, labels)
         column = only_column(texts)
         log_odd_labels(labels)
         count, names = self.num_classes, self.labels
@@ -420,7 +420,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             self.thresholds = None  # they were tuned for the old weights
         return history
 
-    def _labelled(self, texts, labels) -> tuple:
+    def _check_labelled(self, texts, labels) -> tuple:
         """Check and return the texts and labels. Labels can also be part of the rows."""
         texts, labels = texts_and_labels(texts, labels, self.labels, self._takes_several)
         if labels is None:
@@ -496,7 +496,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         Returns:
             Dict mapping metric names to values, or a list of values.
         """
-        texts, labels = self._labelled(texts, labels)
+        texts, labels = self._check_labelled(texts, labels)
         logits = self.predict(texts, batch_size)
         hot = self._hot(len(logits), labels, self.labels, self.num_classes)
         if self._takes_several:
@@ -587,10 +587,10 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         Raises:
             ValueError: If the model is not used for multi-label classification.
         """
-        self.thresholds = tuned_thresholds(self._scored_labels(texts, labels, batch_size))
+        self.thresholds = tune_thresholds(self._score_labels(texts, labels, batch_size))
         return dict(self.thresholds)
 
-    def _scored_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
+    def _score_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
         """Return the data needed for `tune_thresholds` and `display.thresholds`."""
         if not self._takes_several:
             raise invalid(
@@ -598,7 +598,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
                 self.problem_type,
                 f"{SEVERAL!r}, because thresholds are only used for several labels per text",
             )
-        texts, labels = self._labelled(texts, labels)
+        texts, labels = self._check_labelled(texts, labels)
         scores = self.predict_proba(texts, batch_size)
         right = self._hot(len(scores), labels, self.labels, self.num_classes) > 0
         least = self._class_answers.least_scores(self.thresholds)
@@ -671,7 +671,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return self._class_answers.classify(texts, *options)
 
     def _scores_and_classes(self, method, x, y, batch_size):
-        texts, labels = self._labelled(x, y)
+        texts, labels = self._check_labelled(x, y)
         scores = self.predict_proba(texts, batch_size)
         return scores, self._hot(len(scores), labels, self.labels, self.num_classes) > 0.5
 

@@ -32,7 +32,7 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
 )
 from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
 from encoder_zoo.tasks.embedding.token_answers import TokenAnswers
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity
 
@@ -188,12 +188,12 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
     # -- the model -----------------------------------------------------------------------------
 
-    def _stacked(self, first, others, batch, count):
+    def _stack_vectors(self, first, others, batch, count):
         """Stack the vectors for the texts in each row into (B, 1 + K, L, D), with padding."""
         lengths = [ops.shape(x)[1] for x in (first, others)]
         longest = max(lengths) if all(type(n) is int for n in lengths) else ops.maximum(*lengths)
         first, others = pad_to_length(first, longest), pad_to_length(others, longest)
-        return super()._stacked(first, others, batch, count)
+        return super()._stack_vectors(first, others, batch, count)
 
     def _padded(self, vectors, length):
         return pad_to_length(vectors, length)
@@ -207,7 +207,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         mask = inputs.get("scored_mask", inputs.get("padding_mask"))
         return x if mask is None else x * ops.expand_dims(ops.cast(mask, "float32"), 2)
 
-    def _shape_of_text(self, inputs) -> tuple[int | None, ...]:
+    def _get_text_shape(self, inputs) -> tuple[int | None, ...]:
         names = "token_ids", CANDIDATE + "token_ids"
         lengths = [inputs[name].shape[-1] for name in names if name in inputs]
         return None if None in lengths else max(lengths), self.embedding_dim
@@ -315,7 +315,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             kept = array_ops.cast(preprocessor.scored(examples), array_ops.int64)
             kept = examples["token_ids"].with_flat_values(kept)
             lengths = array_ops.reduce_sum(kept, axis=1)
-            vectors = in_graph_batches(vectors_of, examples, lengths, width)
+            vectors = map_graph_batches(vectors_of, examples, lengths, width)
             return {
                 "embedding": vectors.to_tensor(shape=(None, None, width)),
                 "length": array_ops.cast(lengths, array_ops.int32),

@@ -16,9 +16,9 @@ from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.embedding.pair_columns import SeparateTexts
-from encoder_zoo.tasks.embedding.text_embedder_preprocessor import DOCUMENT_NAMES, checked_prompts
+from encoder_zoo.tasks.embedding.text_embedder_preprocessor import DOCUMENT_NAMES, check_prompts
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
-from encoder_zoo.tasks.preprocessing.packing import pack, truncated
+from encoder_zoo.tasks.preprocessing.packing import pack, truncate_tokens
 from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         self.document_length = document_length
         self.query_marker = query_marker
         self.document_marker = document_marker
-        self.prompts = checked_prompts(prompts, None)
+        self.prompts = check_prompts(prompts, None)
         self.expand_queries = expand_queries
         self.expansion_length = expansion_length
         self.attend_to_expansion = attend_to_expansion
@@ -157,7 +157,7 @@ class LateInteractionPreprocessor(SeparateTexts):
             )
         return tuple(columns), y
 
-    def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
+    def _get_row_prompts(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
         return QUERY, DOCUMENT
 
     @property
@@ -185,8 +185,8 @@ class LateInteractionPreprocessor(SeparateTexts):
         longest = self.longest(QUERY)
         return min(self.expansion_length or longest, longest)
 
-    def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
-        role = role_of(prompt)
+    def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
+        role = get_role(prompt)
         text, longest = self.prompts.get(role, ""), self.longest(role)
         room = longest - 2 - (self._marker_ids[role] is not None)
         texts = array_ops.strings.join([text, texts]) if text else texts
@@ -194,7 +194,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         tokens = self.tokenizer.tokenize(texts, room + 1)
         what = f"{NAMES[role]} are longer than {longest} tokens; {self.unread} is not read."
         count_truncated(tokens.row_lengths() > room, self, what)
-        packed = self._packed(tokens, role)
+        packed = self._pack_tokens(tokens, role)
         if role == DOCUMENT:
             return {"token_ids": packed}
         return {
@@ -202,7 +202,7 @@ class LateInteractionPreprocessor(SeparateTexts):
             "text_length": array_ops.cast(packed.row_lengths(), array_ops.int32),
         }
 
-    def _packed(self, tokens: array_ops.RaggedTensor, role: str, filler: int | None = None):
+    def _pack_tokens(self, tokens: array_ops.RaggedTensor, role: str, filler: int | None = None):
         """Add special tokens to tokens, ragged (N, None) int32.
 
         Args:
@@ -215,7 +215,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         if own[0] is not None:
             # Keep the marker when truncating on the left.
             room = self.longest(role) - 3
-            tokens = truncated(tokens, room, self.tokenizer.truncation_side)
+            tokens = truncate_tokens(tokens, room, self.tokenizer.truncation_side)
             column = array_ops.fill(array_ops.stack([tokens.nrows(), 1]), marker)
             tokens = array_ops.concat([array_ops.RaggedTensor.from_tensor(column), tokens], axis=1)
         where = self.tokenizer.first_column, self.tokenizer.truncation_side
@@ -243,14 +243,14 @@ class LateInteractionPreprocessor(SeparateTexts):
         columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
         scored = real if self.score_first else real & (columns > 0)
         if "text_length" not in examples:
-            skipped = self.skipped(inputs["token_ids"])
+            skipped = self.mask_skipped(inputs["token_ids"])
             return {**inputs, "scored_mask": scored & ~skipped}
         inputs["scored_mask"] = scored
         if self.expand_queries and not self.attend_to_expansion:
             inputs["attended_mask"] = real & (columns < examples["text_length"][:, None])
         return inputs
 
-    def skipped(self, ids: array_ops.Tensor) -> array_ops.Tensor:
+    def mask_skipped(self, ids: array_ops.Tensor) -> array_ops.Tensor:
         """Return a mask for the tokens on the skiplist."""
         if not self._skipped_ids:
             return array_ops.zeros_like(ids, "bool")
@@ -263,7 +263,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         ids = examples["token_ids"]
         kept = array_ops.ones_like(ids.flat_values, "bool")
         if "text_length" not in examples:
-            kept = ~self.skipped(ids.flat_values)
+            kept = ~self.mask_skipped(ids.flat_values)
         if not self.score_first:
             firsts = array_ops.gather(ids.row_splits, ids.value_rowids())
             kept &= array_ops.range(array_ops.shape(firsts, firsts.dtype)[0]) > firsts
@@ -280,7 +280,7 @@ class LateInteractionPreprocessor(SeparateTexts):
             List with an int32 array (tokens, 2) per text, containing the start and end offset for
             each token. Offsets are -1 for special tokens, for query padding and for prompts.
         """
-        role = role_of(prompt)
+        role = get_role(prompt)
         text = self.prompts.get(role, "")
         texts = array_ops.strings.join([text, texts]) if text else texts
         _, starts, ends = self.tokenizer.tokenize_with_offsets(texts)
@@ -288,7 +288,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         of_text, columns = ends > 0, []
         for values in (np.maximum(begins, 0), ends):
             values = np.where(of_text, values, -1).astype("int32")
-            packed = self._packed(
+            packed = self._pack_tokens(
                 starts.with_flat_values(array_ops.constant(values)), role, filler=-1
             )
             packed = packed if role == DOCUMENT else self._expanded(packed, -1)
@@ -296,14 +296,14 @@ class LateInteractionPreprocessor(SeparateTexts):
         return np.split(np.stack(columns, axis=1), np.asarray(packed.row_splits)[1:-1])
 
 
-def role_of(prompt: str | None) -> str:
+def get_role(prompt: str | None) -> str:
     """Return the role for a prompt: "query" or "document". By default, this is "document".
 
     Raises:
         ValueError: If `prompt` is not None and not a valid prompt name.
 
     Example:
-        >>> role_of("query"), role_of("passage"), role_of(None)
+        >>> get_role("query"), get_role("passage"), get_role(None)
         ('query', 'document', 'document')
     """
     if prompt is None or prompt in DOCUMENT_NAMES:

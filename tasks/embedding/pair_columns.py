@@ -59,11 +59,11 @@ class SeparateTexts(Preprocessor):
     one_example_per_text = True
     values_per_text: tuple[str, ...] = ()
 
-    def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
+    def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
         """Tokenize and truncate texts (N,) with a prompt. This also returns `values_per_text`."""
         raise NotImplementedError
 
-    def _prompts_of_rows(
+    def _get_row_prompts(
         self, prompt: str | None, symmetric: bool
     ) -> tuple[str | None, str | None]:
         """Return the prompts to use for the first text and for the other texts in each row.
@@ -103,17 +103,17 @@ class SeparateTexts(Preprocessor):
             has equal values for equal texts. `values_per_text` have the same shapes without the
             last axis. "labels" and "sample_weight" are only included if provided.
         """
-        first, *others = self.texts_of(x)
+        first, *others = self.read_texts(x)
         if y is not None:
             y = as_scores(y) if others else as_vectors(y)
         of_first, of_others = prompt, None
         if others:
             symmetric = len(others) == 1 and y is not None and len(y.shape) < 3
-            of_first, of_others = self._prompts_of_rows(prompt, symmetric)
-        examples = self.encoded_texts(first, of_first)
+            of_first, of_others = self._get_row_prompts(prompt, symmetric)
+        examples = self.encode_texts(first, of_first)
         if others:
             texts = array_ops.stack(others, axis=1)  # (N, K)
-            encoded = self.encoded_texts(array_ops.reshape(texts, [-1]), of_others)
+            encoded = self.encode_texts(array_ops.reshape(texts, [-1]), of_others)
             splits = (
                 array_ops.range(array_ops.shape(texts, array_ops.int64)[0] + 1) * texts.shape[1]
             )
@@ -124,7 +124,7 @@ class SeparateTexts(Preprocessor):
                 for name, values in encoded.items()
             }
             every = array_ops.concat([first[:, None], texts], axis=1)
-            examples[TEXT_IDS] = _numbered(every)
+            examples[TEXT_IDS] = _number_values(every)
         if y is not None:
             examples["labels"] = y
         if sample_weight is not None:
@@ -135,13 +135,13 @@ class SeparateTexts(Preprocessor):
     def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         x = self.pad(examples, bucketed)
         if CANDIDATE + "token_ids" in examples:
-            x |= self._padded_candidates(examples, bucketed)
+            x |= self._pad_candidates(examples, bucketed)
         labels = examples.get("labels")
         if labels is None and TEXT_IDS in examples:
-            labels = _numbered(examples[TEXT_IDS])  # small numbers, which are exact in float32
+            labels = _number_values(examples[TEXT_IDS])  # small numbers, which are exact in float32
         return pack_batch(x, labels, examples.get("sample_weight"))
 
-    def _padded_candidates(self, examples: dict, bucketed: Bucketed) -> dict:
+    def _pad_candidates(self, examples: dict, bucketed: Bucketed) -> dict:
         """Pad the other texts and convert them to model inputs (B, K, L)."""
         names = ("token_ids", *self.values_per_text)
         parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}
@@ -157,7 +157,7 @@ class SeparateTexts(Preprocessor):
         }
 
 
-def _numbered(values: array_ops.Tensor) -> array_ops.Tensor:
+def _number_values(values: array_ops.Tensor) -> array_ops.Tensor:
     """Map values to int32 numbers, starting at 0, with equal numbers for equal values."""
     return array_ops.reshape(
         array_ops.unique(array_ops.reshape(values, [-1])).idx, array_ops.shape(values)

@@ -18,11 +18,11 @@ from encoder_zoo.encoders.layers import activation_function, initializer
 
 def _first(x, mask):
     """Return the vector for the first token to pool, (B, D)."""
-    return _at(x, _first_one(mask))
+    return _gather_tokens(x, _first_one(mask))
 
 
 def _last(x, mask):
-    return _at(x, ops.shape(mask)[1] - 1 - _first_one(ops.flip(mask, axis=1)))
+    return _gather_tokens(x, ops.shape(mask)[1] - 1 - _first_one(ops.flip(mask, axis=1)))
 
 
 def _max(x, mask):
@@ -34,14 +34,14 @@ def _max(x, mask):
 
 
 def _mean(x, mask):
-    return _weighted(x, mask) / _positive(ops.sum(mask, axis=1, keepdims=True))
+    return _sum_weighted(x, mask) / _positive(ops.sum(mask, axis=1, keepdims=True))
 
 
 def _mean_sqrt(x, mask):
-    return _weighted(x, mask) / ops.sqrt(_positive(ops.sum(mask, axis=1, keepdims=True)))
+    return _sum_weighted(x, mask) / ops.sqrt(_positive(ops.sum(mask, axis=1, keepdims=True)))
 
 
-def _weighted_mean(x, mask):
+def _compute_weighted_mean(x, mask):
     """Compute the position-weighted mean (Muennighoff 2022, SGPT, section 3.1)."""
     return _mean(x, mask * ops.arange(1, ops.shape(mask)[1] + 1, dtype="float32"))
 
@@ -52,7 +52,7 @@ POOLINGS: dict[str, Callable] = {
     "max": _max,
     "mean": _mean,
     "mean_sqrt_len_tokens": _mean_sqrt,
-    "weightedmean": _weighted_mean,
+    "weightedmean": _compute_weighted_mean,
     "lasttoken": _last,
 }
 
@@ -63,12 +63,12 @@ def _first_one(mask):
     return ops.argmax(ops.cast(mask, "int32"), axis=1)
 
 
-def _at(x, positions):
+def _gather_tokens(x, positions):
     index = ops.expand_dims(ops.cast(positions, "int32"), (1, 2))
     return ops.take_along_axis(x, index, axis=1)[:, 0]
 
 
-def _weighted(x, weights):
+def _sum_weighted(x, weights):
     """Compute the weighted sum of the token vectors, (B, D)."""
     return ops.matmul(ops.expand_dims(weights, 1), x)[:, 0]
 
@@ -102,21 +102,21 @@ def pool(x: keras.KerasTensor, mask: keras.KerasTensor, modes: Sequence[str]) ->
     return pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
 
 
-def checked_modes(pooling: str | Sequence[str]) -> str | list[str]:
+def check_modes(pooling: str | Sequence[str]) -> str | list[str]:
     """Check the pooling modes and return them as a string or a list.
 
     Example:
-        >>> checked_modes(("cls", "mean"))
+        >>> check_modes(("cls", "mean"))
         ['cls', 'mean']
     """
     pooling = pooling if isinstance(pooling, str) else list(pooling)
-    modes = modes_of(pooling)
+    modes = list_modes(pooling)
     if not modes or any(mode not in POOLINGS for mode in modes):
         raise invalid("pooling", pooling, f"one of {', '.join(POOLINGS)}, or a list of these")
     return pooling
 
 
-def modes_of(pooling: str | list[str]) -> list[str]:
+def list_modes(pooling: str | list[str]) -> list[str]:
     """Return the pooling modes as a list."""
     return [pooling] if isinstance(pooling, str) else pooling
 

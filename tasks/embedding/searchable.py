@@ -12,9 +12,9 @@ import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.options import IndexOptions, OpenOptions
-from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
-from encoder_zoo.tasks.retrieval.similarity import max_sim, queries_for, similarity_matrix
-from encoder_zoo.tasks.retrieval.terms import normalized_for
+from encoder_zoo.tasks.retrieval.ranking import RankedText, rank_texts
+from encoder_zoo.tasks.retrieval.similarity import max_sim, scale_queries, similarity_matrix
+from encoder_zoo.tasks.retrieval.terms import normalize_rows
 
 if TYPE_CHECKING:  # the indexes are imported when they are used
     from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
@@ -61,17 +61,17 @@ class Searchable(Generic[IndexKind]):
             (2,)
         """
         (a, one_a), (b, one_b) = (
-            self._vectors_of(x, prompt, name)
+            self._get_vectors(x, prompt, name)
             for x, prompt, name in zip((a, b), self._answers.similarity_prompts, "ab", strict=True)
         )
         found = similarities(a, b, self.similarity_function)
         return found[tuple(0 if one else slice(None) for one in (one_a, one_b))]
 
-    def _vectors_of(self, x: Any, prompt: str | None, name: str) -> tuple[Any, bool]:
+    def _get_vectors(self, x: Any, prompt: str | None, name: str) -> tuple[Any, bool]:
         """Return the vectors for `x`, and whether `x` is a single text or vector."""
         if isinstance(x, str | bytes):
             return self.embed([x], prompt), True
-        given = self._answers.given_vectors(x, name)
+        given = self._answers.read_vectors(x, name)
         return (self.embed(x, prompt), False) if given is None else given
 
     @validate_arguments
@@ -99,9 +99,9 @@ class Searchable(Generic[IndexKind]):
             ValueError: If `query` is not a single text, or if `texts` is empty or contains an
                 empty text.
         """
-        return ranked_texts(self, query, texts, top_k, batch_size)
+        return rank_texts(self, query, texts, top_k, batch_size)
 
-    def _scores_of_texts(self, query, texts, batch_size):
+    def _score_texts(self, query, texts, batch_size):
         documents = self.embed(texts, "document", batch_size=batch_size)
         return self.similarity(self.embed([query], "query", batch_size=batch_size), documents)[0]
 
@@ -145,8 +145,8 @@ class Searchable(Generic[IndexKind]):
 def similarities(a: Any, b: Any, function: str) -> np.ndarray:
     """Compute the similarity between all rows in `a` and `b`, (N, M) float32."""
     if isinstance(a, list):
-        return max_sim(queries_for(a, function), b)
+        return max_sim(scale_queries(a, function), b)
     if isinstance(a, np.ndarray):
         return similarity_matrix(a, b, function)
-    a, b = (normalized_for(x, function) for x in (a, b))
+    a, b = (normalize_rows(x, function) for x in (a, b))
     return (a @ b.T).toarray()

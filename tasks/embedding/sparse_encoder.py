@@ -44,12 +44,12 @@ from encoder_zoo.tasks.embedding.sparse_pooling import (
     TOKEN_WEIGHTS,
     Activation,
     Pooling,
-    largest_of_terms,
+    pool_term_weights,
     term_weights,
 )
 from encoder_zoo.tasks.embedding.term_answers import Term, TermAnswers
 from encoder_zoo.tasks.embedding.term_table import TermTable
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.pretraining.masked_lm import check_head_representable, make_masked_lm_head
 from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
 
@@ -292,7 +292,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         if self.pooling == TOKEN_WEIGHTS:
             ids = inputs["token_ids"]
             weights = self._token_weights(x, ids, mask)
-            return largest_of_terms(weights, ids, self.embedding_dim)
+            return pool_term_weights(weights, ids, self.embedding_dim)
         settings = self.pooling, self.activation, training, self._sparse_gradients
         return term_weights(self.backbone, self.head, x, mask, *settings)
 
@@ -384,9 +384,9 @@ class SparseEncoder(Embedder[SparseIndex]):
             return self.query_encoder(inputs)
         return self.query_encoder(inputs, training=training)
 
-    def encoded_queries(self, texts: array_ops.Tensor) -> dict:
+    def encode_queries(self, texts: array_ops.Tensor) -> dict:
         """Tokenize texts (N,) for use as queries in another model, without a prompt."""
-        return self.preprocessor.encoded_texts(texts, NO_PROMPT)
+        return self.preprocessor.encode_texts(texts, NO_PROMPT)
 
     def call(self, inputs, training=None):
         if training:
@@ -520,7 +520,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             options = {} if isinstance(model, TermTable) else {"training": False}
             examples = preprocessor.encode(text, prompt=prompt)
             ones = array_ops.ones_like(examples["token_ids"].row_lengths())
-            weights = in_graph_batches(
+            weights = map_graph_batches(
                 lambda examples: model(preprocessor.pad(examples), **options),
                 examples,
                 ones,

@@ -25,9 +25,9 @@ def _load_table_class() -> type[TermTable]:
 
 
 def _read_tokenizer(files: FolderFiles, family: Family) -> Tokenizer:
-    from encoder_zoo.presets.loading import tokenizer_of_files
+    from encoder_zoo.presets.loading import load_tokenizer_files
 
-    return tokenizer_of_files(files, family)
+    return load_tokenizer_files(files, family)
 
 
 @serializable
@@ -65,12 +65,12 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
         name = self.default_prompt if prompt is None else prompt
         return self._of_queries is not None and name == "query"
 
-    def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
+    def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
         if not self.is_query(prompt):
-            return super().encoded_texts(texts, prompt)
+            return super().encode_texts(texts, prompt)
         text = self.prompt_text(prompt)
         texts = array_ops.strings.join([text, texts]) if text else texts
-        examples = self._of_queries.encoded_queries(texts)
+        examples = self._of_queries.encode_queries(texts)
         if self.sequence_length:
             examples["token_ids"] = examples["token_ids"][:, : self.sequence_length]
         return examples
@@ -84,5 +84,5 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
             )
         return super()._rows(columns, y)
 
-    def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
+    def _get_row_prompts(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
         return "query", "document"

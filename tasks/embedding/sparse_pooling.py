@@ -74,7 +74,7 @@ def term_weights(
             logits = function(with_bias(head, project(backbone, head, x)))  # (B, l, V)
             return ops.matmul(mask[:, None], logits)[:, 0]
 
-        return _over_positions(weights, ops.add, x, mask, training)
+        return _map_positions(weights, ops.add, x, mask, training)
 
     # Repeating a token as padding does not change the maximum. The bias and the activation can be
     # applied after taking the maximum.
@@ -92,11 +92,11 @@ def term_weights(
     def largest(x, mask):
         return ops.max(project(backbone, head, repeated(x, mask)), axis=1)
 
-    found = _over_positions(largest, ops.maximum, x, mask, training)
+    found = _map_positions(largest, ops.maximum, x, mask, training)
     return function(with_bias(head, found))
 
 
-def largest_of_terms(
+def pool_term_weights(
     weights: keras.KerasTensor, token_ids: keras.KerasTensor, vocabulary_size: int
 ) -> keras.KerasTensor:
     """Compute the largest token weight for each term, with 0 for other terms, (B, V).
@@ -111,7 +111,7 @@ def largest_of_terms(
     Example:
         >>> import numpy as np
         >>> weights, ids = np.array([[0.5, 2.0, 1.0]], "float32"), np.array([[3, 1, 3]])
-        >>> largest_of_terms(weights, ids, 5).numpy().tolist()
+        >>> pool_term_weights(weights, ids, 5).numpy().tolist()
         [[0.0, 2.0, 0.0, 1.0, 0.0]]
     """
     batch = ops.shape(token_ids)[0]
@@ -121,7 +121,7 @@ def largest_of_terms(
     return ops.maximum(ops.reshape(found, (batch, vocabulary_size)), 0.0)
 
 
-def _over_positions(function: Callable, join: Callable, x, mask, training) -> keras.KerasTensor:
+def _map_positions(function: Callable, join: Callable, x, mask, training) -> keras.KerasTensor:
     """Apply a function to parts of x (B, L, D) and a mask (B, L), and join the results."""
     length = ops.shape(x)[1]
     if training or _is_traced_by_torch() or (isinstance(length, int) and length <= POSITIONS):
@@ -130,7 +130,7 @@ def _over_positions(function: Callable, join: Callable, x, mask, training) -> ke
     number = (length + POSITIONS - 1) // POSITIONS
     size = (length + number - 1) // number
     # Use equal sizes, because XLA fills slices with zeros when these exceed the loop tensor.
-    x, mask = (_divided(values, number, size) for values in (x, mask))
+    x, mask = (_split_positions(values, number, size) for values in (x, mask))
     found = function(x[0], mask[0])
     if isinstance(number, int):
         for i in range(1, number):
@@ -155,7 +155,7 @@ def _is_traced_by_torch() -> bool:
     return torch.jit.is_tracing()
 
 
-def _divided(values, number, size):
+def _split_positions(values, number, size):
     """Split (B, L, ...) into parts (P, B, l, ...), padded with zeros."""
     batch, length, *rest = ops.shape(values)
     widths = [[0, 0], [0, number * size - length], *([0, 0] for _ in rest)]

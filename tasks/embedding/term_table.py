@@ -14,14 +14,14 @@ from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.lazy import array_ops, in_numpy, require
+from encoder_zoo.common.lazy import array_ops, require, use_numpy
 from encoder_zoo.common.model_configuration import check_file_holds
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.embedding.pair_columns import only_column
-from encoder_zoo.tasks.embedding.sparse_pooling import largest_of_terms
-from encoder_zoo.tasks.preprocessing.packing import truncated
+from encoder_zoo.tasks.embedding.sparse_pooling import pool_term_weights
+from encoder_zoo.tasks.preprocessing.packing import truncate_tokens
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, count_truncated
 from encoder_zoo.tasks.retrieval.terms import sparse
 
@@ -123,20 +123,20 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         table.weight.assign(np.log1p((count - n + 0.5) / (n + 0.5)))
         return table
 
-    def encoded_queries(self, texts: array_ops.Tensor) -> dict:
+    def encode_queries(self, texts: array_ops.Tensor) -> dict:
         """Tokenize texts (N,) without adding special tokens."""
         most = self.max_length
         tokens = self.tokenizer.tokenize(texts, most and most + 1)
         if most:
             what = f"queries are longer than {most} tokens; the rest is not read."
             count_truncated(tokens.row_lengths() > most, self, what)
-            tokens = truncated(tokens, most, self.tokenizer.truncation_side)
+            tokens = truncate_tokens(tokens, most, self.tokenizer.truncation_side)
         return {"token_ids": tokens}
 
     def call(self, inputs):
         ids = inputs["token_ids"]
         real = ops.cast(inputs.get("padding_mask", ops.ones_like(ids)), "float32")
-        return self.weight * largest_of_terms(real, ids, self.vocabulary_size)
+        return self.weight * pool_term_weights(real, ids, self.vocabulary_size)
 
     def embed(self, texts: object) -> csr_array:
         """Compute the term weights for queries, (N, V) as a `scipy.sparse.csr_array`.
@@ -149,10 +149,10 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         texts = [texts] if isinstance(texts, str | bytes) else texts
         # For a few texts, tracing a graph would take longer than the tokenization.
         quick = self.tokenizer.library_is_equal
-        with in_numpy() if quick else contextlib.nullcontext():
+        with use_numpy() if quick else contextlib.nullcontext():
             column = only_column(texts)
             column = as_array(np.asarray(column)) if quick else column
-            return self.rows_of(self.encoded_queries(column)["token_ids"])
+            return self.rows_of(self.encode_queries(column)["token_ids"])
 
     def rows_of(self, ids: array_ops.RaggedTensor) -> csr_array:
         """Look up the term weights (N, V) for tokens (N, None)."""

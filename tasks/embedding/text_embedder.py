@@ -38,8 +38,8 @@ from encoder_zoo.tasks.embedding.embedder import (
 from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.pooling import (
     Projection,
-    checked_modes,
-    modes_of,
+    check_modes,
+    list_modes,
     pool,
     principal_components,
     to_unit_length,
@@ -47,7 +47,7 @@ from encoder_zoo.tasks.embedding.pooling import (
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import Part, TextEmbedderPreprocessor
 from encoder_zoo.tasks.embedding.vector_answers import StaticAnswers, VectorAnswers, check_dim
 from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
-from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, in_graph_batches
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, map_graph_batches
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
 from encoder_zoo.tasks.retrieval.similarity import Similarity
@@ -169,7 +169,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        self.pooling = checked_modes(pooling)
+        self.pooling = check_modes(pooling)
         self.dense = [dict(settings) for settings in dense]
         self.normalize = normalize
         self.dim = dim
@@ -181,7 +181,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         self.built = True
 
     def _make_dense(self) -> list[Projection]:
-        width = self.backbone.hidden_dim * len(modes_of(self.pooling))
+        width = self.backbone.hidden_dim * len(list_modes(self.pooling))
         layers = []
         for i, settings in enumerate(self.dense):
             layers.append(Projection(**settings, name=f"dense_{i}"))
@@ -194,7 +194,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         """Return the embedding dimension before truncation to `dim`."""
         if self.dense_layers:
             return self.dense_layers[-1].units
-        return self.backbone.hidden_dim * len(modes_of(self.pooling))
+        return self.backbone.hidden_dim * len(list_modes(self.pooling))
 
     @property
     def _answers(self) -> VectorAnswers:
@@ -209,7 +209,7 @@ class TextEmbedder(Embedder[VectorIndex]):
     @property
     def _adds_rows(self) -> bool:
         """Return whether texts are embedded by averaging table rows."""
-        return isinstance(self.backbone, TokenTable) and modes_of(self.pooling) == ["mean"]
+        return isinstance(self.backbone, TokenTable) and list_modes(self.pooling) == ["mean"]
 
     def _project(self, vectors: np.ndarray) -> np.ndarray:
         """Apply the dense layers to the pooled vectors."""
@@ -222,7 +222,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         mask = inputs.get("pooling_mask", inputs.get("padding_mask"))
         if mask is None:
             mask = ops.ones_like(inputs["token_ids"])
-        x = pool(encoded["sequence_output"], mask, modes_of(self.pooling))
+        x = pool(encoded["sequence_output"], mask, list_modes(self.pooling))
         for layer in self.dense_layers:
             x = layer(x)
         return to_unit_length(x) if self.normalize else x
@@ -370,7 +370,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         examples = {"token_ids": self.preprocessor.pack([one_each])["token_ids"]}
         vectors = np.zeros((len(ids), self.embedding_dim))
         for indices, states in self._token_states(examples, batch_size or BATCH_SIZE):
-            x = pool(states, np.ones(states.shape[:2]), modes_of(self.pooling))
+            x = pool(states, np.ones(states.shape[:2]), list_modes(self.pooling))
             vectors[indices] = self._project(x)
         vectors = principal_components(vectors, min(dim, self.embedding_dim))
         if sif is not None:
@@ -440,7 +440,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         def answer(text, prompt=None):
             examples = preprocessor.encode(text, prompt=prompt)
             ones = array_ops.ones_like(examples["token_ids"].row_lengths())
-            vectors = in_graph_batches(vectors_of, examples, ones, self.embedding_dim)
+            vectors = map_graph_batches(vectors_of, examples, ones, self.embedding_dim)
             vectors = vectors.flat_values[:, :dim]
             shortens = self.normalize and dim < self.embedding_dim
             return {"embedding": to_unit_length(vectors) if shortens else vectors}

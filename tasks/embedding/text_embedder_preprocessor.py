@@ -32,7 +32,7 @@ DOCUMENT_NAMES = ("document", "passage", "corpus")
 ROLES = ("query", "document")
 
 
-def checked_prompts(prompts: Mapping[str, str] | None, default_prompt: str | None) -> dict:
+def check_prompts(prompts: Mapping[str, str] | None, default_prompt: str | None) -> dict:
     """Check the prompts and copy them to a new dict.
 
     Raises:
@@ -155,7 +155,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         super().__init__(tokenizer, sequence_length)
         self.max_length = max_length
         self.max_sequence_length = sequence_length or max_length or self.max_sequence_length
-        self.prompts = checked_prompts(prompts, default_prompt)
+        self.prompts = check_prompts(prompts, default_prompt)
         self.default_prompt = default_prompt
         self.include_prompt = include_prompt
 
@@ -182,7 +182,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         """Look up the prompt text for a name. See also `TextEmbedder.embed`."""
         return prompt_text(self.prompts, prompt, self.default_prompt)
 
-    def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
+    def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
         if isinstance(self.tokenizer, FileTokenizer):
             if array_ops.is_symbolic_tensor(texts):
                 ids = self._tokens(texts, prompt, self.max_sequence_length)
@@ -190,7 +190,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
                 none = array_ops.fill([array_ops.reduce_sum(empty)], self.tokenizer.vocabulary_size)
                 none = array_ops.RaggedTensor.from_row_lengths(none, empty)
                 return {"token_ids": array_ops.concat([ids, none], 1)}
-            ids, lengths = self.ids_of(texts, prompt)
+            ids, lengths = self.compute_ids(texts, prompt)
             starts, empty = np.cumsum(lengths) - lengths, lengths == 0
             ids = np.insert(ids, starts[empty], self.tokenizer.vocabulary_size)
             ids, lengths = array_ops.constant(ids, "int32"), np.maximum(lengths, 1)
@@ -204,7 +204,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         return examples
 
     @validate_arguments
-    def ids_of(
+    def compute_ids(
         self, texts: array_ops.Tensor, prompt: str | None, whole: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Tokenize texts with a `FileTokenizer`, without special tokens.
@@ -221,7 +221,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         """
         before, given = self.prompt_text(prompt), texts_in_memory(texts)
         given, most = [before + text for text in given], self.max_sequence_length
-        ids, lengths, longer = self.tokenizer.ids_of(given, None if whole else most)
+        ids, lengths, longer = self.tokenizer.compute_ids(given, None if whole else most)
         count_truncated(longer, self, f"texts are longer than {most} tokens; the rest is not read.")
         return ids, lengths
 

@@ -22,7 +22,7 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     LateInteractionPreprocessor,
 )
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, only_column
-from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, queries_for
+from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, scale_queries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TokenAnswers(EmbeddingAnswers):
         if not others:
             return self.embed(first, batch_size=batch_size)
         queries = self.embed(first, QUERY, batch_size)
-        queries, count = queries_for(queries, self.similarity_function), len(others)
+        queries, count = scale_queries(queries, self.similarity_function), len(others)
         documents = array_ops.reshape(array_ops.stack(others, axis=1), [-1])
         documents = self.embed(documents, batch_size=batch_size)
         return [
@@ -54,7 +54,7 @@ class TokenAnswers(EmbeddingAnswers):
             for i, query in enumerate(queries)
         ]
 
-    def given_vectors(self, x: Any, name: str) -> tuple[list[np.ndarray], bool] | None:
+    def read_vectors(self, x: Any, name: str) -> tuple[list[np.ndarray], bool] | None:
         single = isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim == 2
         given = [x] if single else x
         is_list = isinstance(given, list | tuple | np.ndarray) and len(given) > 0
@@ -100,21 +100,21 @@ class TokenAnswers(EmbeddingAnswers):
             return self.embed_with_spans([texts], prompt, batch_size)[0]
         column = only_column(texts)
         examples = self.preprocessor.encode(column, prompt=prompt)
-        kept = self.scored_tokens(examples)
+        kept = self.mask_scored_tokens(examples)
         spans = self.preprocessor.spans(column, prompt) if kept else []
         vectors = self._embed_examples(examples, batch_size)
         return [(v, s[k]) for v, s, k in zip(vectors, spans, kept, strict=True)]
 
     def _embed_examples(self, examples: dict, batch_size: int | None) -> list[np.ndarray]:
         """Compute the vectors for encoded examples, (tokens, D) float32 for each example."""
-        kept = self.scored_tokens(examples)
+        kept = self.mask_scored_tokens(examples)
         found: list[np.ndarray] = [np.zeros((0, self.embedding_dim), "float32")] * len(kept)
         for indices, outputs in self.runner.run_examples(examples, batch_size):
             for i, vectors in zip(indices.tolist(), np.asarray(outputs), strict=True):
                 found[i] = vectors[: len(kept[i])][kept[i]]
         return found
 
-    def scored_tokens(self, examples: dict) -> list[np.ndarray]:
+    def mask_scored_tokens(self, examples: dict) -> list[np.ndarray]:
         """Return a boolean mask (tokens,) for the tokens with vectors in each example."""
         ids, kept = examples["token_ids"], np.asarray(self.preprocessor.scored(examples))
         return np.split(kept, np.asarray(ids.row_splits)[1:-1]) if ids.shape[0] else []

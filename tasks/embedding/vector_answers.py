@@ -124,7 +124,7 @@ class StaticAnswers(VectorAnswers):
         texts = texts_in_memory(texts)
         vectors = np.zeros((len(texts), self.table.shape[1]), "float32")
         for first in range(0, len(texts), ROWS):
-            ids, lengths = self.preprocessor.ids_of(texts[first : first + ROWS], prompt, whole)
+            ids, lengths = self.preprocessor.compute_ids(texts[first : first + ROWS], prompt, whole)
             filled = np.flatnonzero(lengths)
             if len(filled):
                 starts = np.cumsum(lengths) - lengths

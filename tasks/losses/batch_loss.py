@@ -62,7 +62,7 @@ OF_ACTIVATION = {f: "softmax" if f in OF_ONE_CLASS else "sigmoid" for f in WITH_
 WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
 
 
-def wrapped_function(wrapper):
+def get_wrapped_function(wrapper):
     """Return the function wrapped by a Keras loss or metric.
 
     Args:
@@ -70,7 +70,7 @@ def wrapped_function(wrapper):
             returned.
 
     Example:
-        >>> wrapped_function(losses.Huber()) is losses.huber
+        >>> get_wrapped_function(losses.Huber()) is losses.huber
         True
     """
     held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
@@ -88,7 +88,7 @@ def _keywords_of(wrapper) -> dict:
 
 
 CLASSES = {
-    wrapped_function(cls()): cls
+    get_wrapped_function(cls()): cls
     for cls in vars(losses).values()
     if inspect.isclass(cls) and cls is not losses.Loss
 }
@@ -97,44 +97,44 @@ CALLS = {cls.call for cls in CLASSES.values()}
 REDUCTIONS = {cls.__call__ for cls in (losses.Loss, *CLASSES.values())}
 
 
-def function_of(loss):
+def get_keras_function(loss):
     """Return the Keras function computed by a loss, or None for a custom loss.
 
     Args:
         loss: A loss instance, function, `functools.partial`, or metric used to average a loss.
 
     Example:
-        >>> function_of(losses.KLDivergence()) is losses.kl_divergence
+        >>> get_keras_function(losses.KLDivergence()) is losses.kl_divergence
         True
     """
     while not isinstance(loss, type):
         if isinstance(loss, functools.partial):
             loss = loss.func
-        elif wrapped_function(loss):
-            loss = wrapped_function(loss)
+        elif get_wrapped_function(loss):
+            loss = get_wrapped_function(loss)
         else:
             break
     return loss if inspect.isfunction(loss) and loss in FUNCTIONS else None
 
 
-def argument_of(loss, name: str):
+def get_argument(loss, name: str):
     """Return an argument passed by a loss to its function, or None.
 
     Example:
-        >>> argument_of(functools.partial(losses.categorical_crossentropy, from_logits=True),
+        >>> get_argument(functools.partial(losses.categorical_crossentropy, from_logits=True),
         ...             "from_logits")
         True
     """
     if isinstance(loss, functools.partial):
         inner, keywords = loss.func, loss.keywords
-    elif wrapped_function(loss):
-        inner, keywords = wrapped_function(loss), _keywords_of(loss)
+    elif get_wrapped_function(loss):
+        inner, keywords = get_wrapped_function(loss), _keywords_of(loss)
     else:
         return None
-    return keywords[name] if name in keywords else argument_of(inner, name)
+    return keywords[name] if name in keywords else get_argument(inner, name)
 
 
-def name_of(loss) -> str:
+def get_name(loss) -> str:
     """Return a name to use for a loss or metric in messages, such as "KLDivergence"."""
     while isinstance(loss, functools.partial):
         loss = loss.func
@@ -143,13 +143,17 @@ def name_of(loss) -> str:
 
 def takes_probabilities(loss) -> bool:
     """Return whether a Keras loss or metric receives probabilities instead of logits."""
-    function = function_of(loss)
+    function = get_keras_function(loss)
     return (
-        function is not None and function not in OF_MARGINS and not argument_of(loss, "from_logits")
+        function is not None
+        and function not in OF_MARGINS
+        and not get_argument(loss, "from_logits")
     )
 
 
-def inputs_of_function(function, logits: bool, y_true, y_pred, activation: str | None) -> tuple:
+def prepare_function_inputs(
+    function, logits: bool, y_true, y_pred, activation: str | None
+) -> tuple:
     """Convert labels and outputs to the inputs expected by a Keras function.
 
     Args:
@@ -160,7 +164,7 @@ def inputs_of_function(function, logits: bool, y_true, y_pred, activation: str |
         activation: Optional string, see `resolve_loss`.
 
     Example:
-        >>> y_true, y_pred = inputs_of_function(
+        >>> y_true, y_pred = prepare_function_inputs(
         ...     losses.poisson, False, ops.convert_to_tensor([1]), ops.zeros((1, 2)), "softmax"
         ... )
         >>> y_true.numpy().tolist(), y_pred.numpy().tolist()
@@ -181,7 +185,7 @@ def are_indices(y_true, scores) -> bool:
     return len(y_true.shape) == len(scores.shape) - 1
 
 
-def with_axis_of_outputs(y_true, y_pred):
+def add_output_axis(y_true, y_pred):
     """Add an axis with size 1 to labels when the outputs have this axis.
 
     Without this axis, labels with shape (B,) and outputs with shape (B, 1) would be broadcast to
@@ -200,7 +204,7 @@ def computes_rows(loss) -> bool:
     if isinstance(loss, losses.Loss) and type(loss).call not in CALLS:
         return getattr(type(loss).call, "leaves_out_rows", False)
     whole = (losses.dice, losses.tversky, *OF_OTHER_THINGS)
-    function = function_of(loss)
+    function = get_keras_function(loss)
     return function is not None and function not in whole
 
 
@@ -263,7 +267,7 @@ class BatchLoss:
         is_loss = isinstance(self.loss, keras.losses.Loss)
         return is_loss and type(self.loss).__call__ not in REDUCTIONS
 
-    def check_adds_up(self) -> None:
+    def check_is_summable(self) -> None:
         """Check that the loss can be summed over replicas.
 
         Raises:
@@ -272,7 +276,7 @@ class BatchLoss:
         if self.reduces_itself:
             raise invalid(
                 "loss",
-                name_of(self.loss),
+                get_name(self.loss),
                 "a loss that does not override `__call__` under tf.distribute. Override "
                 "`call(y_true, y_pred)` instead, and return a value for each example",
             )
@@ -280,17 +284,17 @@ class BatchLoss:
     def __call__(self, y_true, y_pred, sample_weight=None, rows=None) -> tuple:
         weights = [w for w in (sample_weight, rows) if w is not None]
         if self.reduces_itself:
-            return self._reduced_by_loss(y_true, y_pred, sample_weight)
+            return self._reduce_by_loss(y_true, y_pred, sample_weight)
         values = self.values(y_true, y_pred, rows, sample_weight)
         if len(values.shape) == 0:
-            return self._of_single_value(values, y_pred, weights)
+            return self._reduce_single_value(values, y_pred, weights)
         if self.of_examples and len(values.shape) > 1:
             raise invalid(
-                f"The shape of {name_of(self.loss)}'s values",
+                f"The shape of {get_name(self.loss)}'s values",
                 tuple(values.shape),
                 "a value for each example, because some of these values are padding",
             )
-        weights = [self.weights_like(values, weight) for weight in weights]
+        weights = [self.broadcast_weights(values, weight) for weight in weights]
         total = ops.sum(math.prod(weights, start=values))
         size = None
         if not self.is_sum:
@@ -309,18 +313,20 @@ class BatchLoss:
         """
         dtype = getattr(self.loss, "dtype", None) or keras.config.floatx()
         y_true, y_pred = (ops.convert_to_tensor(y, dtype=dtype) for y in (y_true, y_pred))
-        function = function_of(self.loss)
+        function = get_keras_function(self.loss)
         if function is not None:
             logits = not takes_probabilities(self.loss)
-            y_true, y_pred = inputs_of_function(function, logits, y_true, y_pred, self.activation)
-        y_true = with_axis_of_outputs(y_true, y_pred)
+            y_true, y_pred = prepare_function_inputs(
+                function, logits, y_true, y_pred, self.activation
+            )
+        y_true = add_output_axis(y_true, y_pred)
         if isinstance(self.loss, keras.losses.Loss):
             values = loss_values(self.loss, y_true, y_pred, rows, tokens)
         else:
             values = self.loss(y_true, y_pred)
         return ops.convert_to_tensor(values, dtype=dtype)
 
-    def weights_like(self, values, weights):
+    def broadcast_weights(self, values, weights):
         """Return example or token weights that can be broadcast to the loss values.
 
         Raises:
@@ -332,7 +338,7 @@ class BatchLoss:
             weights = ops.squeeze(weights, -1)
         if len(weights.shape) > rank:
             raise invalid(
-                f"The shape of {name_of(self.loss)}'s values",
+                f"The shape of {get_name(self.loss)}'s values",
                 tuple(values.shape),
                 "a value for each token or label, because padding and weights have the shape "
                 f"{tuple(weights.shape)}",
@@ -349,7 +355,7 @@ class BatchLoss:
             ops.broadcast_to(math.prod(weights[1:], start=weights[0]), ops.shape(values))
         )
 
-    def _of_single_value(self, value, y_pred, weights) -> tuple:
+    def _reduce_single_value(self, value, y_pred, weights) -> tuple:
         """Return the loss and the number of rows for a loss that returns a single value."""
         self.check_single_value(bool(weights))
         return value, None if self.is_sum else _rows_of(y_pred)
@@ -359,14 +365,14 @@ class BatchLoss:
         if is_weighted or replica_context():
             reason = "weights and padding" if is_weighted else "the parts of replicas"
             raise ValueError(
-                f"{name_of(self.loss)} returns a single number for the batch, so {reason} cannot "
+                f"{get_name(self.loss)} returns a single number for the batch, so {reason} cannot "
                 "be taken into account. Return a value for each example or token, such as "
                 "ops.mean(..., axis=-1)."
             )
 
-    def _reduced_by_loss(self, y_true, y_pred, sample_weight) -> tuple:
+    def _reduce_by_loss(self, y_true, y_pred, sample_weight) -> tuple:
         """Return the loss computed by a custom loss in `__call__`, and the size to go with it."""
-        y_true = with_axis_of_outputs(ops.convert_to_tensor(y_true), y_pred)
+        y_true = add_output_axis(ops.convert_to_tensor(y_true), y_pred)
         loss = ops.mean(self.loss(y_true, y_pred, sample_weight))
         if self.is_sum:
             return loss, None
@@ -386,10 +392,10 @@ def _of_whole_batch(total, size) -> tuple:
         size = ops.cast(size, total.dtype)
         size = size if context is None else context.all_reduce("SUM", size)
         total = ops.divide_no_nan(total, size)
-    return total if context is None else shared_by_replicas(total), size
+    return total if context is None else share_between_replicas(total), size
 
 
-def shared_by_replicas(part):
+def share_between_replicas(part):
     """Return a sum over the replicas, divided by their number, with the gradient for one part.
 
     Keras multiplies a loss by the number of replicas before the loss is reported.
@@ -419,4 +425,4 @@ def mean_over_replicas(penalty, rows):
     rows = array_ops.cast(rows, penalty.dtype)
     share = ops.divide_no_nan(rows, context.all_reduce("SUM", rows))
     penalty = ops.where(rows > 0, penalty, 0.0)  # the mean over zero rows is NaN
-    return shared_by_replicas(penalty * share)
+    return share_between_replicas(penalty * share)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 import keras
 from keras import ops
 
-from encoder_zoo.common.layers import layers_in
+from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.lazy import array_ops, tf
 
 
-def recomputed_in_chunks(
+def recompute_in_chunks(
     model: keras.Model, call: Callable, inputs: Mapping, chunk_size: int
 ) -> keras.KerasTensor:
     """Compute `call(inputs, True)` in chunks, and compute each chunk again for its gradients.
@@ -42,7 +42,7 @@ def recomputed_in_chunks(
         >>> model = keras.Sequential([keras.layers.Dense(2)])
         >>> model.build((None, 3))
         >>> call = lambda inputs, training: model(inputs["x"], training=training)
-        >>> recomputed_in_chunks(model, call, {"x": np.ones((5, 3), "float32")}, 2).shape
+        >>> recompute_in_chunks(model, call, {"x": np.ones((5, 3), "float32")}, 2).shape
         TensorShape([5, 2])
     """
     count = ops.shape(next(iter(inputs.values())))[0]
@@ -121,7 +121,7 @@ def _divide_inputs(inputs: Mapping, count, number, order=None) -> dict:
 
 def _random_states(model: keras.Model) -> list[keras.Variable]:
     """Return the states for all random generators in the model layers."""
-    generators = (getattr(layer, "seed_generator", None) for layer in layers_in(model))
+    generators = (getattr(layer, "seed_generator", None) for layer in list_layers(model))
     states = [g.state for g in generators if isinstance(g, keras.random.SeedGenerator)]
     return list({id(state): state for state in states}.values())
 
@@ -172,7 +172,7 @@ def _gradients(run: Callable, parts: dict, states: list, learning: list, upstrea
     """Compute the gradients for the weights, summed over all chunks. Unused weights have None.
 
     Args:
-        run: Function, see `recomputed_in_chunks`.
+        run: Function, see `recompute_in_chunks`.
         parts: Dictionary of tensors of shape (P, S, ...).
         states: A list of the states of random generators before the first chunk.
         learning: A list of weight values.

@@ -14,7 +14,12 @@ from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, valid
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
-from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, differ, normalized_for
+from encoder_zoo.tasks.losses.vectors import (
+    Similarity,
+    check_rows,
+    differ,
+    normalize_for_similarity,
+)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -78,7 +83,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred, rows=None):
         check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
         _check_numbers(self, y_true, y_pred)
-        x = normalized_for(y_pred, self.similarity)
+        x = normalize_for_similarity(y_pred, self.similarity)
         all_x, all_texts, first = gather_replicas(x, y_true)
         candidates, positives = concatenate_columns(all_x[:, 1:]), positives_mask(y_true, all_texts)
         forward = self._loss(x[:, 0], candidates, positives, first, rows)

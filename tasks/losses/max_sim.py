@@ -73,7 +73,9 @@ def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.K
     return ops.reshape(ops.swapaxes(found, 0, 1), (size * number, count))[:batch]
 
 
-def max_sim_of_rows(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
+def compute_row_max_sim(
+    queries: keras.KerasTensor, documents: keras.KerasTensor
+) -> keras.KerasTensor:
     """Compute the MaxSim score for each query and the documents in the same row, (B, K).
 
     Args:
@@ -83,7 +85,7 @@ def max_sim_of_rows(queries: keras.KerasTensor, documents: keras.KerasTensor) ->
     Example:
         >>> queries = ops.convert_to_tensor([[[1.0, 0.0], [0.0, 2.0]]])
         >>> documents = ops.convert_to_tensor([[[[3.0, -1.0]], [[4.0, 5.0]]]])
-        >>> max_sim_of_rows(queries, documents).numpy().tolist()
+        >>> compute_row_max_sim(queries, documents).numpy().tolist()
         [[1.0, 14.0]]
     """
     batch, count, length, width = ops.shape(documents)
@@ -327,5 +329,5 @@ class MaxSimDistillation(_MaxSimLoss):
     @leaves_out_rows
     def call(self, y_true, y_pred):
         queries, documents = self._parts(y_true, y_pred, 3)
-        scores = max_sim_of_rows(queries, documents)
+        scores = compute_row_max_sim(queries, documents)
         return divergence(scores, y_true, self.temperature, self.min_max)

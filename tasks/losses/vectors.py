@@ -28,7 +28,7 @@ def unit_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
     return x * ops.rsqrt(ops.maximum(squares, MIN_SQUARE))
 
 
-def normalized_for(x: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
+def normalize_for_similarity(x: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
     """Normalize vectors (..., D) if their products should be the cosine similarity."""
     return unit_vectors(x) if similarity == "cosine" else x
 
@@ -45,7 +45,7 @@ def similarities(y_pred: keras.KerasTensor, similarity: Similarity) -> keras.Ker
         >>> similarities(y_pred, "dot").numpy().tolist()
         [[6.0, 0.0]]
     """
-    x = normalized_for(y_pred, similarity)
+    x = normalize_for_similarity(y_pred, similarity)
     return ops.sum(x[:, :1] * x[:, 1:], axis=-1)
 
 

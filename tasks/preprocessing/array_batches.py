@@ -42,7 +42,7 @@ class ArrayBatches(keras.utils.PyDataset):
         batches._counted = False
         return batches
 
-    def without_end(self) -> Iterator:
+    def repeat_forever(self) -> Iterator:
         """Yield the batches forever, because Keras leaves a generator in the middle of an epoch."""
         for number in itertools.count():
             yield self[number]

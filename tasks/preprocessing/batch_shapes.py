@@ -37,7 +37,7 @@ def pack_batch(x: dict, y=None, sample_weight=None):
     return (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
-def filled_batch(collate: Callable, examples: dict, seed, rows, multiple: int | None):
+def fill_batch(collate: Callable, examples: dict, seed, rows, multiple: int | None):
     """Collate examples, and fill the batch to a number of rows or to the next multiple.
 
     Args:
@@ -147,7 +147,7 @@ def pack_examples(lengths: np.ndarray, capacity: int) -> array_ops.RaggedTensor:
     return array_ops.RaggedTensor.from_row_lengths(flat, sizes)
 
 
-def packed_epoch_order(
+def make_packed_order(
     lengths: array_ops.Tensor, plan: array_ops.RaggedTensor, seed: array_ops.Tensor
 ) -> array_ops.RaggedTensor:
     """Return a random order for packed sequences, with random examples in each sequence.
@@ -204,7 +204,7 @@ def choose_sequence_counts(
     return tuple(sorted({least, min(2 * least, batch_size), batch_size}))
 
 
-def with_packed_tokens(batch, counts: tuple[int, ...]):
+def add_packed_tokens(batch, counts: tuple[int, ...]):
     """Add the input `PACKED_TOKENS` to a batch, with the smallest sufficient number of sequences.
 
     Examples that are only used to fill the batch are not packed.
@@ -217,7 +217,7 @@ def with_packed_tokens(batch, counts: tuple[int, ...]):
     Example:
         >>> x = {"token_ids": np.array([[2, 3, 0], [2, 0, 0]])}
         >>> x["padding_mask"] = x["token_ids"] > 0
-        >>> with_packed_tokens(x, (1, 2))["packed_tokens"].tolist()
+        >>> add_packed_tokens(x, (1, 2))["packed_tokens"].tolist()
         [[0, 1, 3]]
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -309,7 +309,7 @@ def batches_by_length(
         yield order[start:]
 
 
-def with_candidates(
+def combine_candidates(
     examples: dict, firsts: array_ops.Tensor, others: array_ops.RaggedTensor
 ) -> dict:
     """Combine examples with single texts into rows with one first text and additional texts.
@@ -325,7 +325,7 @@ def with_candidates(
     return take_examples(examples, firsts) | renamed
 
 
-def with_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> dict:
+def add_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> dict:
     """Add the input ranges for further texts to the input ranges.
 
     Args:
@@ -334,7 +334,7 @@ def with_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> d
             inputs.
 
     Example:
-        >>> with_candidate_ranges({"token_ids": (0, 9), "segment_ids": (0, 1)}, ["token_ids"])
+        >>> add_candidate_ranges({"token_ids": (0, 9), "segment_ids": (0, 1)}, ["token_ids"])
         {'token_ids': (0, 9), 'segment_ids': (0, 1), 'candidate_token_ids': (0, 9)}
     """
     return ranges | {

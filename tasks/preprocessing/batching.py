@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, in_tensorflow, keras, tf
+from encoder_zoo.common.lazy import array_ops, keras, tf, uses_tensorflow
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
-    filled_batch,
+    add_packed_tokens,
+    fill_batch,
+    make_packed_order,
     pack_examples,
-    packed_epoch_order,
     take_examples,
-    with_packed_tokens,
 )
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 
@@ -56,7 +56,7 @@ def array_batches(
     return ArrayBatches(make, range(-(-len(order) // batch_size)))
 
 
-def epochs_of_arrays(
+def iterate_epochs(
     collate: Callable,
     examples: dict,
     packing: tuple,
@@ -84,7 +84,7 @@ def epochs_of_arrays(
     def order_of(epoch: int):
         of_epoch = np.array([seed, epoch if plan.shuffle else 0])
         settings = plan.shuffle, plan.group_lengths, mixed
-        return order_of_epoch(lengths, packing, size, of_epoch, *settings)
+        return make_epoch_order(lengths, packing, size, of_epoch, *settings)
 
     def make(number: int):
         step = number % steps
@@ -167,7 +167,7 @@ def epoch_order(
     return array_ops.concat([array_ops.reshape(batches, (-1,)), rest], axis=0)
 
 
-def order_of_epoch(
+def make_epoch_order(
     lengths: array_ops.Tensor,
     packing: tuple,
     batch_size: int,
@@ -187,7 +187,7 @@ def order_of_epoch(
         mixed: See `epoch_order`. Defaults to False.
     """
     if packing:
-        return packed_epoch_order(lengths, *packing, seed)
+        return make_packed_order(lengths, *packing, seed)
     if shuffle:
         return epoch_order(lengths, batch_size, seed, group_lengths, mixed)
     return array_ops.range(array_ops.size(lengths, array_ops.int64))
@@ -307,7 +307,7 @@ class LengthGroupedBatcher:
         order = np.argsort(-example_lengths(examples).numpy(), kind="stable")
         if self._sequence_counts:
             order = round_robin(order, batch_size)
-        if not in_tensorflow():
+        if not uses_tensorflow():
             collate = self._filling(batch_size)
             return Batches(array_batches(collate, examples, order, batch_size), order)
         return Batches(self._ordered(examples, order, np.int64(batch_size)), order)
@@ -339,9 +339,9 @@ class LengthGroupedBatcher:
         graph = self._training[plan.shuffle, plan.shuffle and plan.group_lengths]
 
         def batches(seed, done=0):
-            if not in_tensorflow():
+            if not uses_tensorflow():
                 numbers, mixed = (seed, steps, done, total), self._sequence_counts is not None
-                return epochs_of_arrays(
+                return iterate_epochs(
                     self._filling(plan.batch_size), examples, packing, plan, numbers, mixed
                 )
             numbers = (seed, plan.epochs.start, steps, plan.batch_size, total, done)
@@ -353,9 +353,9 @@ class LengthGroupedBatcher:
         """Return `collate`, followed by filling and packing when this is needed for the batches."""
 
         def collate(examples, seed):
-            batch = filled_batch(self._collate, examples, seed, rows, self._multiple)
+            batch = fill_batch(self._collate, examples, seed, rows, self._multiple)
             counts = self._sequence_counts
-            return with_packed_tokens(batch, counts) if counts else batch
+            return add_packed_tokens(batch, counts) if counts else batch
 
         return collate
 
@@ -375,7 +375,9 @@ class LengthGroupedBatcher:
 
         def order_of(epoch):
             epoch_seed = array_ops.stack([seed, epoch if shuffle else array_ops.zeros_like(epoch)])
-            return order_of_epoch(lengths, packing, batch_size, epoch_seed, shuffle, group_lengths)
+            return make_epoch_order(
+                lengths, packing, batch_size, epoch_seed, shuffle, group_lengths
+            )
 
         def epoch_plan(epoch):
             order = order_of(epoch)
@@ -401,7 +403,7 @@ class LengthGroupedBatcher:
         return batches.with_options(options)
 
 
-def grouped_batches(
+def group_batches(
     megabatches: tf.data.Dataset,
     batch_size: int,
     seed: int | array_ops.Tensor,
@@ -471,7 +473,7 @@ def text_sizes(x) -> array_ops.Tensor:
     return total
 
 
-def in_graph_batches(
+def map_graph_batches(
     function: Callable[[dict], array_ops.Tensor],
     examples: dict,
     lengths: array_ops.Tensor,

@@ -36,14 +36,14 @@ class Characters(NamedTuple):
 def read_characters(texts: array_ops.Tensor) -> Characters:
     """Return the characters for texts (N,)."""
     codes = array_ops.strings.unicode_decode(texts, "UTF-8")
-    first, kinds = kinds_of_runs()
+    first, kinds = compute_runs()
     kind = array_ops.gather(kinds, array_ops.searchsorted(first, codes.values, side="right"))
     splits = array_ops.cast(codes.row_splits, array_ops.int64)
     visible, unmarked = (array_ops.where(kept)[:, 0] for kept in (kind == VISIBLE, kind != MARK))
     return Characters(splits[:-1], splits[1:], visible, unmarked)
 
 
-def with_marks(
+def extend_to_marks(
     characters: Characters, row: array_ops.Tensor, end: array_ops.Tensor
 ) -> array_ops.Tensor:
     """Move ends (S,) after the combining marks that follow, such as accents, vowel signs, and
@@ -106,13 +106,13 @@ def _next(
 
 
 @functools.cache
-def kinds_of_runs() -> tuple[np.ndarray, np.ndarray]:
+def compute_runs() -> tuple[np.ndarray, np.ndarray]:
     r"""Return the first code point per run of characters of the same kind, and the kinds, int32.
 
     The first kind is for the characters before the first run.
 
     Example:
-        >>> first, kinds = kinds_of_runs()
+        >>> first, kinds = compute_runs()
         >>> [int(kinds[np.searchsorted(first, ord(c), side="right")]) for c in "a \u200b\u0301"]
         [0, 1, 1, 2]
     """

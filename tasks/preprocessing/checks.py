@@ -48,7 +48,9 @@ def check_each(
         ):
             return array_ops.nest.map_structure(array_ops.identity, values, expand_composites=True)
     for i in np.flatnonzero(~np.asarray(right))[:1]:
-        parts = "".join(part if isinstance(part, str) else _shown(part, i) for part in message)
+        parts = "".join(
+            part if isinstance(part, str) else _format_part(part, i) for part in message
+        )
         raise ValueError(f"{unit} {index[i]}{parts}")
     return values
 
@@ -95,7 +97,7 @@ def has_text(texts: array_ops.Tensor) -> array_ops.Tensor:
     return array_ops.strings.length(array_ops.strings.strip(texts)) > 0
 
 
-def _shown(part, i: int) -> str:
+def _format_part(part, i: int) -> str:
     if callable(part):
         return part(i)
     value = part[i]

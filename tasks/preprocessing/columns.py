@@ -29,7 +29,7 @@ def are_documents(values: object) -> bool:
     return isinstance(values, list | tuple) and len(values) > 0 and is_doc(values[0])
 
 
-def text_of(value):
+def get_text(value):
     """Return the document text. Any other value is returned unchanged."""
     return value.text if is_doc(value) else value
 
@@ -44,7 +44,7 @@ def is_span(value: object) -> bool:
     return hasattr(value, "start_char") and hasattr(value, "end_char")
 
 
-def spans_in(document, spans) -> list[tuple[int, int, str]]:
+def convert_spans(document, spans) -> list[tuple[int, int, str]]:
     """Convert spans to (start, end, label) with character offsets in a document's text.
 
     Args:
@@ -55,12 +55,12 @@ def spans_in(document, spans) -> list[tuple[int, int, str]]:
     return [(span.start_char - begin, span.end_char - begin, span.label_) for span in spans]
 
 
-def reference_of(value):
+def get_reference(value):
     """Return the annotated document in an `Example`. Any other value is returned unchanged."""
     return value.reference if hasattr(value, "reference") and hasattr(value, "predicted") else value
 
 
-def unformatted(values):
+def remove_format(values):
     """Return a Hugging Face dataset or column with Python objects as values.
 
     In different formats, e.g. for PyTorch, the values would be tensors. Any other value is returned
@@ -68,7 +68,7 @@ def unformatted(values):
     """
     source = getattr(values, "source", None)  # set for columns
     if source is not None and hasattr(values, "column_name"):
-        plain_source = unformatted(source)
+        plain_source = remove_format(source)
         return values if plain_source is source else plain_source[values.column_name]
     given = getattr(values, "format", None) if hasattr(values, "with_format") else None
     # A user-defined transform may compute the values.
@@ -133,7 +133,7 @@ def plain(values):
         return [document.text for document in values]
     if isinstance(values, PLAIN) or array_ops.is_tensor(values):
         return values
-    values = unformatted(materialize(values))
+    values = remove_format(materialize(values))
     if isinstance(values, list | np.ndarray):
         return values
     names = table_columns(values)
@@ -149,7 +149,7 @@ def plain(values):
     return list(values) if isinstance(values, Sequence) else values
 
 
-def named_column(values: object, classes: Sequence[str] | None = None):
+def name_classes(values: object, classes: Sequence[str] | None = None):
     """Convert a column to a list, and class indices to names if the dataset has names for them.
 
     Args:
@@ -197,7 +197,7 @@ def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, severa
     """
     if y is None and (rows := extra("read_rows")(x, ("labels",), classes, several)):
         return tuple(rows)
-    return x, named_column(y, classes) if hasattr(y, "features") else y
+    return x, name_classes(y, classes) if hasattr(y, "features") else y
 
 
 def table_columns(values) -> list | None:

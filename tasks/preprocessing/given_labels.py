@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.missing import is_blank, is_masked_array, is_missing, shown
+from encoder_zoo.common.missing import is_blank, is_masked_array, is_missing, quote_missing
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import materialize, plain, table_columns
@@ -184,7 +184,7 @@ def check_given(y, x=None, none_is_answer: bool = False):
         ValueError: Row 1 has no label: it is None (1 of 3 rows). Drop such rows: x, y = ...
     """
     if _is_symbolic(y):
-        return _given_in_graph(y)
+        return _check_in_graph(y)
     given, y = y, materialize(y)
     if isinstance(y, set | frozenset):
         raise invalid("y", y, "a list, because the labels in a set have no order")
@@ -201,8 +201,9 @@ def check_given(y, x=None, none_is_answer: bool = False):
         cure = _cure(given if isinstance(y, np.ndarray) else y, x, rows, missing)
         row, (path, value) = next(iter(missing.items()))
         place = "".join(f"[{key!r}]" for key in path)
+        place = f", at y[{row}]{place}" if path else ""
         raise ValueError(
-            f"Row {row} has no label: it is {shown(value)}{f', at y[{row}]{place}' * bool(path)} "
+            f"Row {row} has no label: it is {quote_missing(value)}{place} "
             f"({len(missing)} of {len(rows)} rows). Drop such rows: {cure}"
         )
     return y
@@ -223,10 +224,10 @@ def check_given_in_dataset(y: np.ndarray | list, single: bool) -> None:
     except ValueError as error:
         start = str(error).partition(" Drop such rows: ")[0]
         texts = np.asarray(y).dtype.kind in "OSU"
-        raise ValueError(f"{start} Drop such rows: {_filter_of_dataset(texts, single)}") from None
+        raise ValueError(f"{start} Drop such rows: {_make_dataset_filter(texts, single)}") from None
 
 
-def _filter_of_dataset(of_texts: bool, single: bool = True) -> str:
+def _make_dataset_filter(of_texts: bool, single: bool = True) -> str:
     there = 'tf.strings.strip(y) != ""' if of_texts else "tf.math.is_finite(y)"
     unbatch, batch = ("", "") if single else (".unbatch()", ".batch(32)")
     return f"dataset{unbatch}.filter(lambda x, y, *_: tf.reduce_all({there})){batch}"
@@ -236,7 +237,7 @@ def _is_symbolic(y) -> bool:
     return array_ops.is_symbolic_tensor(getattr(y, "flat_values", y))
 
 
-def _given_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
+def _check_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
     """Return labels inside a graph, and make the graph fail on NaN or blank labels."""
     of_texts = y.dtype == array_ops.string
     rank = array_ops.TensorShape(y.shape).rank
@@ -252,7 +253,7 @@ def _given_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
     index = y.value_rowids() if of_lists else None
     if rank == 2 and not of_lists:
         there = array_ops.reduce_all(there, axis=1)
-    cure = f". Drop such rows before they are batched: {_filter_of_dataset(of_texts)}"
+    cure = f". Drop such rows before they are batched: {_make_dataset_filter(of_texts)}"
     return check_each(y, there, " has no label: it is ", values, cure, index=index)
 
 
@@ -313,13 +314,13 @@ def _cure(y, x, rows, missing: dict) -> str:
     name = getattr(y, "name", None) or getattr(y, "column_name", None)
     names = columns or ([name] if isinstance(name, str) else [])
     if columns or not any(path for path, _ in missing.values()):
-        steps = _steps_of_table(y, names, [value for _, value in missing.values()])
+        steps = _make_table_steps(y, names, [value for _, value in missing.values()])
         if steps:
             return "; ".join(steps)
-    return _cure_of_rows(y, x, rows, missing)
+    return _make_row_filter(y, x, rows, missing)
 
 
-def _steps_of_table(y, names: list, values: list) -> list[str]:
+def _make_table_steps(y, names: list, values: list) -> list[str]:
     """Return code for the table with the label column, or an empty list."""
     library, blank = type(y).__module__.partition(".")[0], any(map(is_blank, values))
     null = not all(map(is_blank, values))
@@ -348,7 +349,7 @@ def _steps_of_table(y, names: list, values: list) -> list[str]:
     return [template.format(name) for template in templates for name in names]
 
 
-def _cure_of_rows(y, x, rows: list | np.ndarray, missing: dict) -> str:
+def _make_row_filter(y, x, rows: list | np.ndarray, missing: dict) -> str:
     """Return code for labels and inputs that are lists, arrays or columns."""
     whole = [value for path, value in missing.values() if not path]
     inner = [value for path, value in missing.values() if path]
@@ -445,7 +446,7 @@ def log_odd_labels(y) -> None:
     ] = {}  # first row for each label, with 1, True and 1.0 kept apart
     counts: collections.Counter = collections.Counter()
     for row, given in enumerate(rows if isinstance(rows, list) else rows.tolist()):
-        for value in _names_in(given):
+        for value in _find_names(given):
             key = type(value), value
             counts[key] += 1
             first.setdefault(key, row)
@@ -462,14 +463,14 @@ def log_odd_labels(y) -> None:
             logger.warning(line)
 
 
-def _names_in(value) -> Iterator:
+def _find_names(value) -> Iterator:
     """Yield the labels for a row: the names in spans, and nothing for rows of numbers."""
     if isinstance(value, dict):
         fields = value.get("entities", value.get("spans", [value.get("label")]))
-        yield from (name for field in fields or () for name in _names_in(field))
+        yield from (name for field in fields or () for name in _find_names(field))
     elif isinstance(value, list | tuple | set | frozenset | np.ndarray):
         values = value[2:] if _is_span(value) else value
-        found = [name for inner in values for name in _names_in(inner)]
+        found = [name for inner in values for name in _find_names(inner)]
         yield from found if any(isinstance(name, str) for name in found) else ()
     elif isinstance(value, bytes):
         yield value.decode(errors="replace")
@@ -521,8 +522,9 @@ def _blank_ends(names: list[str]) -> str:
     known = set(names)
     beside = [name.strip() for name in found if name.strip() in known]
     return (
-        f"Labels start or end with spaces: {_listed(found)}. They are used as separate classes"
-        + (f" in addition to {_listed(beside)}" if beside else "")
+        f"Labels start or end with spaces: {_format_values(found)}. They are used as separate "
+        "classes"
+        + (f" in addition to {_format_values(beside)}" if beside else "")
         + ". If this is not intended, strip the labels."
     )
 
@@ -551,7 +553,9 @@ def _several_types(first: dict) -> str:
     same: dict[str, list] = {}
     for _, value in first:
         same.setdefault(class_name(value), []).append(value)
-    merged = [f"{_listed(values)} are one class" for values in same.values() if len(values) > 1]
+    merged = [
+        f"{_format_values(values)} are one class" for values in same.values() if len(values) > 1
+    ]
     if bool in examples and str not in examples:
         merged.append("True is 1 and False 0")
     reading = "Numbers are class indices, unless the name of a class is an integer"
@@ -569,15 +573,15 @@ def _several_types(first: dict) -> str:
 def _whole_numbers(first: dict) -> str:
     kinds, values = {kind for kind, _ in first}, [value for _, value in first]
     if kinds == {bool}:
-        return f"Labels are booleans: {_listed(values)}. The classes are False and True."
+        return f"Labels are booleans: {_format_values(values)}. The classes are False and True."
     if kinds != {float} or not all(value.is_integer() for value in values):
         return ""
     whole = ", ".join(map(class_name, values[:MAX_LOGGED]))
     return (
-        f"Labels are floats without decimals: {_listed(values)}. They are converted to the "
+        f"Labels are floats without decimals: {_format_values(values)}. They are converted to the "
         f"integers {whole}."
     )
 
 
-def _listed(values: list) -> str:
+def _format_values(values: list) -> str:
     return ", ".join(map(repr, values[:MAX_LOGGED])) + ", ..." * (len(values) > MAX_LOGGED)

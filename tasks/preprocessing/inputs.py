@@ -18,7 +18,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.trace import current_trace
-from encoder_zoo.common.wording import invalid, with_type
+from encoder_zoo.common.wording import invalid, quote_with_type
 from encoder_zoo.tasks.preprocessing.checks import (
     check_each,
     check_no_iterator,
@@ -139,7 +139,7 @@ class Inputs:
             ValueError: If a text is empty, if the columns have different numbers of rows, or if an
                 error is raised in `columns`.
         """
-        found = self._found(x, names)
+        found = self._match_columns(x, names)
         owner = self._columns[0].one or self._columns[0].name
         read = tuple(column.read(values, name, owner) for column, name, values in found)
         counts = [values.shape[0] for values in read]
@@ -168,9 +168,11 @@ class Inputs:
             ValueError: If a column is missing, cannot be found by name, or does not contain texts,
                 or if a row has no value for a column.
         """
-        return tuple(values for _, _, values in self._found(x, names))
+        return tuple(values for _, _, values in self._match_columns(x, names))
 
-    def names_in(self, table: Sequence[str], names: Sequence[str] | None = None) -> dict[str, str]:
+    def match_names(
+        self, table: Sequence[str], names: Sequence[str] | None = None
+    ) -> dict[str, str]:
         """Return a dict from the table's column names to content names, in the declared order.
 
         Args:
@@ -181,7 +183,7 @@ class Inputs:
             ValueError: If a column is missing, or cannot be found by name.
 
         Example:
-            >>> Inputs(Text("texts", "text")).names_in(["body"])
+            >>> Inputs(Text("texts", "text")).match_names(["body"])
             {'body': 'texts'}
         """
         shown = ", ".join(map(repr, table))
@@ -213,15 +215,15 @@ class Inputs:
         last = len(self._columns) - 1
         return {name: self._columns[min(i, last)].name for i, name in enumerate(names)}
 
-    def _found(self, x, names: Sequence[str] | None) -> list[tuple[Text, str, object]]:
+    def _match_columns(self, x, names: Sequence[str] | None) -> list[tuple[Text, str, object]]:
         """Return the declared column, the name and the values for each column in an input."""
         x = single_column(plain(x))
         # In a list of texts, a dict after the first row is an invalid text.
         looked_at = x[:1] if self._least == 1 and isinstance(x, list) else x
         if isinstance(x, list) and any(isinstance(row, Mapping) for row in looked_at):
-            x = self._table_of_rows(x, names)
+            x = self._make_table(x, names)
         if isinstance(x, Mapping):
-            found = self.names_in(list(x), names)
+            found = self.match_names(list(x), names)
             columns = {name: x[name] for name in found}
             if names is None and len(columns) > 1:
                 check_text_columns(columns, list(found.values()), BY_NAME if self._named else None)
@@ -229,38 +231,38 @@ class Inputs:
         elif isinstance(x, list | np.ndarray) and not len(x):
             names, x = None, tuple([] for _ in range(self._least))
         else:
-            names, x = None, self._tuple_of(x)
+            names, x = None, self._make_tuple(x)
         if len(x) > 1 and self._columns[-1].repeated and _holds_rows(x[-1]):
-            x = (*x[:-1], *_transposed(x[-1], "the last column"))
+            x = (*x[:-1], *_transpose_rows(x[-1], "the last column"))
         if not self._least <= len(x) <= self._most:
-            raise ValueError(self._expected(f"{len(x)} columns"))
+            raise ValueError(self._describe_expected(f"{len(x)} columns"))
         columns = [*self._columns, *[self._columns[-1]] * len(x)][: len(x)]
         names = [*(names or ()), *(column.name for column in columns[len(names or ()) :])]
         return list(zip(columns, names, x, strict=True))
 
-    def _tuple_of(self, x) -> tuple:
+    def _make_tuple(self, x) -> tuple:
         """Return the columns for a tuple, for rows, or for a single column of texts."""
         if isinstance(x, tuple):
             return x
         if _holds_rows(x) and (self._least > 1 or len(x[0]) != 1):
-            return tuple(_transposed(x, "x"))
+            return tuple(_transpose_rows(x, "x"))
         if self._least > 1:
-            raise ValueError(self._expected(with_type(x)))
+            raise ValueError(self._describe_expected(quote_with_type(x)))
         return (x,)
 
-    def _expected(self, received: str) -> str:
+    def _describe_expected(self, received: str) -> str:
         return (
             f"Expected {self}, a list of such rows, or a table with these columns. Received: "
             f"{received:.100}."
         )
 
-    def _table_of_rows(self, rows: list, names: Sequence[str] | None) -> dict[str, list]:
+    def _make_table(self, rows: list, names: Sequence[str] | None) -> dict[str, list]:
         """Convert rows that are dicts to a dict from names to values, with the required columns."""
         for i, row in enumerate(rows):
             if not isinstance(row, Mapping):
                 raise invalid(f"Row {i}", row, "a dict, like the other rows")
         every = list(dict.fromkeys(name for row in rows for name in row))
-        names = list(self.names_in(every, names))
+        names = list(self.match_names(every, names))
         for i, row in enumerate(rows):
             for name in names:
                 if name not in row:
@@ -272,7 +274,7 @@ def _holds_rows(x) -> bool:
     return isinstance(x, list | np.ndarray) and len(x) > 0 and isinstance(x[0], ROWS)
 
 
-def _transposed(rows, name: str) -> list[list]:
+def _transpose_rows(rows, name: str) -> list[list]:
     """Convert rows with equal length to columns."""
     for i, row in enumerate(rows):
         if not isinstance(row, ROWS):
@@ -355,7 +357,9 @@ def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
     if not isinstance(lists, array_ops.RaggedTensor):
         is_tensor = array_ops.is_tensor(lists)
         lists = (
-            array_ops.RaggedTensor.from_tensor(lists) if is_tensor else _ragged(lists, name, owner)
+            array_ops.RaggedTensor.from_tensor(lists)
+            if is_tensor
+            else _make_ragged(lists, name, owner)
         )
     if current_trace().serves:
         return lists
@@ -365,7 +369,7 @@ def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
     return check_each(lists, right, f" of {name} has an empty text. {ADVICE}", index=row)
 
 
-def _ragged(rows, name: str, owner: str) -> array_ops.RaggedTensor:
+def _make_ragged(rows, name: str, owner: str) -> array_ops.RaggedTensor:
     if isinstance(rows, str | bytes):
         raise invalid(name, rows, f"a list of texts for each {owner}")
     for i, row in enumerate(rows):
@@ -374,7 +378,8 @@ def _ragged(rows, name: str, owner: str) -> array_ops.RaggedTensor:
         if wrong:
             raise ValueError(
                 f"Row {i} of {name} {'has' if is_list else 'is'} "
-                f"{with_type(wrong[0]):.{MAX_SHOWN}}. Expected a list of texts for each {owner}."
+                f"{quote_with_type(wrong[0]):.{MAX_SHOWN}}. Expected a list of texts for each "
+                f"{owner}."
             )
     values = [text for row in rows for text in row]
     values = as_column(values, name) if values else array_ops.constant([], array_ops.string)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from encoder_zoo.common.lazy import array_ops
 
 
-def truncated_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: int) -> tuple:
+def truncate_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: int) -> tuple:
     """Return text lengths for pairs to fit into a budget, trimming the longer text first.
 
     Args:
@@ -23,7 +23,7 @@ def truncated_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget:
 
     Example:
         >>> import tensorflow as tf
-        >>> a, b = truncated_lengths(tf.constant([2, 9]), tf.constant([9, 9]), budget=7)
+        >>> a, b = truncate_lengths(tf.constant([2, 9]), tf.constant([9, 9]), budget=7)
         >>> a.numpy().tolist(), b.numpy().tolist()
         ([2, 3], [5, 4])
     """
@@ -39,7 +39,7 @@ def truncated_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget:
     )
 
 
-def kept_tokens(
+def keep_tokens(
     segments: list[array_ops.RaggedTensor], separators: int, max_length: int, truncation_side: str
 ) -> list[tuple[array_ops.Tensor, array_ops.Tensor]]:
     """Return the first token and the number of tokens to keep for each text, (B,) int32.
@@ -47,7 +47,7 @@ def kept_tokens(
     Example:
         >>> import tensorflow as tf
         >>> texts = tf.ragged.constant([[5, 6, 7], [8]])
-        >>> [(begin, count)] = kept_tokens([texts], 1, max_length=4, truncation_side="left")
+        >>> [(begin, count)] = keep_tokens([texts], 1, max_length=4, truncation_side="left")
         >>> begin.numpy().tolist(), count.numpy().tolist()
         ([1, 0], [2, 1])
     """
@@ -55,28 +55,28 @@ def kept_tokens(
     if len(segments) == 1:
         counts = [array_ops.minimum(lengths[0], max_length - 2)]
     else:
-        counts = truncated_lengths(*lengths, budget=max_length - 2 - separators)
+        counts = truncate_lengths(*lengths, budget=max_length - 2 - separators)
     return [
-        (begin_of_kept(length, count, truncation_side), count)
+        (find_first_kept(length, count, truncation_side), count)
         for length, count in zip(lengths, counts, strict=True)
     ]
 
 
-def begin_of_kept(
+def find_first_kept(
     length: array_ops.Tensor, count: array_ops.Tensor, truncation_side: str
 ) -> array_ops.Tensor:
     """Return the first token to keep when only `count` tokens are kept from each text."""
     return length - count if truncation_side == "left" else array_ops.zeros_like(count)
 
 
-def truncated(
+def truncate_tokens(
     tokens: array_ops.RaggedTensor, most: int, truncation_side: str
 ) -> array_ops.RaggedTensor:
     """Truncate texts to a maximum number of tokens, ragged (B, None).
 
     Example:
         >>> import tensorflow as tf
-        >>> truncated(tf.ragged.constant([[5, 6, 7], [8]]), 2, "left").to_list()
+        >>> truncate_tokens(tf.ragged.constant([[5, 6, 7], [8]]), 2, "left").to_list()
         [[6, 7], [8]]
     """
     return tokens[:, -most:] if truncation_side == "left" and most else tokens[:, :most]
@@ -119,7 +119,7 @@ def pack(
         ([[2, 5, 6, 3, 7, 3]], [4])
     """
     specials = 2 if len(segments) == 1 else 2 + separators
-    begun, kept = zip(*kept_tokens(segments, separators, max_length, truncation_side), strict=True)
+    begun, kept = zip(*keep_tokens(segments, separators, max_length, truncation_side), strict=True)
     splits = array_ops.concat([[0], array_ops.cumsum(sum(kept) + specials)], 0)
     begins = splits[:-1] + first_column  # (B,)
     at = splits[:-1] if first_column else splits[1:] - 1  # (B,) for the start token
@@ -129,9 +129,9 @@ def pack(
     ids = array_ops.tensor_scatter_nd_update(
         ids, at[:, None], array_ops.fill(array_ops.shape(at), start_id)
     )
-    ids = written(ids, segments[0], begins, begun[0], kept[0])
+    ids = write_tokens(ids, segments[0], begins, begun[0], kept[0])
     if len(segments) == 2:
-        ids = written(ids, segments[1], begins + kept[0] + separators, begun[1], kept[1])
+        ids = write_tokens(ids, segments[1], begins + kept[0] + separators, begun[1], kept[1])
     examples = array_ops.RaggedTensor.from_row_splits(
         ids[:-1], array_ops.cast(splits, array_ops.int64), validate=False
     )
@@ -163,7 +163,7 @@ def segment_numbers(
     return second if first_column else array_ops.where(columns == length - 1, 2, second)
 
 
-def written(
+def write_tokens(
     ids: array_ops.Tensor,
     tokens: array_ops.RaggedTensor,
     begins: array_ops.Tensor,
@@ -178,7 +178,7 @@ def written(
         >>> import tensorflow as tf
         >>> tokens = tf.ragged.constant([[1, 2, 3], [4]])
         >>> begins, begun, kept = tf.constant([0, 3]), tf.constant([0, 0]), tf.constant([2, 1])
-        >>> ids = written(tf.zeros([6], tf.int32), tokens, begins, begun, kept)
+        >>> ids = write_tokens(tf.zeros([6], tf.int32), tokens, begins, begun, kept)
         >>> ids[:-1].numpy().tolist()
         [1, 2, 0, 4, 0]
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LABELS = ("labels", "sample_weight")  # any other key in the examples is an input
 
 
-def inputs_of(element):
+def get_inputs(element):
     """Return the inputs in a dataset element or in its `element_spec`."""
     return keras.utils.unpack_x_y_sample_weight(element)[0]
 
@@ -49,7 +49,7 @@ class TakesInputs(Protocol):
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]: ...
 
 
-def checked_arrays(task: TakesInputs, x: Mapping) -> dict:
+def check_arrays(task: TakesInputs, x: Mapping) -> dict:
     """Check preprocessed inputs in memory.
 
     Args:
@@ -95,11 +95,11 @@ def _as_array(values: object) -> np.ndarray:
     return keras.ops.convert_to_numpy(values) if hasattr(values, "cpu") else np.asarray(values)
 
 
-def prepared_examples(x: Mapping, y, sample_weight) -> dict:
+def make_prepared_examples(x: Mapping, y, sample_weight) -> dict:
     """Convert preprocessed inputs to examples with the dtypes that Keras passes to a model.
 
     Example:
-        >>> examples = prepared_examples({"token_ids": np.array([[2, 3]])}, [0.5], None)
+        >>> examples = make_prepared_examples({"token_ids": np.array([[2, 3]])}, [0.5], None)
         >>> {name: values.dtype.name for name, values in examples.items()}
         {'token_ids': 'int64', 'labels': 'float32'}
     """
@@ -117,8 +117,8 @@ def _as_tensors(values):
     return array_ops.convert_to_tensor(array.astype(keras.config.floatx()) if is_float else array)
 
 
-def prepared_batch(examples: dict, seed=None):
-    """Convert a batch of `prepared_examples` to the model inputs."""
+def make_prepared_batch(examples: dict, seed=None):
+    """Convert a batch of `make_prepared_examples` to the model inputs."""
     x = {name: values for name, values in examples.items() if name not in LABELS}
     return pack_batch(x, *map(examples.get, LABELS))
 
@@ -155,7 +155,7 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
             )
 
 
-def checked_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Dataset:
+def check_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Check the dataset structure for preprocessed batches.
 
     The values will be checked when the dataset is read.
@@ -165,9 +165,9 @@ def checked_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Data
         dataset: A dataset with `x`, `(x, y)` or `(x, y, sample_weight)`.
 
     Raises:
-        ValueError: If the inputs are invalid, see `checked_arrays`.
+        ValueError: If the inputs are invalid, see `check_arrays`.
     """
-    _check_structure(task, inputs_of(dataset.element_spec))
+    _check_structure(task, get_inputs(dataset.element_spec))
 
     @tf.autograph.experimental.do_not_convert
     def check(x, *labels):

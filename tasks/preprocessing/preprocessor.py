@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 # Dict from (preprocessor, log line) to the numbers of truncated texts and of all texts, used inside
-# `logged_once`. Inside `reported_by_datasets`, a function to log the numbers for a batch. They are
+# `log_once`. Inside `report_in_datasets`, a function to log the numbers for a batch. They are
 # not arguments, because texts are truncated in the middle of `encode`, which tasks override, and
 # because threads share a preprocessor.
 _counts = contextvars.ContextVar("counts", default=None)
@@ -198,18 +198,18 @@ class Preprocessor(ConfigFromSignature):
             Dict of tensors with one row per example: "token_ids" (ragged), "first_length" (number
                 of tokens in segment 0) and, if given, "labels" and "sample_weight".
         """
-        texts = self.texts_of(x)
+        texts = self.read_texts(x)
         # Keep one more token than will be read, to count the truncated texts. The truncation for a
         # pair depends on the full lengths of both texts.
         wanted = self.max_sequence_length - 1 if len(texts) == 1 else None
         examples = self.pack([self.tokenizer.tokenize(text, wanted) for text in texts])
-        return self.with_labels(examples, y, sample_weight)
+        return self.add_labels(examples, y, sample_weight)
 
-    def texts_of(self, x) -> tuple[array_ops.Tensor | array_ops.RaggedTensor, ...]:
+    def read_texts(self, x) -> tuple[array_ops.Tensor | array_ops.RaggedTensor, ...]:
         """Check an input and return its columns of texts, as declared in `inputs`."""
         return self.inputs.read(x, self.text_columns)
 
-    def with_labels(self, examples: dict, y, sample_weight) -> dict:
+    def add_labels(self, examples: dict, y, sample_weight) -> dict:
         """Check the labels and weights, if given, and add them to the examples."""
         if y is not None:
             check_no_iterator(y, "y")
@@ -354,7 +354,7 @@ def check_same_count(examples: dict) -> None:
 def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: str) -> None:
     """Log the number of texts or pairs that are longer than the preprocessor's maximum length.
 
-    Texts in graphs will not be counted, except for datasets (see `reported_by_datasets`).
+    Texts in graphs will not be counted, except for datasets (see `report_in_datasets`).
 
     Args:
         is_cut: Boolean tensor of shape (N,). Whether each text is truncated.
@@ -367,7 +367,7 @@ def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: 
         >>> from encoder_zoo import BertTokenizer, SequenceClassifierPreprocessor
         >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
         >>> preprocessor = SequenceClassifierPreprocessor(tokenizer)
-        >>> with logged_once():
+        >>> with log_once():
         ...     for is_cut in ([False, False], [False]):
         ...         count_truncated(tf.constant(is_cut), preprocessor, "texts are too long.")
         ...     list(_counts.get().values())
@@ -392,7 +392,7 @@ def _log(cut: int, count: int, what: str, where: str = "") -> None:
 
 
 @contextlib.contextmanager
-def logged_once(of_stream: set[str] | None = None) -> Iterator[None]:
+def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
     """Collect the numbers of truncated texts inside this context, and log one line at its end.
 
     Args:
@@ -418,7 +418,7 @@ def logged_once(of_stream: set[str] | None = None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reported_by_datasets() -> Iterator[None]:
+def report_in_datasets() -> Iterator[None]:
     """Make the pipelines traced inside this context log their first batch with truncated texts."""
     logged = []
 

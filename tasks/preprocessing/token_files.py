@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from safetensors.numpy import save_file
 
-from encoder_zoo.common.lazy import array_ops, in_numpy
+from encoder_zoo.common.lazy import array_ops, use_numpy
 from encoder_zoo.common.version import __version__
 from encoder_zoo.presets.files.atomic import replacing_file, write_signed
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
@@ -41,7 +41,7 @@ class TokenFiles:
         with open(path, "rb") as file:
             found = parse_object(file.read(SETTINGS.content + 1), path)
         if found.get("sha256") != digest(found):
-            raise _damaged(path)
+            raise _make_damage_error(path)
         if {name: found.get(name) for name in self._manifest} != self._manifest:
             raise ValueError(
                 f"{folder} holds tokens of another task, tokenizer, stream, order or version of "
@@ -66,22 +66,22 @@ class TokenFiles:
                 save_file({**arrays, CHECKSUM: self._checksum(number, arrays)}, new)
             return examples
         if not path.exists():
-            raise _damaged(path)
+            raise _make_damage_error(path)
         with open(path, "rb") as file:
             tensors = SafetensorsFile(file)
             arrays = {name: tensors.read(name) for name in tensors.shapes}
         found = arrays.pop(CHECKSUM, None)
         known = self._checksums is None or np.array_equal(found, [self._checksums[number]])
         if not (known and np.array_equal(found, self._checksum(number, arrays))):
-            raise _damaged(path)
-        with in_numpy():
-            return {name: _joined(name, arrays) for name in arrays if "/" not in name}
+            raise _make_damage_error(path)
+        with use_numpy():
+            return {name: _join_arrays(name, arrays) for name in arrays if "/" not in name}
 
     def finish(self, sizes: list[int]) -> None:
         """Store the sizes for all chunks, unless some chunks were skipped in this pass."""
         paths = [self._path(number) for number in range(len(sizes))]
         if all(path.exists() for path in paths):
-            checksums = [_kept_checksum(path) for path in paths]
+            checksums = [_read_checksum(path) for path in paths]
             whole = {**self._manifest, "sizes": sizes, "checksums": checksums}
             write_signed(self._folder / NAME, whole)
             self.sizes, self._checksums = sizes, checksums
@@ -94,7 +94,7 @@ class TokenFiles:
         return self._folder / f"tokens-{number:06d}.safetensors"
 
 
-def _damaged(path: pathlib.Path) -> ValueError:
+def _make_damage_error(path: pathlib.Path) -> ValueError:
     return ValueError(
         f"{path} is damaged, changed or gone. Delete {path.parent}: its texts are then tokenized "
         "anew."
@@ -111,12 +111,12 @@ def _parts(examples: dict) -> Iterator[tuple[str, np.ndarray]]:
         yield name, np.ascontiguousarray(values)
 
 
-def _kept_checksum(path: pathlib.Path) -> int:
+def _read_checksum(path: pathlib.Path) -> int:
     """Read the checksum in a file."""
     with open(path, "rb") as file:
         tensors = SafetensorsFile(file)
         if CHECKSUM not in tensors.shapes:
-            raise _damaged(path)
+            raise _make_damage_error(path)
         return int(tensors.read(CHECKSUM)[0])
 
 
@@ -130,7 +130,7 @@ def _checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarray:
     return np.array([found], "uint32")
 
 
-def _joined(name: str, arrays: Mapping[str, np.ndarray]) -> array_ops.Tensor:
+def _join_arrays(name: str, arrays: Mapping[str, np.ndarray]) -> array_ops.Tensor:
     """Return the tensor or ragged tensor for the arrays with a given name in `_parts`."""
     values = array_ops.constant(arrays[name])
     for depth in reversed(range(sum(part.startswith(f"{name}/") for part in arrays))):

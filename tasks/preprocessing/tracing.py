@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from encoder_zoo.common.lazy import array_ops, in_tensorflow, tf
+from encoder_zoo.common.lazy import array_ops, tf, uses_tensorflow
 
 
 class ShapePolymorphicFunction:
@@ -34,7 +34,7 @@ class ShapePolymorphicFunction:
         self._graphs = {}
 
     def __call__(self, *arguments):
-        if not in_tensorflow():
+        if not uses_tensorflow():
             return self._function(*arguments)
         arguments = array_ops.nest.map_structure(_as_tensor, arguments)
         if tf.config.functions_run_eagerly():

@@ -117,12 +117,12 @@ def take(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.RaggedTe
     return positions.with_flat_values(array_ops.gather(values.flat_values, positions.flat_values))
 
 
-def owned(windows: Windows) -> array_ops.RaggedTensor:
+def mask_owned(windows: Windows) -> array_ops.RaggedTensor:
     """Return whether each token counts in a window, ragged (W, None) bool.
 
     Example:
         >>> import tensorflow as tf
-        >>> owned(make_windows(tf.constant([4], tf.int64), capacity=3, doc_stride=2)).to_list()
+        >>> mask_owned(make_windows(tf.constant([4], tf.int64), capacity=3, doc_stride=2)).to_list()
         [[True, True, False], [False, True, True]]
     """
     columns = array_ops.ragged.range(windows.length)
@@ -146,7 +146,7 @@ def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
         >>> merge(tf.ragged.constant([[1, 2, 3], [20, 30, 40]]), windows).numpy().tolist()
         [1, 2, 30, 40]
     """
-    return array_ops.boolean_mask(values.flat_values, owned(windows).flat_values)
+    return array_ops.boolean_mask(values.flat_values, mask_owned(windows).flat_values)
 
 
 def full_windows(

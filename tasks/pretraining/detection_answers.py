@@ -16,10 +16,10 @@ from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.base.records import padded_columns, records
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.base.records import pad_columns, records
+from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.preprocessing.inputs import as_column
-from encoder_zoo.tasks.preprocessing.packing import truncated
+from encoder_zoo.tasks.preprocessing.packing import truncate_tokens
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
     ReplacedTokenDetectionPreprocessor,
@@ -71,8 +71,8 @@ class DetectionAnswers(Answers):
 
         def detect(text):
             examples, tokens = self._encode(as_valid_text(text))
-            logits = in_graph_batches(inner, examples, tokens["start"].row_lengths(), 1)
-            return padded_columns(_with_scores(tokens, logits.flat_values[:, 0]))
+            logits = map_graph_batches(inner, examples, tokens["start"].row_lengths(), 1)
+            return pad_columns(_with_scores(tokens, logits.flat_values[:, 0]))
 
         return detect
 
@@ -80,7 +80,9 @@ class DetectionAnswers(Answers):
         """Encode texts, and return "token", "start" and "end" of their tokens, ragged (N, None)."""
         limit, tokenizer = self.preprocessor.max_sequence_length - 2, self.preprocessor.tokenizer
         tokens = tokenizer.tokenize_with_offsets(texts)
-        ids, start, end = (truncated(values, limit, tokenizer.truncation_side) for values in tokens)
+        ids, start, end = (
+            truncate_tokens(values, limit, tokenizer.truncation_side) for values in tokens
+        )
         names = array_ops.gather(array_ops.constant(self._names), ids.values)
         columns = {"token": ids.with_values(names), "start": start}
         return self.preprocessor.pack([tokens[0]]), {**columns, "end": end}

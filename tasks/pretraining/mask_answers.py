@@ -18,9 +18,9 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.base.records import padded_columns, records
+from encoder_zoo.tasks.base.records import pad_columns, records
 from encoder_zoo.tasks.preprocessing.inputs import as_column
-from encoder_zoo.tasks.preprocessing.packing import kept_tokens
+from encoder_zoo.tasks.preprocessing.packing import keep_tokens
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import following, row_begins
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
@@ -114,7 +114,7 @@ class MaskAnswers(Answers):
         inputs, real = self.mask_inputs(examples)
         inputs = {name: values.numpy() for name, values in inputs.items()}
         logits = self.runner.predict(inputs, batch_size, verbose=0)  # (B, M, V)
-        fills = records(self._filled(tensor, masks, logits[real.numpy()], top_k, chosen))
+        fills = records(self._fill_masks(tensor, masks, logits[real.numpy()], top_k, chosen))
         by_text = [fills[i:j] for i, j in itertools.pairwise(masks.starts.row_splits.numpy())]
         return [masks[0] if len(masks) == 1 else masks for masks in by_text]
 
@@ -130,8 +130,8 @@ class MaskAnswers(Answers):
             text = as_valid_text(text)
             tokens = self.tokenizer.tokenize_with_offsets(text)
             examples, masks = self._examples_with_masks(*tokens)
-            filled = self._filled(text, masks, run(examples, masks.starts.row_lengths()), top_k)
-            return padded_columns({n: masks.starts.with_values(v) for n, v in filled.items()})
+            filled = self._fill_masks(text, masks, run(examples, masks.starts.row_lengths()), top_k)
+            return pad_columns({n: masks.starts.with_values(v) for n, v in filled.items()})
 
         return fill
 
@@ -164,7 +164,7 @@ class MaskAnswers(Answers):
     def _examples_with_masks(self, ids, starts, ends) -> tuple[dict, Masks]:
         """Return encoded examples with mask positions, and the masks in the texts."""
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length
-        [(begin, count)] = kept_tokens([ids], 1, longest, tokenizer.truncation_side)
+        [(begin, count)] = keep_tokens([ids], 1, longest, tokenizer.truncation_side)
         begin, count = (array_ops.cast(values, "int64") for values in (begin, count))
         row = ids.value_rowids()
         column = array_ops.ragged.range(ids.row_lengths()).values - array_ops.gather(begin, row)
@@ -203,7 +203,7 @@ class MaskAnswers(Answers):
                 raise invalid(f"targets[{i}]", target, expected)
         return list(dict.fromkeys(known[target.strip()] for target in targets))
 
-    def _filled(
+    def _fill_masks(
         self, texts, masks: Masks, logits, top_k: int, chosen: Sequence[int] | None = None
     ) -> dict[str, array_ops.Tensor]:
         """Return "token", "text" and "score" (masks, top_k), sorted by score.

@@ -27,10 +27,10 @@ from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
 from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.pretraining.mask_answers import FilledMask, MaskAnswers
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
-from encoder_zoo.tasks.training.metrics import by_token
+from encoder_zoo.tasks.training.metrics import flatten_tokens
 from encoder_zoo.tasks.training.objective import Objective
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ class MaskedLM(Task):
         lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
         "softmax",
         of_tokens=True,
-        inputs_of_metrics=lambda x, *given: by_token(*given),
+        inputs_of_metrics=lambda x, *given: flatten_tokens(*given),
     )
 
     @validate_arguments
@@ -425,7 +425,7 @@ class MaskedLM(Task):
 
         def run(examples, counts):
             size = self.backbone.vocabulary_size
-            return in_graph_batches(self._mask_logits, examples, counts, size).flat_values
+            return map_graph_batches(self._mask_logits, examples, counts, size).flat_values
 
         return {"serving_default": self._answers.trace_masks(run, top_k)}
 

@@ -232,7 +232,7 @@ class MaskedLMPreprocessor(Preprocessor):
         which = array_ops.gather(draws[..., 2], positions, batch_dims=1)
         kept = array_ops.gather(token_ids, positions, batch_dims=1)
         new = array_ops.where(selected, self.replacements(kept, kind, which), kept)
-        return put_at(token_ids, positions, new)
+        return replace_tokens(token_ids, positions, new)
 
     def replacements(
         self, kept: array_ops.Tensor, kind: array_ops.Tensor, which: array_ops.Tensor
@@ -282,35 +282,35 @@ def make_draws(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor, seed
     shape = array_ops.concat([array_ops.shape(token_ids, array_ops.int64), [3]], 0)
     if not array_ops.is_symbolic_tensor(seed):
         if seed[0] == NOT_RANDOM:
-            return draws_of_texts(token_ids, padding_mask)
+            return make_text_draws(token_ids, padding_mask)
         return array_ops.random.stateless_uniform(shape, seed)
     return tf.cond(
         seed[0] == NOT_RANDOM,
-        lambda: draws_of_texts(token_ids, padding_mask),
+        lambda: make_text_draws(token_ids, padding_mask),
         lambda: array_ops.random.stateless_uniform(shape, seed),
     )
 
 
-def draws_of_texts(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor):
+def make_text_draws(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor):
     """Return numbers like `make_draws` that only depend on the tokens of each text.
 
     Example:
         >>> ids, mask = np.int32([[5, 6, 0], [5, 6, 0]]), np.array([[True, True, False]] * 2)
-        >>> draws = draws_of_texts(ids, mask)
+        >>> draws = make_text_draws(ids, mask)
         >>> bool((draws[0] == draws[1]).numpy().all())
         True
     """
     length = array_ops.shape(token_ids)[1]
     place = array_ops.cast(array_ops.range(length), array_ops.int64)
-    tokens = _scrambled(array_ops.cast(token_ids, array_ops.int64) * 7919 + place[None])
+    tokens = _scramble(array_ops.cast(token_ids, array_ops.int64) * 7919 + place[None])
     counted = array_ops.cast(padding_mask, array_ops.int64)
     text = array_ops.reduce_sum(tokens * counted, axis=1) % PRIME  # (B,)
     which = array_ops.constant([0, 1, 2], array_ops.int64) * 1_000_003
     numbers = text[:, None, None] + place[None, :, None] * 104_729 + which
-    return array_ops.cast(_scrambled(numbers) % 2**24, array_ops.float32) / 2**24
+    return array_ops.cast(_scramble(numbers) % 2**24, array_ops.float32) / 2**24
 
 
-def _scrambled(numbers: array_ops.Tensor) -> array_ops.Tensor:
+def _scramble(numbers: array_ops.Tensor) -> array_ops.Tensor:
     """Return pseudo-random int64 numbers below `PRIME` that are equal for equal inputs."""
     for constant in (1_234_567, 7_654_321, 42_424_243):
         numbers = (numbers % PRIME * 48_271 + constant) % PRIME
@@ -347,7 +347,7 @@ def prediction_order(
     )
 
 
-def put_at(
+def replace_tokens(
     token_ids: array_ops.Tensor, positions: array_ops.Tensor, values: array_ops.Tensor
 ) -> array_ops.Tensor:
     """Replace the tokens (B, L) at some positions (B, M) by values (B, M).
@@ -355,7 +355,7 @@ def put_at(
     Example:
         >>> import tensorflow as tf
         >>> token_ids, values = tf.constant([[5, 6, 7]]), tf.constant([[9]])
-        >>> put_at(token_ids, tf.constant([[2]]), values).numpy().tolist()
+        >>> replace_tokens(token_ids, tf.constant([[2]]), values).numpy().tolist()
         [[5, 6, 9]]
     """
     examples = array_ops.repeat(

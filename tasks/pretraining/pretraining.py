@@ -32,7 +32,7 @@ from encoder_zoo.tasks.pretraining.masked_lm import (
     token_metrics,
 )
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
-from encoder_zoo.tasks.training.metrics import by_token
+from encoder_zoo.tasks.training.metrics import flatten_tokens
 from encoder_zoo.tasks.training.objective import Objective
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ class Pretraining(Task):
             of_tokens=True,
             fills_batches=False,
             names_outputs=True,
-            inputs_of_metrics=_masked_by_token,
+            inputs_of_metrics=_flatten_masked_tokens,
         )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -333,8 +333,8 @@ class Pretraining(Task):
         return loss + BatchLoss(masked_lm_loss())(labels, logits, each)[0]
 
 
-def _masked_by_token(x, y, y_pred, sample_weight) -> tuple:
+def _flatten_masked_tokens(x, y, y_pred, sample_weight) -> tuple:
     """Return labels, outputs and weights with one row per masked token."""
     parts = y, y_pred, sample_weight or dict.fromkeys(y)
-    tokens = by_token(*(part["masked_lm"] for part in parts))
+    tokens = flatten_tokens(*(part["masked_lm"] for part in parts))
     return tuple({**part, "masked_lm": v} for part, v in zip(parts, tokens, strict=True))

@@ -20,7 +20,7 @@ from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, 
 from encoder_zoo.common.weights_lock import share_weights_lock
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.positions import first_of_texts
+from encoder_zoo.encoders.positions import select_first_tokens
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.missing_answers import Missing
@@ -37,7 +37,7 @@ from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreproc
 from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
     ReplacedTokenDetectionPreprocessor,
 )
-from encoder_zoo.tasks.training.metrics import by_token
+from encoder_zoo.tasks.training.metrics import flatten_tokens
 from encoder_zoo.tasks.training.objective import Objective
 
 if TYPE_CHECKING:
@@ -169,20 +169,20 @@ class ReplacedTokenDetection(Task):
 
     def call(self, inputs, training=None):
         if "mask_positions" not in inputs:
-            return self._detected(inputs, training)
+            return self._detect(inputs, training)
         masked = {n: values for n, values in inputs.items() if n != "masked_token_ids"}
         masked["token_ids"] = inputs["masked_token_ids"]
         logits = self.generator(masked, training=training)  # (B, M, V)
-        token_ids = self._filled_in(inputs, self._drawn(logits))
-        detection = self._detected({**inputs, "token_ids": token_ids}, training)
+        token_ids = self._fill_masks(inputs, self._drawn(logits))
+        detection = self._detect({**inputs, "token_ids": token_ids}, training)
         return {"generator": logits, "detection": detection, "token_ids": token_ids}
 
-    def _detected(self, inputs, training):
+    def _detect(self, inputs, training):
         """Compute the detection logits (B, L)."""
         x = self.encoded(inputs, training)["sequence_output"]  # (B, L, D)
         first = None
         if self.head.first_norm is not None:
-            first = first_of_texts(x, inputs.get("text_starts"))
+            first = select_first_tokens(x, inputs.get("text_starts"))
         return ops.squeeze(self.head(x, training=training, first=first), -1)
 
     def _drawn(self, logits):
@@ -192,7 +192,7 @@ class ReplacedTokenDetection(Task):
         drawn = keras.random.categorical(flat, 1, dtype="int32", seed=self.draws)
         return ops.reshape(drawn, (batch, count))
 
-    def _filled_in(self, inputs, drawn):
+    def _fill_masks(self, inputs, drawn):
         """Return the tokens (B, L) of the texts, with the sampled tokens at the masks."""
         positions = ops.cast(inputs["mask_positions"], "int32")  # (B, M)
         own = ops.cast(inputs["token_ids"], "int32")
@@ -232,7 +232,7 @@ class ReplacedTokenDetection(Task):
             of_tokens=True,
             fills_batches=False,
             names_outputs=True,
-            inputs_of_metrics=_tokens_of_both,
+            inputs_of_metrics=_flatten_outputs,
         )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -241,9 +241,9 @@ class ReplacedTokenDetection(Task):
         Text weights are converted to token weights by the preprocessor and used for both losses.
         Weights with shape (B, M) are only used for masked tokens in the generator loss.
         """
-        masked, weights = weights_of_losses(sample_weight)
+        masked, weights = split_weights(sample_weight)
         loss = super().compute_loss(x, y, y_pred["generator"], masked, training)
-        replaced, real = replaced_tokens(x, y_pred, weights)
+        replaced, real = find_replaced_tokens(x, y_pred, weights)
         logits = y_pred["detection"]
         detection = BatchLoss(keras.losses.BinaryCrossentropy(from_logits=True), of_tokens=True)
         # An axis of size 1, because the Keras loss averages over the last axis.
@@ -303,7 +303,7 @@ class ReplacedTokenDetection(Task):
         return {"serving_default": self._answers.trace_tokens(run)}
 
 
-def weights_of_losses(sample_weight) -> tuple:
+def split_weights(sample_weight) -> tuple:
     """Return weights for the generator loss (B, M) and the detection loss (B, L), or None.
 
     Args:
@@ -324,7 +324,7 @@ def weights_of_losses(sample_weight) -> tuple:
     return sample_weight, None
 
 
-def replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
+def find_replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
     """Return float32 labels (B, L) with 1 for replaced tokens, and token weights (B, L).
 
     Args:
@@ -353,14 +353,14 @@ def _metrics() -> dict:
     }
 
 
-def _tokens_of_both(x: dict, y, y_pred: dict, sample_weight) -> tuple:
+def _flatten_outputs(x: dict, y, y_pred: dict, sample_weight) -> tuple:
     """Return labels, predictions and weights for both outputs, with a row per token."""
-    masked, weights = weights_of_losses(sample_weight)
-    replaced, real = replaced_tokens(x, y_pred, weights)
+    masked, weights = split_weights(sample_weight)
+    replaced, real = find_replaced_tokens(x, y_pred, weights)
     scores = ops.sigmoid(y_pred["detection"])
     parts = {
-        "generator": by_token(y, y_pred["generator"], masked),
-        "detection": by_token(replaced[..., None], scores[..., None], real),
+        "generator": flatten_tokens(y, y_pred["generator"], masked),
+        "detection": flatten_tokens(replaced[..., None], scores[..., None], real),
     }
     return tuple({name: values[i] for name, values in parts.items()} for i in range(3))
 

@@ -10,7 +10,7 @@ from encoder_zoo.common.serializable import serializable
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
     MaskedLMPreprocessor,
-    put_at,
+    replace_tokens,
     token_weights,
 )
 
@@ -49,7 +49,7 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
     def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         inputs, labels, weights = super().collate(examples, seed, bucketed)
         inputs["masked_token_ids"] = inputs["token_ids"]
-        inputs["token_ids"] = put_at(inputs["token_ids"], inputs["mask_positions"], labels)
+        inputs["token_ids"] = replace_tokens(inputs["token_ids"], inputs["mask_positions"], labels)
         return inputs, labels, weights
 
     def _weighted(self, weights, given, positions, token_ids):

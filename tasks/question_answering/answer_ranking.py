@@ -155,7 +155,7 @@ def _distinct(
     return spans, array_ops.math.unsorted_segment_max(scores, number, array_ops.shape(spans)[0])
 
 
-def over_passages(found: RankedSpans) -> RankedSpans:
+def rank_passages(found: RankedSpans) -> RankedSpans:
     """Return the best answers to a single question over N passages.
 
     Args:
@@ -169,7 +169,7 @@ def over_passages(found: RankedSpans) -> RankedSpans:
         >>> scores, zeros = tf.constant([[1.0], [5.0]]), tf.zeros([2, 1], tf.int32)
         >>> context = tf.constant([[0], [1]])
         >>> found = RankedSpans(zeros, zeros, scores, scores[:, 0], tf.zeros([2]), context)
-        >>> over_passages(found).context.numpy().tolist()
+        >>> rank_passages(found).context.numpy().tolist()
         [[1]]
     """
     score, index = array_ops.math.top_k(

@@ -13,7 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import Rule
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.family import MAX_TOP, TOP
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import is_span, plain
@@ -158,7 +158,7 @@ def context_mask(
 INPUTS = Inputs(Text("questions", "question"), Text("contexts", "context"), ignores_others=True)
 
 
-def split_examples(x, y) -> tuple:
+def split_inputs(x, y) -> tuple:
     """Split the inputs for `SpanQA` into questions, contexts and answers.
 
     Args:
@@ -224,7 +224,7 @@ def _answers(answers, number: int) -> list[dict]:
             or not isinstance(answer.get("answer_start"), numbers.Integral)
         ):
             raise ValueError(
-                f"Example {number}: {shown(answer)} is no answer. Expected a dict with text, a "
+                f"Example {number}: {quote(answer)} is no answer. Expected a dict with text, a "
                 "string, and answer_start, an integer; or an empty list without an answer."
             )
     return list(answers)
@@ -279,7 +279,7 @@ def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, arra
         " of its context: there is ",
         there,
         ".",
-        lambda i: _found(text.numpy()[i].decode(), context.numpy()[i].decode()),
+        lambda i: _find_answer(text.numpy()[i].decode(), context.numpy()[i].decode()),
         " Correct answer_start, or leave the example out; a question without an answer has an "
         "empty list of answers.",
         unit="Example",
@@ -290,7 +290,7 @@ def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, arra
     return first, stop
 
 
-def _found(text: str, context: str) -> str:
+def _find_answer(text: str, context: str) -> str:
     return f" It stands at {context.index(text)}." if text and text in context else ""
 
 
@@ -324,7 +324,7 @@ def _answer_tensors(y: dict) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTe
     return text, array_ops.RaggedTensor.from_tensor(start, lengths=text.row_lengths())
 
 
-def without_white_space(
+def strip_white_space(
     contexts: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Strip whitespace from answers, as in `str.strip`, and return the new offsets.
@@ -336,7 +336,7 @@ def without_white_space(
 
     Example:
         >>> import tensorflow as tf
-        >>> bounds = without_white_space(
+        >>> bounds = strip_white_space(
         ...     tf.constant(["in Rome "]), tf.constant([2]), tf.constant([8]))
         >>> [bound.numpy().tolist() for bound in bounds]
         [[3], [7]]

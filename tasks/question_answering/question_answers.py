@@ -18,7 +18,7 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.preprocessing.columns import plain, text_of
+from encoder_zoo.tasks.preprocessing.columns import get_text, plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.windows import take
 from encoder_zoo.tasks.question_answering import answer_ranking
@@ -30,7 +30,7 @@ from encoder_zoo.tasks.question_answering.answers import (
     beam_spans,
     context_mask,
     find_spans,
-    split_examples,
+    split_inputs,
 )
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts, SpanQAPreprocessor
 
@@ -74,7 +74,7 @@ class QuestionAnswers(Answers):
         examples.pop("labels", None)
         outputs = zip(
             examples["text_index"].numpy(),
-            self.unpadded_outputs(examples, batch_size, axis=None if self.beam else 1),
+            self.compute_unpadded_outputs(examples, batch_size, axis=None if self.beam else 1),
             strict=True,
         )
         by_question = itertools.groupby(outputs, key=lambda output: output[0])
@@ -94,21 +94,21 @@ class QuestionAnswers(Answers):
         missing: Missing = "error",
     ) -> Any:
         """Find answers in the given contexts. See `SpanQA.answer`."""
-        question, context = plain(text_of(question)), plain(text_of(context))
+        question, context = plain(get_text(question)), plain(get_text(context))
         single, several = isinstance(question, str), not isinstance(context, str)
         if single and several and not len(context):
             raise invalid("context", context, "at least one passage")
         if single:
             question = [question] * (len(context) if several else 1)
         context = context if several else [context] * len(question)
-        questions, contexts, _ = split_examples((question, context), None)
+        questions, contexts, _ = split_inputs((question, context), None)
         texts = [text.decode() for text in contexts.numpy()]
         if not texts:
             return []
         count = 1 if top_k is None else top_k
         found = self.find_spans(questions, contexts, count, max_answer_length, batch_size)
-        found = answer_ranking.over_passages(found) if single and several else found
-        found = self._with_null_answers(found, null_threshold)
+        found = answer_ranking.rank_passages(found) if single and several else found
+        found = self._insert_null_answers(found, null_threshold)
         answers = answer_ranking.answer_dicts(found, texts, count, passages=single and several)
         answers = [row[0] for row in answers] if top_k is None else answers
         return answers[0] if single else answers
@@ -131,7 +131,7 @@ class QuestionAnswers(Answers):
             columns = self._context_columns(contexts, examples)
             found = self._candidates(run(examples), columns, max_answer_length, 1)
             found = answer_ranking.best_answers(found, contexts, columns.first, 1)
-            found = self._with_null_answers(found, null_threshold)
+            found = self._insert_null_answers(found, null_threshold)
             start, end = found.start[:, 0], found.end[:, 0]
             score = answer_ranking.answer_scores(found)[:, 0]
             text = array_ops.strings.substr(context, start, end - start, unit="UTF8_CHAR")
@@ -171,7 +171,7 @@ class QuestionAnswers(Answers):
         )
         return answer_ranking.best_answers(Candidates(*found), contexts, columns.first, top_k)
 
-    def _with_null_answers(self, found: RankedSpans, given: float | None) -> RankedSpans:
+    def _insert_null_answers(self, found: RankedSpans, given: float | None) -> RankedSpans:
         """Insert "no answer" based on the given null threshold, or on the threshold in the
         settings."""
         found = answer_ranking.null_beside_best(found) if self.beam else found

@@ -29,8 +29,8 @@ from encoder_zoo.tasks.base.inference import token_outputs_in_graph
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.preprocessing.columns import plain, text_of
+from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
+from encoder_zoo.tasks.preprocessing.columns import get_text, plain
 from encoder_zoo.tasks.question_answering import answer_ranking, squad
 from encoder_zoo.tasks.question_answering.answer_ranking import (
     Answer,
@@ -43,7 +43,7 @@ from encoder_zoo.tasks.question_answering.answers import (
     Beam,
     NullThreshold,
     answer_lists,
-    split_examples,
+    split_inputs,
 )
 from encoder_zoo.tasks.question_answering.beam import NO_START, make_span_beam
 from encoder_zoo.tasks.question_answering.question_answers import QuestionAnswers
@@ -233,10 +233,10 @@ class SpanQA(Task):
             raise ValueError(NO_LABELS)
         if self.beam and "answer_start" not in x:
             raise ValueError(NO_START)
-        loss = super().compute_loss(x, *squad.of_bounds(x, y, y_pred, sample_weight), training)
-        return loss + self._loss_of_no_answer(x, y, y_pred, sample_weight) if self.beam else loss
+        loss = super().compute_loss(x, *squad.flatten_bounds(x, y, y_pred, sample_weight), training)
+        return loss + self._compute_null_loss(x, y, y_pred, sample_weight) if self.beam else loss
 
-    def _loss_of_no_answer(self, x, y, y_pred, sample_weight):
+    def _compute_null_loss(self, x, y, y_pred, sample_weight):
         """Return half of the mean cross-entropy of "no answer", as in the code of XLNet."""
         mean = BatchLoss(keras.losses.BinaryCrossentropy(from_logits=True))
         logits = y_pred[:, 2, :1]
@@ -254,7 +254,7 @@ class SpanQA(Task):
             own_metrics={"exact_match": squad.SpanExactMatch, "f1": squad.SpanF1},
             pads_classes=True,
             fills_batches=not self.beam,  # the loss with a beam is a sum of two losses
-            inputs_of_metrics=squad.of_bounds,
+            inputs_of_metrics=squad.flatten_bounds,
         )
 
     # -- answers -----------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ class SpanQA(Task):
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
         """
-        question, context = plain(text_of(question)), plain(text_of(context))
+        question, context = plain(get_text(question)), plain(get_text(context))
         single, several = isinstance(question, str), not isinstance(context, str)
         if single and several:
             raise ValueError(
@@ -453,7 +453,7 @@ class SpanQA(Task):
         Raises:
             ValueError: If no questions are given, or if answers are missing.
         """
-        questions, contexts, answers = split_examples(x, y)
+        questions, contexts, answers = split_inputs(x, y)
         texts = [text.decode() for text in contexts.numpy()]
         if not texts:
             raise ValueError("x is empty. Expected at least one question.")
@@ -516,5 +516,5 @@ class SpanQA(Task):
         n, m = self.beam
         size = array_ops.constant(1 + n * m, array_ops.int64)
         counts = array_ops.fill([array_ops.size(examples["text_index"])], size)
-        found = in_graph_batches(rows, examples, counts, COLUMNS)
+        found = map_graph_batches(rows, examples, counts, COLUMNS)
         return found.to_tensor(shape=(None, 1 + n * m, COLUMNS))

@@ -30,8 +30,8 @@ from encoder_zoo.tasks.question_answering.answers import (
     ANSWERS,
     INPUTS,
     check_answers,
-    split_examples,
-    without_white_space,
+    split_inputs,
+    strip_white_space,
 )
 
 # A question that leaves less than this for the context is too long.
@@ -211,7 +211,7 @@ class SpanQAPreprocessor(Preprocessor):
         return array_ops.zeros_like(lengths) if self.tokenizer.first_column else lengths - 1
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
-        questions, texts, y = split_examples(x, y)
+        questions, texts, y = split_inputs(x, y)
         contexts = self.contexts(questions, texts)
         examples = self.examples(contexts)
         if y is None:
@@ -271,7 +271,7 @@ def _answer_tokens(contexts: Contexts, start, end) -> tuple[array_ops.Tensor, ar
 
     Whitespace at the start and end is ignored, as it can be a separate token.
     """
-    first_character, stop = without_white_space(contexts.texts, start, end)
+    first_character, stop = strip_white_space(contexts.texts, start, end)
     row = array_ops.range(array_ops.size(start), dtype=array_ops.int64) * ROW
     begins = array_ops.cast(contexts.ids.row_starts(), array_ops.int32)
     start_keys, end_keys = (

@@ -270,7 +270,7 @@ class SpanF1(SpanMetric):
         return 2 * shared / (end - start + 1 + found_end - found + 1)
 
 
-def of_bounds(inputs, y_true, y_pred, sample_weight) -> tuple:
+def flatten_bounds(inputs, y_true, y_pred, sample_weight) -> tuple:
     """Return labels, outputs and weights of the first and the last token of the answers.
 
     The logits of padding are masked, so the loss and metrics do not depend on the batch's length.

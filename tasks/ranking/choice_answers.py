@@ -18,7 +18,7 @@ from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import softmax
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.classification.window_pooling import WindowPooling, pooled_predictions
+from encoder_zoo.tasks.classification.window_pooling import WindowPooling, predict_pooled
 from encoder_zoo.tasks.preprocessing.inputs import as_text_lists, has_text
 from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import MultipleChoicePreprocessor
 
@@ -47,7 +47,7 @@ class ChoiceAnswers(Answers):
     def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
         """Compute the choice logits (K,) for each question, in the given order."""
         examples, counts = self.preprocessor.encode_choices(x)
-        pooled = pooled_predictions(self.runner, examples, batch_size, 1, self.window_pooling)
+        pooled = predict_pooled(self.runner, examples, batch_size, 1, self.window_pooling)
         return np.split(pooled[:, 0], np.cumsum(counts.numpy())[:-1]) if len(counts) else []
 
     @validate_arguments

@@ -11,7 +11,7 @@ from keras import ops
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, make_head, text_logits
 from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
+from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
 
 
 class ListScores(Task):
@@ -48,4 +48,4 @@ class ListScores(Task):
         return keras.KerasTensor((batch, count), "float32")
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        return with_candidate_ranges(super().input_ranges(length))
+        return add_candidate_ranges(super().input_ranges(length))

@@ -25,10 +25,10 @@ from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.classification.window_pooling import (
     WindowPooling,
-    pooled_by_text,
+    pool_windows,
 )
 from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.ranking.choice_answers import Choice, ChoiceAnswers
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
@@ -155,7 +155,7 @@ class MultipleChoice(ListScores):
         logits = super().call(inputs, training)  # (B, M)
         if not {CHOICE_INDEX, CANDIDATE + "token_ids"} <= inputs.keys():
             return logits
-        return logits_of_choices(logits, inputs[CHOICE_INDEX], self.window_pooling)
+        return pool_choice_logits(logits, inputs[CHOICE_INDEX], self.window_pooling)
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
         return {**super().input_ranges(length), CHOICE_INDEX: (-1, 2**31 - 1)}
@@ -289,14 +289,14 @@ class MultipleChoice(ListScores):
         examples, _ = self.preprocessor.encode_choices(x)
         index = examples.pop("text_index")
         ones = array_ops.ones_like(examples["token_ids"].row_lengths())
-        logits = in_graph_batches(self._logits_of_examples, examples, ones, 1).flat_values
-        return pooled_by_text(logits, index, self.window_pooling)[:, 0]
+        logits = map_graph_batches(self._compute_logits, examples, ones, 1).flat_values
+        return pool_windows(logits, index, self.window_pooling)[:, 0]
 
-    def _logits_of_examples(self, examples: dict):
+    def _compute_logits(self, examples: dict):
         return self(self.preprocessor.pad(examples), training=False)
 
 
-def logits_of_choices(logits, choice_index, pooling: WindowPooling):
+def pool_choice_logits(logits, choice_index, pooling: WindowPooling):
     """Pool window logits into choice logits, (B, M). `MASKED_LOGIT` is used for padding.
 
     To avoid output shapes that depend on the data, the output has the same shape as the window
@@ -310,7 +310,7 @@ def logits_of_choices(logits, choice_index, pooling: WindowPooling):
 
     Example:
         >>> import numpy as np
-        >>> logits = logits_of_choices(np.float32([[1, 3, 7]]), np.array([[0, 0, 1]]), "mean")
+        >>> logits = pool_choice_logits(np.float32([[1, 3, 7]]), np.array([[0, 0, 1]]), "mean")
         >>> ops.convert_to_numpy(logits)[:, :2].tolist()
         [[2.0, 7.0]]
     """

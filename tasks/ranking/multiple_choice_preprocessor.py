@@ -21,7 +21,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
-from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, with_candidates
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, combine_candidates
 from encoder_zoo.tasks.preprocessing.given_labels import Index
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -172,11 +172,11 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
             array_ops.range(array_ops.size(row)), row, nrows=array_ops.size(counts, array_ops.int64)
         )  # (N, None) of the windows
         firsts, others = number.row_starts(), number[:, 1:]
-        examples = with_candidates(windows, firsts, others)
+        examples = combine_candidates(windows, firsts, others)
         index = array_ops.cast(choice - array_ops.gather(first_choice, row), array_ops.int32)
         examples[CHOICE_INDEX] = number.with_values(index)
         labels = None if y is None else self.label_values.read(y, counts)
-        return self.with_labels(examples, labels, sample_weight)
+        return self.add_labels(examples, labels, sample_weight)
 
     def encode_choices(self, x) -> tuple[dict, array_ops.Tensor]:
         """Convert all choices to examples for the model.
@@ -189,10 +189,10 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
             choices per question, (N,) int64. "text_index" (W,) maps each window to the index among
             all T choices.
         """
-        pairs = choice_pairs(*self.texts_of(x))
+        pairs = choice_pairs(*self.read_texts(x))
         tokens = [self.tokenizer.tokenize(text) for text in (pairs.first, pairs.second)]
         if self.pools_windows:
-            return self._encode_windows_of(tokens), pairs.counts
+            return self._encode_windows(tokens), pairs.counts
         examples = self.pack(tokens)
         return {
             **examples,

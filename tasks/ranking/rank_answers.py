@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, in_numpy
+from encoder_zoo.common.lazy import array_ops, use_numpy
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import sigmoid
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.ranking.reranker_preprocessor import RerankerPreprocessor
-from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
+from encoder_zoo.tasks.retrieval.ranking import RankedText, rank_texts
 from encoder_zoo.tasks.serving.opened_export import OpenedExport
 
 Activation = Literal["sigmoid", "linear"]
@@ -27,8 +27,8 @@ Activation = Literal["sigmoid", "linear"]
 class OpenedReranker(OpenedExport):
     """Reranker to be run in an inference engine. Logits are used for sorting in a search."""
 
-    def _scores_of_texts(self, query: str, texts: list[str], batch_size: int | None) -> np.ndarray:
-        with in_numpy():
+    def _score_texts(self, query: str, texts: list[str], batch_size: int | None) -> np.ndarray:
+        with use_numpy():
             return self._answers.find_logits(query, texts, batch_size)
 
 
@@ -70,7 +70,7 @@ class RankAnswers(Answers):
         batch_size: PositiveInt | None = None,
     ) -> list[RankedText]:
         """Rank texts by relevance to a query. See `Reranker.rank` for details."""
-        return ranked_texts(self, query, texts, top_k, batch_size, self._activate)
+        return rank_texts(self, query, texts, top_k, batch_size, self._activate)
 
     def trace_scores(self, run: Callable) -> dict[str, Callable]:
         """Create the functions to export. See `Reranker.signatures` for details.
@@ -99,7 +99,7 @@ class RankAnswers(Answers):
         """Compute the pair logits (N,). This allows sorting even if probabilities are saturated."""
         if isinstance(queries, str | bytes):
             queries = [queries] * as_column(texts).shape[0]
-        columns = self.preprocessor.texts_of((queries, texts))
+        columns = self.preprocessor.read_texts((queries, texts))
         if not columns[0].shape[0]:
             return np.zeros(0, "float32")
         return self.runner.predict(columns, batch_size, verbose=0)[:, 0]

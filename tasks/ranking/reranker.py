@@ -28,15 +28,15 @@ from encoder_zoo.tasks.losses.batch_loss import (
     OF_ACTIVATION,
     OF_ONE_CLASS,
     OF_PROBABILITIES,
-    function_of,
+    get_keras_function,
 )
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.prepared import inputs_of, is_prepared
+from encoder_zoo.tasks.preprocessing.prepared import get_inputs, is_prepared
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.rank_answers import Activation, RankAnswers
 from encoder_zoo.tasks.ranking.reranker_preprocessor import (
@@ -269,13 +269,13 @@ class Reranker(ListScores):
         """Return the kind of scores expected by the loss. None means any finite scores."""
         if not self.compiled:
             return None
-        if function_of(self.loss) in OF_PROBABILITIES:
+        if get_keras_function(self.loss) in OF_PROBABILITIES:
             return "probabilities"
         return "gains" if isinstance(self.loss, LambdaLoss) else None
 
     def _adapt(self, x, y, training=True) -> None:
         """Choose the default loss and metrics based on the data format."""
-        x = inputs_of(x.element_spec) if is_dataset(x) else x
+        x = get_inputs(x.element_spec) if is_dataset(x) else x
         of_lists = CANDIDATE + "token_ids" in x if is_prepared(x) else takes_lists(x)
         self._check_loss(of_lists)
         form = LISTS if of_lists else None
@@ -292,7 +292,7 @@ class Reranker(ListScores):
                 f"{type(loss).__name__} orders the texts of a query, but x contains pairs. "
                 "Expected a list of texts and a list of scores for each query."
             )
-        of_keras = isinstance(loss, str) or function_of(loss) is not None
+        of_keras = isinstance(loss, str) or get_keras_function(loss) is not None
         if of_lists and of_keras and not is_auto(loss):
             name = loss if isinstance(loss, str) else type(loss).__name__
             raise ValueError(
@@ -314,7 +314,7 @@ class Reranker(ListScores):
         def run(query, text):
             examples = self.preprocessor.encode((query, text))
             ones = array_ops.ones_like(examples["token_ids"].row_lengths())
-            return in_graph_batches(self._of_examples, examples, ones, 1).flat_values[:, 0]
+            return map_graph_batches(self._of_examples, examples, ones, 1).flat_values[:, 0]
 
         return self._answers.trace_scores(run)
 
@@ -384,7 +384,7 @@ class Reranker(ListScores):
         """
         return self._answers_to(queries).score(queries, texts, batch_size, missing)
 
-    def _scores_of_texts(self, query, texts, batch_size):
+    def _score_texts(self, query, texts, batch_size):
         return self._answers.find_logits(query, texts, batch_size)
 
     @validate_arguments
@@ -492,17 +492,17 @@ class Relevance(Objective):
 
     def resolve_loss(self, loss):
         found = find_loss(loss)
-        if function_of(found) in OF_ONE_CLASS:
+        if get_keras_function(found) in OF_ONE_CLASS:
             raise ValueError(
                 f"{type(found).__name__} is for several classes, but a Reranker has one output. "
                 f"Use loss='auto' ({type(self.default_loss()).__name__}) or 'binary_crossentropy'."
             )
-        if function_of(found) not in OF_ACTIVATION:
+        if get_keras_function(found) not in OF_ACTIVATION:
             return super().resolve_loss(loss)
         # Cross-entropy is computed on logits, even for models without an activation.
         return Objective(_crossentropy, activation="sigmoid").resolve_loss(loss)
 
-    def metrics_for(self, loss) -> list:
-        found = super().metrics_for(loss)  # the metrics for lists
-        of_probabilities = function_of(loss) in OF_PROBABILITIES
+    def make_metrics(self, loss) -> list:
+        found = super().make_metrics(loss)  # the metrics for lists
+        of_probabilities = get_keras_function(loss) in OF_PROBABILITIES
         return [PairAccuracy()] if of_probabilities and not found else found

@@ -16,9 +16,9 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     ABSENT,
     Bucketed,
+    combine_candidates,
     pack_batch,
     pad_candidates,
-    with_candidates,
 )
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
@@ -57,7 +57,7 @@ def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 has the score 5.0. Expected a number from 0 to 1 for binary ...
     """
-    return _checked(Numbers("score", "pair", finite=False).read(y), probabilities)
+    return _check_scores(Numbers("score", "pair", finite=False).read(y), probabilities)
 
 
 def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_ops.RaggedTensor:
@@ -100,11 +100,11 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
     right = array_ops.equal(*counts)
     expected = " texts. Expected one for each text."
     scores = check_each(scores, right, " has ", counts[0], " scores for ", counts[1], expected)
-    scores = scores.with_values(_checked(scores.values, row=scores.value_rowids()))
-    return _checked_gains(scores) if as_gains else scores
+    scores = scores.with_values(_check_scores(scores.values, row=scores.value_rowids()))
+    return _check_gains(scores) if as_gains else scores
 
 
-def _checked_gains(scores: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
+def _check_gains(scores: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
     """Check that the scores can be used in `LambdaLoss`, and return the scores."""
     highest = array_ops.reduce_max(scores.to_tensor(float("-inf")), axis=1)
     lowest = array_ops.reduce_min(scores.to_tensor(float("inf")), axis=1)
@@ -118,7 +118,7 @@ def _checked_gains(scores: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
     return check_each(scores, right, " has the highest score ", highest, expected)
 
 
-def _checked(
+def _check_scores(
     scores: array_ops.Tensor, probabilities: bool = False, row: array_ops.Tensor | None = None
 ):
     right, expected = array_ops.math.is_finite(scores), "a finite number"
@@ -218,7 +218,7 @@ class RerankerPreprocessor(Preprocessor):
             See `Preprocessor.encode`. For lists, this also includes "candidate_token_ids", ragged
             (N, None, None), "candidate_first_length", and "labels", ragged (N, None).
         """
-        queries, texts = self.texts_of(x)
+        queries, texts = self.read_texts(x)
         if isinstance(texts, array_ops.RaggedTensor):
             examples = self._encode_lists(queries, texts, y)
         else:
@@ -244,7 +244,7 @@ class RerankerPreprocessor(Preprocessor):
         )  # (T,)
         firsts = array_ops.gather(order, texts.row_starts())
         others = texts.with_values(order)[:, 1:]  # ragged (N, None)
-        examples = with_candidates(packed, firsts, others)
+        examples = combine_candidates(packed, firsts, others)
         if y is not None:
             scores = list_scores(y, texts.row_lengths(), self.expected_scores == "gains")
             examples["labels"] = texts.with_values(array_ops.gather(scores.values, order))

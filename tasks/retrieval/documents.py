@@ -23,9 +23,9 @@ import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.missing import is_missing
-from encoder_zoo.common.wording import close_names, did_you_mean, invalid, shown, with_type
+from encoder_zoo.common.wording import close_names, did_you_mean, invalid, quote, quote_with_type
 from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.retrieval.ranking import checked_texts
+from encoder_zoo.tasks.retrieval.ranking import check_texts
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -39,13 +39,13 @@ CHUNKED_AT_ONCE = 1000  # documents
 DIGITS_OF_SINGLES = 14  # a float32 such as 0.10000000149011612 has 19; people write fewer
 
 
-def _are_in(values: np.ndarray, wanted: list) -> Iterator[bool]:
+def _contains(values: np.ndarray, wanted: list) -> Iterator[bool]:
     return map(set(wanted).__contains__, values)
 
 
 # Functions that return which values meet a condition. "$ne" and "$nin" are negated later.
 OPERATORS = {
-    **dict.fromkeys(("$eq", "$ne", "$in", "$nin"), _are_in),
+    **dict.fromkeys(("$eq", "$ne", "$in", "$nin"), _contains),
     "$gt": lambda values, wanted: values > wanted[0],
     "$gte": lambda values, wanted: values >= wanted[0],
     "$lt": lambda values, wanted: values < wanted[0],
@@ -96,7 +96,7 @@ class Column:
             fits = bool((found == found.astype("float32")).all())
         return fits and any(len(repr(value)) >= DIGITS_OF_SINGLES for value in found.tolist())
 
-    def wanted(self, name: str, given: list) -> list:
+    def convert_values(self, name: str, given: list) -> list:
         """Check the values in a condition and convert them to the column type.
 
         Args:
@@ -136,8 +136,8 @@ class Documents:
 
     Example:
         >>> years = [{"year": 1990}, {"year": 2024}, {}]
-        >>> documents = Documents.of(["a", "b", "c"], ids=["x", "y", "z"], metadata=years)
-        >>> documents.where({"year": [2023, 2024]}).tolist(), documents.indices_of(["z"])
+        >>> documents = Documents.create(["a", "b", "c"], ids=["x", "y", "z"], metadata=years)
+        >>> documents.where({"year": [2023, 2024]}).tolist(), documents.find_indices(["z"])
         ([1], [2])
         >>> documents.described(1)
         {'id': 'y', 'text': 'b', 'metadata': {'year': 2024}}
@@ -154,12 +154,12 @@ class Documents:
         Raises:
             ValueError: If any id is not unique, or if the values for a field have different types.
         """
-        ids = None if self.ids is None else _checked_ids(self.ids)
-        metadata = None if self.metadata is None else _checked_metadata(self.metadata)
+        ids = None if self.ids is None else _convert_ids(self.ids)
+        metadata = None if self.metadata is None else _check_metadata(self.metadata)
         return Documents(self.texts, ids, metadata)
 
     @classmethod
-    def of(
+    def create(
         cls,
         documents: object,
         ids: object = None,
@@ -195,19 +195,19 @@ class Documents:
             cure = "a list of texts or a table. To load a saved index, use load_index(folder)"
             raise invalid("documents", documents, cure)
         documents = plain(documents)
-        if _is_of_beir(documents, text_column):
-            documents = [_row_of_beir(*item, text_column) for item in documents.items()]
+        if _is_beir(documents, text_column):
+            documents = [_read_beir_row(*item, text_column) for item in documents.items()]
         if isinstance(documents, list | tuple) and documents and isinstance(documents[0], Mapping):
-            documents = _table_of_rows(documents)
+            documents = _make_table(documents)
         if isinstance(documents, Mapping):
-            documents, ids, metadata = _of_table(documents, ids, metadata, text_column)
+            documents, ids, metadata = _read_table(documents, ids, metadata, text_column)
         elif text_column is not None:
             raise invalid("documents", documents, f"a table, with text_column={text_column!r}")
-        texts = checked_texts(documents, "documents")
-        return cls._of_columns(texts, ids, metadata, len(texts), "documents")
+        texts = check_texts(documents, "documents")
+        return cls._from_columns(texts, ids, metadata, len(texts), "documents")
 
     @classmethod
-    def of_vectors(
+    def from_vectors(
         cls, texts: object, ids: object, metadata: object, count: int, name: str = "vectors"
     ) -> Documents:
         """Create documents to use with existing vectors.
@@ -220,18 +220,18 @@ class Documents:
         Raises:
             ValueError: If the lengths for vectors, texts, ids and metadata are different.
         """
-        texts = None if texts is None else checked_texts(texts, "texts")
-        return cls._of_columns(texts, ids, metadata, count, name)
+        texts = None if texts is None else check_texts(texts, "texts")
+        return cls._from_columns(texts, ids, metadata, count, name)
 
     @classmethod
-    def _of_columns(cls, texts, ids, metadata, count: int, name: str) -> Documents:
+    def _from_columns(cls, texts, ids, metadata, count: int, name: str) -> Documents:
         ids, metadata = plain(ids), plain(metadata)
         if isinstance(metadata, Mapping):
             metadata = _rows(metadata)
         for column, values in (("texts", texts), ("ids", ids), ("metadata", metadata)):
             if isinstance(values, str):
                 raise invalid(column, values, f"a list, as {name} is not a table with columns")
-            if values is not None and len(_ordered(values, column)) != count:
+            if values is not None and len(_check_ordered(values, column)) != count:
                 raise ValueError(
                     f"Received {len(values)} {column} for {count} {name}. Expected the same number."
                 )
@@ -252,11 +252,11 @@ class Documents:
             found["metadata"] = _copy_fields(self.metadata[index])
         return found
 
-    def without_texts(self) -> Documents:
+    def drop_texts(self) -> Documents:
         """Return a copy of the documents without texts."""
         return Documents(None, self.ids, self.metadata)
 
-    def joined(self, others: Documents) -> Documents:
+    def join(self, others: Documents) -> Documents:
         """Concatenate these documents with other documents.
 
         Raises:
@@ -284,7 +284,7 @@ class Documents:
         metadata = None if others.metadata is None else self.metadata
         return Documents(self.texts, ids, metadata, self.contexts)
 
-    def taken(self, indices: Iterable[int]) -> Documents:
+    def take(self, indices: Iterable[int]) -> Documents:
         """Select documents by index, in the given order."""
         indices = list(indices)
         return Documents(*(None if c is None else [c[i] for i in indices] for c in self._parts))
@@ -307,7 +307,7 @@ class Documents:
             _check_types(metadata)
         return Documents(texts, self.ids, metadata)
 
-    def indices_of(self, ids: object, chunks: bool = False) -> list[int]:
+    def find_indices(self, ids: object, chunks: bool = False) -> list[int]:
         """Look up document indices by id, in the given order.
 
         Args:
@@ -329,7 +329,7 @@ class Documents:
                 found += parts
             else:
                 raise ValueError(
-                    f"The index has no document with the id {shown(one)}.{self._near(one, parts)}"
+                    f"The index has no document with the id {quote(one)}.{self._near(one, parts)}"
                 )
         return found
 
@@ -359,12 +359,12 @@ class Documents:
                 found.setdefault(owner, []).append(i)
         return found
 
-    def exchanged(self, indices: Sequence[int], others: Documents) -> Documents:
+    def exchange(self, indices: Sequence[int], others: Documents) -> Documents:
         """Remove documents by index, and add other documents at the end."""
         kept = np.delete(np.arange(len(self)), indices)
         if not len(kept):
-            return others if self.texts is not None else others.without_texts()
-        return self.taken(kept).joined(others)
+            return others if self.texts is not None else others.drop_texts()
+        return self.take(kept).join(others)
 
     def where(self, condition: Where) -> np.ndarray:
         """Find documents matching a condition and return the indices as an int64 array.
@@ -423,7 +423,7 @@ class Documents:
             if several != _are_several(value):
                 expected = "a list of values" if several else "one value"
                 raise invalid(f"where: {operator} of the field {field!r}", value, expected)
-            values = column.wanted(f"where: {field!r}", _listed(value))
+            values = column.convert_values(f"where: {field!r}", _listed(value))
             found = self._have(column, OPERATORS[operator](column.values, values))
             if operator in ("$ne", "$nin"):
                 found = self._have(column, np.ones(len(column.rows))) & ~found
@@ -470,18 +470,18 @@ class Documents:
             raise invalid(f"group_by: {field!r} of document {i}", values[i], "one value")
         return values
 
-    def first_of_groups(self, field: str) -> dict[Any, int]:
+    def find_group_starts(self, field: str) -> dict[Any, int]:
         """Return a dict mapping field values to the index of the first document."""
         values = self.groups(field)
         return dict(zip(reversed(values), reversed(range(len(values))), strict=True))
 
-    def indices_of_groups(self, field: str, values: object) -> list[int]:
+    def find_group_indices(self, field: str, values: object) -> list[int]:
         """Look up the index of the first document for each value.
 
         Raises:
             ValueError: If there is no document for any value.
         """
-        firsts = self.first_of_groups(field)
+        firsts = self.find_group_starts(field)
         values = [_plain_scalar(value) for value in _several(values, field)]
         for value in values:
             if value not in firsts:
@@ -512,7 +512,7 @@ class Documents:
         """Return the cached results from `_groups` for each field."""
         return {}
 
-    def chunked(
+    def split_into_chunks(
         self, tokenizer: Tokenizer, length: int, overlap: int = 0, late: bool = False
     ) -> Documents:
         """Split the documents into chunks of at most `length` tokens, between words.
@@ -536,7 +536,8 @@ class Documents:
         Example:
             >>> from encoder_zoo import BertTokenizer
             >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "c"]
-            >>> chunks = Documents.of(["a c ab c"]).chunked(BertTokenizer(words), 3, overlap=1)
+            >>> documents = Documents.create(["a c ab c"])
+            >>> chunks = documents.split_into_chunks(BertTokenizer(words), 3, overlap=1)
             >>> chunks.texts
             ['a c', 'c ab', 'c']
             >>> chunks.metadata[1]
@@ -577,7 +578,7 @@ class Documents:
         return lines if columns else None
 
     @classmethod
-    def of_lines(
+    def from_lines(
         cls, lines: Iterable[bytes] | None, texts: list[str] | None, path: object
     ) -> Documents:
         """Read and check documents from the lines in a file.
@@ -663,7 +664,7 @@ def beir_text(document: str | Mapping[str, str]) -> str:
     return " ".join(part for part in (document.get("title"), document.get("text")) if part)
 
 
-def _is_of_beir(documents: object, text_column: str | None) -> bool:
+def _is_beir(documents: object, text_column: str | None) -> bool:
     """Return whether a dict maps ids to documents instead of names to columns."""
     if not isinstance(documents, Mapping):
         return False
@@ -673,12 +674,12 @@ def _is_of_beir(documents: object, text_column: str | None) -> bool:
     return any(isinstance(row, rows) for row in documents.values())
 
 
-def _row_of_beir(key: Id, row: str | Mapping, text_column: str | None) -> dict:
+def _read_beir_row(key: Id, row: str | Mapping, text_column: str | None) -> dict:
     fields = row if isinstance(row, Mapping) else {}
     return {**fields, "id": key} if text_column else {**fields, "id": key, "text": beir_text(row)}
 
 
-def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | None) -> tuple:
+def _read_table(table: Mapping, ids: object, metadata: object, text_column: str | None) -> tuple:
     """Read the texts, ids and metadata from a table."""
     if not table:
         raise ValueError("documents is empty. Expected one or more texts.")
@@ -708,7 +709,7 @@ def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | 
 def _rows(columns: Mapping) -> list[dict]:
     """Convert a table to a list of dicts."""
     lists = {
-        str(name): _ordered(plain(values), f"The column {name!r}")
+        str(name): _check_ordered(plain(values), f"The column {name!r}")
         for name, values in columns.items()
     }
     count = len(next(iter(lists.values()), []))
@@ -720,14 +721,14 @@ def _rows(columns: Mapping) -> list[dict]:
     return [{name: values[i] for name, values in lists.items()} for i in range(count)]
 
 
-def _ordered(values: Any, name: str) -> Sequence:
+def _check_ordered(values: Any, name: str) -> Sequence:
     """Return a column unchanged. An error is raised for unordered values."""
     if isinstance(values, str | bytes | set | frozenset) or not hasattr(values, "__len__"):
         raise invalid(name, values, "a list with one value per document")
     return values
 
 
-def _table_of_rows(rows: Sequence) -> dict[str, list]:
+def _make_table(rows: Sequence) -> dict[str, list]:
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise invalid(f"documents[{i}]", row, "a dict, like the other documents")
@@ -735,7 +736,7 @@ def _table_of_rows(rows: Sequence) -> dict[str, list]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _checked_ids(ids: Sequence) -> list[Id]:
+def _convert_ids(ids: Sequence) -> list[Id]:
     """Convert ids to strings or integers, and check that they are unique and have the same type."""
     found = []
     for i, one in enumerate(plain(ids)):
@@ -757,8 +758,8 @@ def _check_ids(ids: list[Id]) -> None:
     for i, one in enumerate(ids):
         if type(one) is not type(ids[0]):
             raise ValueError(
-                f"ids[{i}] is {with_type(one):.{MAX_SHOWN}}, but ids[0] is "
-                f"{with_type(ids[0]):.{MAX_SHOWN}}. Expected ids of one type."
+                f"ids[{i}] is {quote_with_type(one):.{MAX_SHOWN}}, but ids[0] is "
+                f"{quote_with_type(ids[0]):.{MAX_SHOWN}}. Expected ids of one type."
             )
         if first.setdefault(one, i) != i:
             raise ValueError(
@@ -767,7 +768,7 @@ def _check_ids(ids: list[Id]) -> None:
             )
 
 
-def _checked_metadata(metadata: Sequence) -> list[dict[str, Any]]:
+def _check_metadata(metadata: Sequence) -> list[dict[str, Any]]:
     """Convert fields to plain values. Missing values (None, NaN) will be dropped."""
     rows = []
     for i, row in enumerate(metadata):
@@ -798,7 +799,7 @@ def _check_types(rows: list[dict[str, Any]]) -> None:
                 if _kind(one) is not kind:
                     raise ValueError(
                         f"metadata[{i}]: the field {field!r} is "
-                        f"{with_type(one):.{MAX_SHOWN}}, but in "
+                        f"{quote_with_type(one):.{MAX_SHOWN}}, but in "
                         f"metadata[{first}] it is {kind.__name__}. Expected values of one type."
                     )
 

@@ -26,8 +26,8 @@ from encoder_zoo.tasks.retrieval.vectors import (
     ROUNDING,
     Float32Vectors,
     check_shape,
-    steps_of,
-    with_other_pairs,
+    compute_steps,
+    replace_pairs,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
     require(faiss)
 
 
-def with_engine(store: Float32Vectors, engine: str | None) -> Float32Vectors:
+def add_engine(store: Float32Vectors, engine: str | None) -> Float32Vectors:
     """Return a store based on the engine. If None, the same store is returned."""
     if engine is None or store.engine == engine:
         return store
@@ -110,7 +110,7 @@ class FaissVectors(Float32Vectors):
     @property
     def vectors(self) -> np.ndarray:
         """Return a view on the vectors (N, D) in the faiss memory."""
-        return _view_of(self._index, self._index)
+        return _make_view(self._index, self._index)
 
     def rows(self, indices) -> np.ndarray:
         return np.array(self.vectors[indices])
@@ -125,14 +125,14 @@ class FaissVectors(Float32Vectors):
         rows, columns = np.repeat(np.arange(len(queries)), count), columns.ravel()
         # If the last result is as near as the k-th, further vectors may be as near, too.
         kth, last = distances[:, k - 1], distances[:, -1]
-        rounding = self._rounding_of(queries)
+        rounding = self._compute_rounding(queries)
         rounding = ROUNDING * np.abs(kth) if rounding is None else rounding
         if self.function == "euclidean":
             rounding = 2 * rounding  # faiss returns squared distances without the factor 0.5
         close = np.flatnonzero(np.abs(last - kth) <= 2 * rounding)
         if count == len(self) or not len(close):
             return rows, columns
-        return with_other_pairs(rows, columns, close, super().candidates(queries[close], k))
+        return replace_pairs(rows, columns, close, super().candidates(queries[close], k))
 
 
 class GraphVectors(Float32Vectors):
@@ -165,9 +165,9 @@ class GraphVectors(Float32Vectors):
         links: np.ndarray | None = None,
         levels: np.ndarray | None = None,
     ):
-        self._graph = _graph_of(base, links, levels)
+        self._graph = _build_graph(base, links, levels)
         if base.precision == "float32":
-            vectors = _view_of(faiss.downcast_index(self._graph.storage), self._graph)
+            vectors = _make_view(faiss.downcast_index(self._graph.storage), self._graph)
             base = type(base)(vectors, function=base.function)
         self.base = base
         self.function = base.function
@@ -175,11 +175,11 @@ class GraphVectors(Float32Vectors):
         self.types = {**base.types, **GRAPH_TYPES}
 
     @classmethod
-    def of(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
-        return cls(Float32Vectors.of(vectors, function))
+    def create(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
+        return cls(Float32Vectors.create(vectors, function))
 
     @classmethod
-    def opened_on(
+    def open_graph(
         cls, path: str | os.PathLike, base: Float32Vectors, arrays: Mapping[str, np.ndarray]
     ) -> Self:
         """Create a store from the vectors and the graph in a file, and check the graph.
@@ -215,14 +215,14 @@ class GraphVectors(Float32Vectors):
     def arrays(self) -> dict[str, np.ndarray]:
         return {**self.base.arrays, "links": self.links, "levels": self.levels}
 
-    def joined(self, vectors: np.ndarray) -> Self:
-        return type(self)(self.base.joined(vectors), self.links, self.levels)
+    def join(self, vectors: np.ndarray) -> Self:
+        return type(self)(self.base.join(vectors), self.links, self.levels)
 
-    def taken(self, indices: np.ndarray) -> Self:
-        base = self.base.taken(indices)
+    def take(self, indices: np.ndarray) -> Self:
+        base = self.base.take(indices)
         if len(indices) < KEPT * len(self):
             return type(self)(base)
-        return type(self)(base, *taken_graph(self.links, self.levels, indices))
+        return type(self)(base, *take_from_graph(self.links, self.levels, indices))
 
     def rows(self, indices) -> np.ndarray:
         return np.array(self.base.rows(indices))
@@ -248,10 +248,10 @@ class GraphVectors(Float32Vectors):
         if not len(short):
             return rows, columns.ravel()
         others = self.base.candidates(queries[short], k, among)
-        return with_other_pairs(rows, columns.ravel(), short, others)
+        return replace_pairs(rows, columns.ravel(), short, others)
 
 
-def _view_of(index: Any, owner: Any) -> np.ndarray:
+def _make_view(index: Any, owner: Any) -> np.ndarray:
     """Return a view on the vectors (N, D) in a flat faiss index.
 
     Stores must not add vectors to an existing index. This would move the memory while other threads
@@ -269,7 +269,7 @@ class _Kept:
         self.owner = owner
 
 
-def _graph_of(base: Float32Vectors, links: np.ndarray | None, levels: np.ndarray | None) -> Any:
+def _build_graph(base: Float32Vectors, links: np.ndarray | None, levels: np.ndarray | None) -> Any:
     """Create a faiss index based on an existing graph for the first vectors."""
     metric = getattr(faiss, METRICS[base.function])
     if base.precision == "float32":
@@ -279,7 +279,7 @@ def _graph_of(base: Float32Vectors, links: np.ndarray | None, levels: np.ndarray
         index = faiss.IndexHNSWSQ(base.width, faiss.ScalarQuantizer.QT_8bit, LINKS, metric)
         storage = faiss.downcast_index(index.storage)
         # The values of faiss are the middles of its steps, our values are the beginnings.
-        steps = steps_of(base.ranges)
+        steps = compute_steps(base.ranges)
         trained = np.concatenate([base.ranges[0] - steps / 2, base.ranges[1] - base.ranges[0]])
         faiss.copy_array_to_vector(trained.astype("float32"), storage.sq.trained)
         storage.is_trained = index.is_trained = True
@@ -340,7 +340,7 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
                 )
 
 
-def taken_graph(
+def take_from_graph(
     links: np.ndarray, levels: np.ndarray, indices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Select vectors in a graph by index, and return the new links and levels.
@@ -355,7 +355,7 @@ def taken_graph(
     Example:
         >>> links = np.full(6 * LINKS, -1, "int32")
         >>> links[0], links[2 * LINKS], links[4 * LINKS] = 1, 2, 1  # 0 -> 1 -> 2 -> 1
-        >>> links, levels = taken_graph(links, np.array([1, 1, 1], "int32"), np.array([2, 0]))
+        >>> links, levels = take_from_graph(links, np.array([1, 1, 1], "int32"), np.array([2, 0]))
         >>> levels.tolist(), links[[0, 2 * LINKS]].tolist()  # the former 0 -> 2
         ([1, 1], [-1, 0])
     """
@@ -375,12 +375,12 @@ def taken_graph(
             if len(rows):
                 beyond = numbers[links[_slots(starts[found[rows, columns]], level)]]
                 beyond[beyond == part[rows, None]] = -1  # the vector itself
-                renumbered[rows, columns] = _one_of_each(beyond, rows + columns)
+                renumbered[rows, columns] = _choose_links(beyond, rows + columns)
             new_links[_slots(new_starts[part], level)] = _once(renumbered)
     return new_links, new_levels
 
 
-def _one_of_each(links: np.ndarray, draws: np.ndarray) -> np.ndarray:
+def _choose_links(links: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """Choose a link in each row based on `draws`. Returns -1 for rows without links."""
     counts = (links >= 0).sum(axis=1)
     links = np.take_along_axis(links, np.argsort(links < 0, axis=1, kind="stable"), axis=1)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.retrieval.documents import beir_text
-from encoder_zoo.tasks.retrieval.ranking import checked_texts
+from encoder_zoo.tasks.retrieval.ranking import check_texts
 
 MAP_CUTOFF = 100
 RANK_WIDTH = 5  # numbers of a rank, see `_ranks`
@@ -39,7 +39,7 @@ class Judged(NamedTuple):
     relevant: list[dict[int, float]]
 
 
-def by_position(
+def convert_to_columns(
     queries: object, relevant: object, documents: object = None
 ) -> tuple[object, object, object]:
     """Convert dicts in the BEIR format to columns. Other arguments are returned unchanged.
@@ -55,7 +55,7 @@ def by_position(
 
     Example:
         >>> corpus = {"d1": {"title": "Cats", "text": "They sleep."}, "d2": {"text": "Tax."}}
-        >>> by_position({"q1": "tax", "q2": "pet"}, {"q1": {"d2": 1}}, corpus)
+        >>> convert_to_columns({"q1": "tax", "q2": "pet"}, {"q1": {"d2": 1}}, corpus)
         (['tax'], [{1: 1}], ['Cats They sleep.', 'Tax.'])
     """
     if not isinstance(queries, Mapping):
@@ -87,15 +87,15 @@ def _check_known(ids: Iterable, known: Mapping, name: str) -> None:
     for one in ids:
         if one not in known:
             raise ValueError(
-                f"relevant contains the unknown {name} {shown(one)}. Remove it, or add the {name}."
+                f"relevant contains the unknown {name} {quote(one)}. Remove it, or add the {name}."
             )
 
 
-def judged(queries, documents, relevant: Sequence | None) -> Judged:
+def merge_judgements(queries, documents, relevant: Sequence | None) -> Judged:
     """Check queries, documents and judgements, and merge duplicate documents.
 
     Args:
-        queries: List, array or column of Q texts, or a dict as in `by_position`.
+        queries: List, array or column of Q texts, or a dict as in `convert_to_columns`.
         documents: List, array or column of texts, or a dict.
         relevant: For each query, the index of the relevant document, a list of indices, or a dict
             {index: grade}. If None, document `i` is used as the relevant document for query `i`.
@@ -104,12 +104,12 @@ def judged(queries, documents, relevant: Sequence | None) -> Judged:
         ValueError: If there is not at least one document in `relevant` for each query.
 
     Example:
-        >>> judged(["q", "r"], ["a", "b", "a"], [2, [0, 1]]).relevant
+        >>> merge_judgements(["q", "r"], ["a", "b", "a"], [2, [0, 1]]).relevant
         [{0: 1.0}, {0: 1.0, 1: 1.0}]
     """
-    queries, relevant, documents = by_position(queries, relevant, documents)
-    queries = checked_texts(queries, "queries")
-    texts = checked_texts(documents, "documents")
+    queries, relevant, documents = convert_to_columns(queries, relevant, documents)
+    queries = check_texts(queries, "queries")
+    texts = check_texts(documents, "documents")
     if relevant is None:
         if len(texts) != len(queries):
             raise ValueError(
@@ -177,7 +177,7 @@ def _grades(entry, i: int, count: int) -> dict[int, float]:
     return grades
 
 
-def checked_cutoffs(cutoffs) -> list[int]:
+def check_cutoffs(cutoffs) -> list[int]:
     """Convert cutoffs to a list of integers and check that all values are positive."""
     found = list(cutoffs) if isinstance(cutoffs, Iterable) else []
     known = (isinstance(k, Integral) and not isinstance(k, bool) and k > 0 for k in found)
@@ -186,7 +186,7 @@ def checked_cutoffs(cutoffs) -> list[int]:
     return [int(k) for k in found]
 
 
-def checked_scores(scores, first: int, second: int) -> np.ndarray:
+def check_scores(scores, first: int, second: int) -> np.ndarray:
     """Check the scores for pairs and convert them to float64 (N,).
 
     Args:
@@ -352,8 +352,8 @@ def _metrics(
     up_to = before + 1 + inside * (hits - 1) / np.maximum(count - 1, 1)
     found = {}
     for k in cutoffs:
-        ideal = [_discounted(row[:k]) for row in grades]
-        found[f"ndcg@{k}"] = _discounted(gain[:, :k]) / ideal
+        ideal = [_discount_gains(row[:k]) for row in grades]
+        found[f"ndcg@{k}"] = _discount_gains(gain[:, :k]) / ideal
         found[f"mrr@{k}"] = (first / place)[:, :k].sum(axis=1)
         found[f"recall@{k}"] = hit[:, :k].sum(axis=1) / totals
         found[f"accuracy@{k}"] = 1 - none[:, k - 1]
@@ -361,7 +361,7 @@ def _metrics(
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def _discounted(gains: np.ndarray) -> np.ndarray:
+def _discount_gains(gains: np.ndarray) -> np.ndarray:
     """Compute the discounted cumulative gain from gains (..., R), sorted by rank."""
     return (gains / np.log2(np.arange(2, gains.shape[-1] + 2))).sum(axis=-1)
 

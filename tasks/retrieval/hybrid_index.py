@@ -16,9 +16,9 @@ from encoder_zoo.common.reading import loading
 from encoder_zoo.common.validation import (
     PositiveInt,
     Rule,
-    integer_from,
+    get_rule,
     is_number,
-    rule_of,
+    min_integer,
     validate_arguments,
 )
 from encoder_zoo.common.wording import invalid
@@ -27,7 +27,7 @@ from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index import Index
-from encoder_zoo.tasks.retrieval.index_files import KIND, checked_manifest, kind_of
+from encoder_zoo.tasks.retrieval.index_files import KIND, check_manifest, read_kind
 from encoder_zoo.tasks.retrieval.index_kinds import (
     BM25Index,
     MultiVectorIndex,
@@ -101,9 +101,9 @@ class HybridIndex(Index):
 
     kind = "hybrid_index"
     rules: ClassVar = {
-        "rank_constant": integer_from(1),
-        "depth": integer_from(1),
-        "weights": rule_of(Weights),
+        "rank_constant": min_integer(1),
+        "depth": min_integer(1),
+        "weights": get_rule(Weights),
     }
 
     @validate_arguments
@@ -347,7 +347,7 @@ class HybridIndex(Index):
 def _read(folder: str | os.PathLike, verify: bool) -> dict:
     """Read and check the manifest in a folder. Other files are checked by the indexes."""
     with OpenFolder(folder, [NAME]) as files:  # only files in the manifest belong to the index
-        manifest = checked_manifest(files, HybridIndex.kind, verify, HybridIndex.rules)
+        manifest = check_manifest(files, HybridIndex.kind, verify, HybridIndex.rules)
         names = manifest.get("indexes")
         folders = {name.split("/")[0] for name in manifest["files"]}
         is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
@@ -418,7 +418,7 @@ def load_index(
 
 
 def _load_index(folder: str | os.PathLike[str], embedder: Any, options: OpenOptions) -> Index:
-    cls = INDEXES.get(kind := kind_of(folder))
+    cls = INDEXES.get(kind := read_kind(folder))
     if cls is None:
         raise ValueError(f"{os.fspath(folder)} contains a {kind}. Expected {', '.join(INDEXES)}.")
     expected = getattr(embedder, "index_class", cls)

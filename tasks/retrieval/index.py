@@ -36,16 +36,16 @@ from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.retrieval.documents import Documents, Where
 from encoder_zoo.tasks.retrieval.evaluation import (
-    by_position,
     check_by_query,
-    checked_cutoffs,
-    judged,
+    check_cutoffs,
+    convert_to_columns,
+    merge_judgements,
     ranking_metrics,
     search_metrics,
 )
 from encoder_zoo.tasks.retrieval.index_files import Types, read_index, write_index
 from encoder_zoo.tasks.retrieval.options import DocumentColumns
-from encoder_zoo.tasks.retrieval.ranking import Hit, checked_texts, order_and_scores, reranked
+from encoder_zoo.tasks.retrieval.ranking import Hit, check_texts, order_and_scores, rerank
 
 if TYPE_CHECKING:
     from typing import Self
@@ -74,11 +74,11 @@ class Store(Protocol):
         """Return the number of documents."""
         ...
 
-    def joined(self, vectors: Any) -> Store:
+    def join(self, vectors: Any) -> Store:
         """Return a store with additional documents at the end."""
         ...
 
-    def taken(self, indices: np.ndarray) -> Store:
+    def take(self, indices: np.ndarray) -> Store:
         """Return a store with only the documents at the given indices, in this order."""
         ...
 
@@ -202,7 +202,7 @@ class Index:
         vars(self).update(settings)
         if embedder is not None:
             if fingerprint is None:
-                fingerprint = self._fingerprint_of(embedder, store.width)
+                fingerprint = self._compute_fingerprint(embedder, store.width)
             self._fingerprint = fingerprint
             self._known = weights_version(embedder), fingerprint
 
@@ -334,8 +334,8 @@ class Index:
         self._check_options(reranker, candidates, options)
         single = isinstance(queries, str | bytes)
         queries = [queries] if single else queries
-        if (given := self._given_vectors(queries)) is None:
-            texts = checked_texts(queries, "queries", least=0)
+        if (given := self._read_vectors(queries)) is None:
+            texts = check_texts(queries, "queries", least=0)
         elif reranker is not None or options:
             unfit = "reranker" if reranker is not None else ", ".join(options)
             raise ValueError(f"queries are vectors, but {unfit} requires texts. Pass texts.")
@@ -350,13 +350,13 @@ class Index:
             hits = now._best_hits(texts, wanted, among, group_by, options)
         if reranker is not None:
             pairs = zip(texts, hits, strict=True)
-            hits = [reranked(reranker, *one, last) if one[1] else [] for one in pairs]
+            hits = [rerank(reranker, *one, last) if one[1] else [] for one in pairs]
         if min_score is not None:
             hits = [[hit for hit in found if hit["score"] >= min_score] for found in hits]
         found = [some[offset:last] for some in hits]
         return found[0] if single else found
 
-    def _given_vectors(self, queries: object) -> GivenVectors | None:
+    def _read_vectors(self, queries: object) -> GivenVectors | None:
         """Check queries passed as vectors and return them. For texts, None is returned."""
         if are_numbers(queries):
             raise invalid(
@@ -486,18 +486,18 @@ class Index:
             >>> index.evaluate(["Tax law.", "A cat."], [1, 2], cutoffs=[1, 2])["recall@1"]
             0.5
         """
-        cutoffs = checked_cutoffs(cutoffs)
-        queries, relevant, _ = by_position(queries, relevant)
+        cutoffs = check_cutoffs(cutoffs)
+        queries, relevant, _ = convert_to_columns(queries, relevant)
         group_by = options.get("group_by")
         if self.ids is not None or group_by is not None:
             check_by_query(relevant)
-            relevant = [self._indices_in(entry, group_by) for entry in relevant]
+            relevant = [self._find_relevant(entry, group_by) for entry in relevant]
         if group_by is not None:
-            firsts = self.documents.first_of_groups(group_by)
+            firsts = self.documents.find_group_starts(group_by)
             names = [str(firsts[value]) for value in self.documents.groups(group_by)]
         else:
             names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
-        texts = judged(queries, names, relevant)
+        texts = merge_judgements(queries, names, relevant)
         number_of = {name: number for number, name in enumerate(texts.documents)}
         reranker, candidates = options.pop("reranker", None), options.pop("candidates", None)
         chosen = {name: options.pop(name) for name in CHOOSING if name in options}
@@ -527,11 +527,11 @@ class Index:
             scores.append(ordering)
         return ranking_metrics(rankings, texts.relevant, cutoffs, scores)
 
-    def _indices_in(self, relevant: object, group_by: str | None) -> object:
+    def _find_relevant(self, relevant: object, group_by: str | None) -> object:
         """Convert ids or group values in an entry in `relevant` to indices."""
-        find = self.documents.indices_of
+        find = self.documents.find_indices
         if group_by is not None:
-            find = functools.partial(self.documents.indices_of_groups, group_by)
+            find = functools.partial(self.documents.find_group_indices, group_by)
         if isinstance(relevant, Mapping):
             return dict(zip(find(relevant), relevant.values(), strict=True))
         return find(relevant)
@@ -563,7 +563,7 @@ class Index:
         return cls._embed(embedder, texts, "vectors", **options)
 
     @classmethod
-    def _fingerprint_of(cls, embedder: Any, width: int) -> np.ndarray:
+    def _compute_fingerprint(cls, embedder: Any, width: int) -> np.ndarray:
         """Compute the vectors for `FINGERPRINT_TEXTS` to identify the embedder."""
         raise NotImplementedError
 
@@ -577,7 +577,7 @@ class Index:
         if self.embedder is None:
             return
         version = weights_version(self.embedder)
-        now = self._fingerprint_of(self.embedder, self._store.width)
+        now = self._compute_fingerprint(self.embedder, self._store.width)
         # After training, even small differences are not due to rounding.
         most = MAX_APART if version == self._known[0] else SAME
         if not are_close(now, self._known[1], most):
@@ -623,8 +623,8 @@ class Index:
             >>> index.ids, index.texts
             (['cat', 'law'], ['A red cat.', 'Tax law.'])
         """
-        new = Documents.of(documents, **columns)
-        self.documents.joined(new)  # raises errors before the documents are embedded
+        new = Documents.create(documents, **columns)
+        self.documents.join(new)  # raises errors before the documents are embedded
         self._putting(new, batch_size)()
 
     @validate_arguments
@@ -646,11 +646,11 @@ class Index:
         Raises:
             ValueError: If any id is unknown. See also `add`.
         """
-        new = Documents.of(documents, **columns)
+        new = Documents.create(documents, **columns)
         if new.ids is None:
             raise invalid("ids", None, "the ids of the documents to replace")
         owners = new.chunks_of if self.documents.chunks_of else ()
-        indices = self.documents.indices_of(owners or new.ids, chunks=bool(owners))
+        indices = self.documents.find_indices(owners or new.ids, chunks=bool(owners))
         self._putting(new, batch_size, indices, bool(owners))()
 
     def _putting(
@@ -677,21 +677,21 @@ class Index:
         def put() -> None:
             with self._lock:
                 if indices is None:
-                    documents, store = self.documents.joined(new), self._store.joined(vectors)
+                    documents, store = self.documents.join(new), self._store.join(vectors)
                 elif chunks:
                     at = indices
                     if self.documents.chunks_of and new.chunks_of:
-                        at = self.documents.indices_of(new.chunks_of, chunks=True)
-                    documents = self.documents.exchanged(at, new)
+                        at = self.documents.find_indices(new.chunks_of, chunks=True)
+                    documents = self.documents.exchange(at, new)
                     kept = np.delete(np.arange(len(self)), at)
                     order = np.concatenate([kept, len(self) + behind])
-                    store = self._store.joined(vectors).taken(order)
+                    store = self._store.join(vectors).take(order)
                 else:
-                    at = indices if self.ids is None else self.documents.indices_of(new.ids)
+                    at = indices if self.ids is None else self.documents.find_indices(new.ids)
                     order = np.arange(len(self))
                     order[at] = len(self) + behind
                     documents = self.documents.replaced(at, new)
-                    store = self._store.joined(vectors).taken(order)
+                    store = self._store.join(vectors).take(order)
                 self._store, self.documents = store, documents
 
         return put
@@ -729,7 +729,7 @@ class Index:
         while not removed:  # the lookup is outside of the lock, so that other threads need not wait
             documents = self.documents
             if where is None:
-                indices = documents.indices_of(ids, chunks=True)
+                indices = documents.find_indices(ids, chunks=True)
             else:
                 indices = documents.where(where)
             with self._lock:
@@ -741,8 +741,8 @@ class Index:
         if not len(indices):
             raise ValueError("remove would leave no documents. Build a new index instead.")
         with self._lock:
-            documents = self.documents.taken(indices)
-            self._store, self.documents = self._store.taken(indices), documents
+            documents = self.documents.take(indices)
+            self._store, self.documents = self._store.take(indices), documents
 
     @reads_weights
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -789,8 +789,8 @@ class Index:
         if function != embedder.similarity_function:  # the store depends on the function
             reason = f"it was built for {function!r:.40}, but this embedder uses "
             reason += repr(embedder.similarity_function)
-            raise _of_another_embedder(folder, reason)
-        store = cls._opened(path, arrays, manifest.get("precision"), function)
+            raise _make_embedder_error(folder, reason)
+        store = cls._open(path, arrays, manifest.get("precision"), function)
         columns = documents.texts, documents.ids, documents.metadata
         if any(column is not None and len(column) != len(store) for column in columns):
             raise ValueError(
@@ -799,10 +799,10 @@ class Index:
             )
         if store.width > embedder.embedding_dim:
             dims = f"{store.width} dimensions, but this embedder has {embedder.embedding_dim}"
-            raise _of_another_embedder(folder, f"its vectors have {dims}")
-        now = cls._fingerprint_of(embedder, store.width)
+            raise _make_embedder_error(folder, f"its vectors have {dims}")
+        now = cls._compute_fingerprint(embedder, store.width)
         if not are_close(now, arrays["fingerprint"]):
-            raise _of_another_embedder(folder, "its vectors of the same texts differ")
+            raise _make_embedder_error(folder, "its vectors of the same texts differ")
         settings = {name: manifest.get(name) for name in (*cls.rules, "prompt")}
         settings.pop("precision", None)
         index = cls(embedder, store, documents, arrays["fingerprint"], **settings)
@@ -810,7 +810,7 @@ class Index:
         return index
 
     @classmethod
-    def _opened(
+    def _open(
         cls,
         path: pathlib.Path,
         arrays: Mapping[str, np.ndarray],
@@ -863,7 +863,7 @@ class Index:
         export_index(self._snapshot(), path, top_k)
 
 
-def _of_another_embedder(folder: str | os.PathLike[str], reason: str) -> ValueError:
+def _make_embedder_error(folder: str | os.PathLike[str], reason: str) -> ValueError:
     return ValueError(
         f"{os.fspath(folder)} was built with another embedder: {reason}. Build the index again "
         "with embedder.index(documents), or load the other embedder."

@@ -86,7 +86,7 @@ def write_index(
         write_manifest(new, {"task": kind, **settings})
 
 
-def kind_of(folder: str | os.PathLike) -> str:
+def read_kind(folder: str | os.PathLike) -> str:
     """Read the kind of index from the manifest in a folder.
 
     Raises:
@@ -139,14 +139,14 @@ def read_index(
     """
     with OpenFolder(folder, [NAME, VECTORS, TEXTS, DOCUMENTS]) as files:
         rules = {"precision": one_of(None), "prompt": TEXT_OR_NONE, **rules}
-        manifest = checked_manifest(files, kind, verify, rules)
+        manifest = check_manifest(files, kind, verify, rules)
         file, types_of_file = files.file(VECTORS), types[manifest.get("precision")]
         required = {**types_of_file, **FINGERPRINT}
         arrays = _read_arrays(SafetensorsFile(file), required, optional_types)
         return IndexFiles(pathlib.Path(file.name), arrays, read_documents(files), manifest)
 
 
-def checked_manifest(
+def check_manifest(
     files: OpenFolder, kind: str, verify: bool, rules: Mapping[str, Rule] | None = None
 ) -> dict:
     """Read and check the index manifest.
@@ -182,7 +182,7 @@ def _read_arrays(
         raise ValueError(
             f"{file.path} contains {found}. Expected {types} (type and number of axes)."
         )
-    return {name: np.asarray(file.mapped(name)) for name in types}
+    return {name: np.asarray(file.map_tensor(name)) for name in types}
 
 
 def read_documents(files: OpenFolder) -> Documents:
@@ -193,7 +193,7 @@ def read_documents(files: OpenFolder) -> Documents:
             lines.
     """
     texts, lines = read_texts(files), files.file(DOCUMENTS) if DOCUMENTS in files else None
-    documents = Documents.of_lines(lines, texts, DOCUMENTS if lines is None else lines.name)
+    documents = Documents.from_lines(lines, texts, DOCUMENTS if lines is None else lines.name)
     counts = {len(c) for c in (texts, documents.ids, documents.metadata) if c is not None}
     if len(counts) > 1:
         raise ValueError(

@@ -17,9 +17,9 @@ from encoder_zoo.common.validation import (
     PositiveInt,
     Rule,
     check_argument,
-    integer_from,
+    get_rule,
+    min_integer,
     one_of,
-    rule_of,
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights
@@ -30,9 +30,9 @@ from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.engines import (
     GRAPH_TYPES,
     GraphVectors,
+    add_engine,
     check_engine,
     faiss,
-    with_engine,
 )
 from encoder_zoo.tasks.retrieval.index import (
     FINGERPRINT_TEXTS,
@@ -44,22 +44,22 @@ from encoder_zoo.tasks.retrieval.index import (
 from encoder_zoo.tasks.retrieval.index_files import (
     DOCUMENTS,
     TEXTS,
-    checked_manifest,
+    check_manifest,
     read_documents,
 )
 from encoder_zoo.tasks.retrieval.options import BuildOptions, Engine, Precision, VectorOptions
 from encoder_zoo.tasks.retrieval.similarity import (
-    checked_and_normalized,
-    checked_vectors,
-    made_of,
-    queries_for,
+    check_and_normalize,
+    check_embedded,
+    check_vectors,
+    scale_queries,
 )
-from encoder_zoo.tasks.retrieval.terms import Postings, WordCounts, bm25s, normalized_for, sparse
+from encoder_zoo.tasks.retrieval.terms import Postings, WordCounts, bm25s, normalize_rows, sparse
 from encoder_zoo.tasks.retrieval.token_vectors import (
     TOKEN_STORES,
     TokenVectors,
     hierarchy,
-    prepared_tokens,
+    prepare_tokens,
 )
 from encoder_zoo.tasks.retrieval.vectors import VECTOR_STORES, Float32Vectors, check_shape
 
@@ -79,7 +79,7 @@ Embedder = Annotated[
 
 
 RULES = {
-    name: rule_of(kind) for name, kind in get_type_hints(BuildOptions, include_extras=True).items()
+    name: get_rule(kind) for name, kind in get_type_hints(BuildOptions, include_extras=True).items()
 }
 
 
@@ -143,10 +143,12 @@ class EmbeddedIndex(Index):
                 not installed and `pool_factor` is greater than 1.
         """
         options = cls._checked(embedder, precision, options)
-        given = Documents.of(documents, ids, metadata, text_column)
+        given = Documents.create(documents, ids, metadata, text_column)
         embedding = {name: options[name] for name in cls.of_documents}
         vectors = cls._embed_documents(embedder, given, batch_size=batch_size, **embedding)
-        return cls._of(embedder, vectors, given if keep_texts else given.without_texts(), options)
+        return cls._from_embedded(
+            embedder, vectors, given if keep_texts else given.drop_texts(), options
+        )
 
     @classmethod
     @validate_arguments
@@ -187,11 +189,11 @@ class EmbeddedIndex(Index):
             (1, None)
         """
         options = cls._checked(embedder, precision, options)
-        vectors = cls._given(embedder, vectors, options)
+        vectors = cls._check_vectors(embedder, vectors, options)
         is_list = isinstance(vectors, list)
         count, name = (len(vectors), "documents") if is_list else (vectors.shape[0], "vectors")
-        documents = Documents.of_vectors(texts, ids, metadata, count, name)
-        return cls._of(embedder, vectors, documents, options)
+        documents = Documents.from_vectors(texts, ids, metadata, count, name)
+        return cls._from_embedded(embedder, vectors, documents, options)
 
     @classmethod
     def _checked(cls, embedder: Any, precision: str | None, options: Mapping) -> dict[str, Any]:
@@ -208,19 +210,21 @@ class EmbeddedIndex(Index):
         return found
 
     @classmethod
-    def _of(cls, embedder: Any, vectors: Any, documents: Documents, options: Mapping) -> Self:
+    def _from_embedded(
+        cls, embedder: Any, vectors: Any, documents: Documents, options: Mapping
+    ) -> Self:
         """Create an index from documents and vectors, as returned by `_embed`."""
-        store = cls._stored(vectors, embedder.similarity_function, options)
+        store = cls._make_store(vectors, embedder.similarity_function, options)
         names = {"prompt", *cls.rules} - {"precision"}
         return cls(embedder, store, documents, **{name: options[name] for name in names})
 
     @staticmethod
-    def _given(embedder: Any, vectors: Any, options: Mapping) -> Any:
+    def _check_vectors(embedder: Any, vectors: Any, options: Mapping) -> Any:
         """Check and copy vectors. The result has the same format as from `_embed`."""
         raise NotImplementedError
 
     @staticmethod
-    def _stored(vectors: Any, function: str, options: Mapping) -> Store:
+    def _make_store(vectors: Any, function: str, options: Mapping) -> Store:
         """Create the store from vectors, as returned by `_embed`."""
         raise NotImplementedError
 
@@ -282,14 +286,14 @@ class VectorIndex(EmbeddedIndex):
     }
 
     @staticmethod
-    def _given(embedder, vectors, options) -> np.ndarray:
-        vectors = checked_vectors(vectors, embedder.embedding_dim)
-        return checked_and_normalized(vectors, embedder.similarity_function, "vectors")
+    def _check_vectors(embedder, vectors, options) -> np.ndarray:
+        vectors = check_vectors(vectors, embedder.embedding_dim)
+        return check_and_normalize(vectors, embedder.similarity_function, "vectors")
 
     @staticmethod
-    def _stored(vectors, function, options) -> Float32Vectors:
-        store = VECTOR_STORES[options["precision"]].of(vectors, function)
-        return with_engine(store, options["engine"])
+    def _make_store(vectors, function, options) -> Float32Vectors:
+        store = VECTOR_STORES[options["precision"]].create(vectors, function)
+        return add_engine(store, options["engine"])
 
     def __repr__(self) -> str:
         kind = "vectors" if self.texts is None else "texts"
@@ -321,13 +325,13 @@ class VectorIndex(EmbeddedIndex):
     @staticmethod
     def _embed(embedder, texts, name, dim=None, **options) -> np.ndarray:
         found = np.asarray(embedder.embed(texts, dim=dim, **options))
-        vectors = np.array(made_of(texts, found, dim), "float32")
-        return checked_and_normalized(vectors, embedder.similarity_function, name)
+        vectors = np.array(check_embedded(texts, found, dim), "float32")
+        return check_and_normalize(vectors, embedder.similarity_function, name)
 
     def _embed_queries(self, queries: list[str], **options: Any) -> np.ndarray:
         return super()._embed_queries(queries, dim=self.dim, **options)
 
-    def _given_vectors(self, queries: object) -> GivenVectors | None:
+    def _read_vectors(self, queries: object) -> GivenVectors | None:
         if not are_numbers(queries):
             return None
         found = np.asarray(queries)
@@ -338,23 +342,23 @@ class VectorIndex(EmbeddedIndex):
                 "queries.shape", found.shape, f"texts, or vectors of {self.dim} dimensions"
             )
         vectors = np.array(np.atleast_2d(found), "float32")
-        vectors = checked_and_normalized(vectors, self.embedder.similarity_function, "queries")
+        vectors = check_and_normalize(vectors, self.embedder.similarity_function, "queries")
         return GivenVectors(vectors, len(vectors), found.ndim == 1)
 
     @staticmethod
-    def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
+    def _compute_fingerprint(embedder: Any, width: int) -> np.ndarray:
         found = embedder.embed(list(FINGERPRINT_TEXTS), prompt="query", dim=width)
         return np.array(found, "float32")
 
     @classmethod
-    def _opened(cls, path, arrays, precision, function) -> Float32Vectors:
-        store = VECTOR_STORES[precision].opened(path, arrays, function=function)
+    def _open(cls, path, arrays, precision, function) -> Float32Vectors:
+        store = VECTOR_STORES[precision].open(path, arrays, function=function)
         shape = len(FINGERPRINT_TEXTS), store.width
         check_shape(path, "fingerprint", arrays["fingerprint"].shape, shape)
         if "links" not in arrays:
             return store
         require(faiss)
-        return GraphVectors.opened_on(path, store, arrays)
+        return GraphVectors.open_graph(path, store, arrays)
 
     @classmethod
     @validate_arguments
@@ -381,7 +385,7 @@ class VectorIndex(EmbeddedIndex):
         """
         index = super().load(folder, embedder, verify)
         check_engine(engine, index.precision, embedder.similarity_function)
-        index._store = with_engine(index._store, engine)
+        index._store = add_engine(index._store, engine)
         return index
 
 
@@ -442,18 +446,18 @@ class MultiVectorIndex(EmbeddedIndex):
     types: ClassVar = {
         p: {**store.types, "ends": ("int64", 1)} for p, store in TOKEN_STORES.items()
     }
-    rules: ClassVar = {"precision": one_of(*TOKEN_STORES), "pool_factor": integer_from(1)}
+    rules: ClassVar = {"precision": one_of(*TOKEN_STORES), "pool_factor": min_integer(1)}
     of_documents = ("prompt", "pool_factor")
     defaults: ClassVar = {"precision": "float32", "prompt": "document", "pool_factor": 1}
     pool_factor: int
 
     @staticmethod
-    def _given(embedder, vectors, options) -> list[np.ndarray]:
-        return prepared_tokens(vectors, embedder.embedding_dim, options["pool_factor"])
+    def _check_vectors(embedder, vectors, options) -> list[np.ndarray]:
+        return prepare_tokens(vectors, embedder.embedding_dim, options["pool_factor"])
 
     @staticmethod
-    def _stored(vectors, function, options) -> TokenVectors:
-        return TokenVectors.of(vectors, options["precision"])
+    def _make_store(vectors, function, options) -> TokenVectors:
+        return TokenVectors.create(vectors, options["precision"])
 
     def __repr__(self) -> str:
         kind = "documents" if self.texts is None else "texts"
@@ -486,32 +490,32 @@ class MultiVectorIndex(EmbeddedIndex):
         if pool_factor > 1:
             require(hierarchy)
         found = list(embedder.embed(texts, **options))
-        return prepared_tokens(made_of(texts, found), embedder.embedding_dim, pool_factor)
+        return prepare_tokens(check_embedded(texts, found), embedder.embedding_dim, pool_factor)
 
     def _embed_queries(self, queries: list[str], **options: Any) -> Sequence[np.ndarray]:
         vectors = super()._embed_queries(queries, **options)
-        return queries_for(vectors, self.embedder.similarity_function)
+        return scale_queries(vectors, self.embedder.similarity_function)
 
-    def _given_vectors(self, queries: object) -> GivenVectors | None:
+    def _read_vectors(self, queries: object) -> GivenVectors | None:
         if not are_numbers(queries):
             return None
         single = np.ndim(queries[0]) < 2
         documents = [queries] if single else list(queries)
         try:
-            vectors = prepared_tokens(documents, self.dim)
+            vectors = prepare_tokens(documents, self.dim)
         except ValueError as error:
             raise ValueError(f"queries are neither texts nor vectors: {error}") from None
-        vectors = queries_for(vectors, self.embedder.similarity_function)
+        vectors = scale_queries(vectors, self.embedder.similarity_function)
         return GivenVectors(vectors, len(vectors), single)
 
     @staticmethod
-    def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
+    def _compute_fingerprint(embedder: Any, width: int) -> np.ndarray:
         found = embedder.embed(list(FINGERPRINT_TEXTS), prompt="query")
         return np.concatenate(found).astype("float32")
 
     @classmethod
-    def _opened(cls, path, arrays, precision, function) -> TokenVectors:
-        return TokenVectors.opened(path, arrays, precision)
+    def _open(cls, path, arrays, precision, function) -> TokenVectors:
+        return TokenVectors.open(path, arrays, precision)
 
 
 class SparseIndex(EmbeddedIndex):
@@ -549,22 +553,22 @@ class SparseIndex(EmbeddedIndex):
 
     kind = "sparse_index"
     types: ClassVar = {None: Postings.types}
-    rules: ClassVar = {"max_terms": rule_of(PositiveInt | None)}
+    rules: ClassVar = {"max_terms": get_rule(PositiveInt | None)}
     of_documents = ("prompt", "max_terms")
     defaults: ClassVar = {"prompt": "document", "max_terms": None}
     max_terms: int | None
 
     @staticmethod
-    def _given(embedder, vectors, options) -> csr_array:
+    def _check_vectors(embedder, vectors, options) -> csr_array:
         width = embedder.embedding_dim
         known = sparse.issparse(vectors)
         if not known or vectors.shape[1:] != (width,) or not vectors.shape[0]:
             raise invalid("vectors", vectors, f"a sparse matrix (N, {width}), as embed returns it")
-        return normalized_for(vectors, embedder.similarity_function)
+        return normalize_rows(vectors, embedder.similarity_function)
 
     @staticmethod
-    def _stored(vectors, function, options) -> Postings:
-        return Postings.of(vectors)
+    def _make_store(vectors, function, options) -> Postings:
+        return Postings.create(vectors)
 
     def __repr__(self) -> str:
         kind = "vectors" if self.texts is None else "texts"
@@ -585,28 +589,28 @@ class SparseIndex(EmbeddedIndex):
 
     @staticmethod
     def _embed(embedder, texts, name, **options) -> csr_array:
-        vectors = made_of(texts, embedder.embed(texts, **options), embedder.embedding_dim)
-        return normalized_for(vectors, embedder.similarity_function)
+        vectors = check_embedded(texts, embedder.embed(texts, **options), embedder.embedding_dim)
+        return normalize_rows(vectors, embedder.similarity_function)
 
-    def _given_vectors(self, queries: object) -> GivenVectors | None:
+    def _read_vectors(self, queries: object) -> GivenVectors | None:
         if not sparse.issparse(queries):
-            return super()._given_vectors(queries)
+            return super()._read_vectors(queries)
         if queries.shape[-1] != self._store.width:
             raise invalid("queries", queries, f"texts, or a sparse matrix (N, {self._store.width})")
         single = len(queries.shape) == 1
         rows = queries.reshape(1, -1) if single else queries
-        vectors = normalized_for(rows, self.embedder.similarity_function)
+        vectors = normalize_rows(rows, self.embedder.similarity_function)
         return GivenVectors(vectors, vectors.shape[0], single)
 
     @staticmethod
-    def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
+    def _compute_fingerprint(embedder: Any, width: int) -> np.ndarray:
         return embedder.embed(list(FINGERPRINT_TEXTS), prompt="query").toarray()
 
     @classmethod
-    def _opened(cls, path, arrays, precision, function) -> Postings:
+    def _open(cls, path, arrays, precision, function) -> Postings:
         shape = arrays["fingerprint"].shape
         check_shape(path, "fingerprint", shape, (len(FINGERPRINT_TEXTS), shape[1]))
-        return Postings.opened(path, arrays, width=shape[1])
+        return Postings.open(path, arrays, width=shape[1])
 
 
 class BM25Index(Index):
@@ -647,7 +651,7 @@ class BM25Index(Index):
         text_column: Name | None = None,
     ):
         require(bm25s)
-        given = Documents.of(documents, ids, metadata, text_column)
+        given = Documents.create(documents, ids, metadata, text_column)
         super().__init__(None, WordCounts(given.texts), given)
 
     def __repr__(self) -> str:
@@ -671,7 +675,7 @@ class BM25Index(Index):
             ValueError: If there is no BM25 index in the folder, or if the files are damaged.
         """
         with OpenFolder(folder, [NAME, TEXTS, DOCUMENTS]) as files:
-            checked_manifest(files, cls.kind, verify)
+            check_manifest(files, cls.kind, verify)
             documents = read_documents(files)
             if not documents.texts:
                 raise ValueError(f"{files.path / TEXTS} is damaged: it has no texts.")

@@ -41,15 +41,17 @@ def hard_negatives(
     """
     asked, own = _pairs(texts)
     # Search more documents, because some results are relevant to the query itself.
-    excluded = _excluded(texts)
+    excluded = _find_excluded(texts)
     found, scores = search(top_k + max(map(len, excluded)))
     found, scores = ([part[i] for i in asked] for part in (found, scores))  # (K,) of each pair
-    allowed = [_looked_at(row, excluded[i], top_k) for row, i in zip(found, asked, strict=True)]
+    allowed = [
+        _mask_candidates(row, excluded[i], top_k) for row, i in zip(found, asked, strict=True)
+    ]
     if reranks:
-        scores = _scored(score, asked, found, allowed)
+        scores = _score_candidates(score, asked, found, allowed)
     largest = _limits(score(asked, own), *limits)
     rows = zip(scores, allowed, largest, strict=True)
-    chosen = [_chosen(*row, skip_top, num_negatives) for row in rows]
+    chosen = [_choose_negatives(*row, skip_top, num_negatives) for row in rows]
     kept = [i for i, columns in enumerate(chosen) if len(columns) == num_negatives]
     _report(len(kept), len(chosen), num_negatives)
     return (
@@ -65,7 +67,7 @@ def _pairs(texts: Judged) -> tuple[np.ndarray, np.ndarray]:
     return tuple(np.array(rows).T)
 
 
-def _excluded(texts: Judged) -> list[set[int]]:
+def _find_excluded(texts: Judged) -> list[set[int]]:
     """Return the documents to exclude from the negatives for each query."""
     number_of = {text: number for number, text in enumerate(texts.documents)}
     right: dict[str, set[int]] = {}
@@ -75,13 +77,13 @@ def _excluded(texts: Judged) -> list[set[int]]:
     return [right[query] for query in texts.queries]
 
 
-def _looked_at(found: np.ndarray, excluded: set[int], top_k: int) -> np.ndarray:
+def _mask_candidates(found: np.ndarray, excluded: set[int], top_k: int) -> np.ndarray:
     """Return a mask (K,) to select the first `top_k` documents to consider as negatives."""
     allowed = np.array([number not in excluded for number in found.tolist()], bool)
     return allowed & (allowed.cumsum() <= top_k)
 
 
-def _scored(
+def _score_candidates(
     score: Score, asked: np.ndarray, found: list[np.ndarray], allowed: list[np.ndarray]
 ) -> list[np.ndarray]:
     """Score the documents to consider as negatives, (K,) per pair, with 0 for other documents."""
@@ -104,7 +106,7 @@ def _limits(own: np.ndarray, max_score, absolute_margin, relative_margin) -> np.
     return limits
 
 
-def _chosen(
+def _choose_negatives(
     scores: np.ndarray, allowed: np.ndarray, limit: float, skip_top: int, count: int
 ) -> np.ndarray:
     """Return the columns for up to `count` negatives, sorted by decreasing score."""

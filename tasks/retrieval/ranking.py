@@ -13,7 +13,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
-from encoder_zoo.common.lazy import array_ops, in_numpy
+from encoder_zoo.common.lazy import array_ops, use_numpy
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.columns import plain, single_column
 from encoder_zoo.tasks.preprocessing.inputs import as_column
@@ -39,7 +39,7 @@ class RankedText(TypedDict):
     text: str
 
 
-def ranked_texts(
+def rank_texts(
     task: Any,
     query: str,
     texts: object,
@@ -50,7 +50,7 @@ def ranked_texts(
     """Rank texts by relevance to a query, sorted by decreasing score.
 
     Args:
-        task: Object with a method `_scores_of_texts(query, texts, batch_size)` to compute the
+        task: Object with a method `_score_texts(query, texts, batch_size)` to compute the
             scores (N,) used for sorting.
         query, texts, top_k, batch_size: See `Reranker.rank` for details.
         shown: Function to convert these scores to the scores in the result. If None, scores are
@@ -62,8 +62,8 @@ def ranked_texts(
     """
     if not isinstance(query, str | bytes):
         raise invalid("query", query, "a single text. Call rank separately for each query")
-    texts = checked_texts(texts, "texts")
-    scores = task._scores_of_texts(query, texts, batch_size)
+    texts = check_texts(texts, "texts")
+    scores = task._score_texts(query, texts, batch_size)
     order = np.argsort(-scores, kind="stable")[:top_k].tolist()
     shown_scores = (scores if shown is None else shown(scores)).tolist()
     return [{"index": i, "score": shown_scores[i], "text": texts[i]} for i in order]
@@ -83,22 +83,22 @@ def order_and_scores(
     """
     if not texts:
         return [], []
-    if hasattr(reranker, "_scores_of_texts"):
-        scores = reranker._scores_of_texts(query, texts, None)
+    if hasattr(reranker, "_score_texts"):
+        scores = reranker._score_texts(query, texts, None)
         order = np.argsort(-scores, kind="stable")
         return order, scores[order]
-    ranked = checked_ranking(reranker.rank(query, texts, top_k=len(texts)), len(texts))
+    ranked = check_ranking(reranker.rank(query, texts, top_k=len(texts)), len(texts))
     return [index for index, _ in ranked], range(0, -len(ranked), -1)
 
 
-def reranked(reranker: Any, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
+def rerank(reranker: Any, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
     """Return the best hits based on a reranker, with the reranker scores."""
     ranked = reranker.rank(query, [hit["text"] for hit in hits], top_k=top_k)
-    best = checked_ranking(ranked, len(hits))[:top_k]
+    best = check_ranking(ranked, len(hits))[:top_k]
     return [{**hits[index], "score": score} for index, score in best]
 
 
-def checked_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
+def check_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
     """Check the result from a reranker and return indices and scores.
 
     Args:
@@ -110,7 +110,7 @@ def checked_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
             unique.
 
     Example:
-        >>> checked_ranking([{"index": 1, "score": 0.5}], 2)
+        >>> check_ranking([{"index": 1, "score": 0.5}], 2)
         [(1, 0.5)]
     """
     found: dict[int, float] = {}
@@ -128,14 +128,14 @@ def checked_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
     return list(found.items())
 
 
-def checked_texts(values, name: str, least: int = 1) -> list[str]:
+def check_texts(values, name: str, least: int = 1) -> list[str]:
     """Check a column with texts and convert it to a list.
 
     Raises:
         ValueError: If there are fewer than `least` texts, or if any text is empty or not valid
             Unicode.
     """
-    with in_numpy():
+    with use_numpy():
         values = plain(values)
         found = as_column(values, name).numpy().tolist()
     texts = [text.decode("utf-8", "replace") for text in found]

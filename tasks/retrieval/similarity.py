@@ -128,7 +128,7 @@ def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> n
     return scores
 
 
-def queries_for(queries: Sequence[np.ndarray], function: str) -> Sequence[np.ndarray]:
+def scale_queries(queries: Sequence[np.ndarray], function: str) -> Sequence[np.ndarray]:
     """Scale query token vectors to be able to use MaxSim for the similarity function.
 
     Args:
@@ -137,7 +137,7 @@ def queries_for(queries: Sequence[np.ndarray], function: str) -> Sequence[np.nda
             the number of tokens.
 
     Example:
-        >>> [query] = queries_for([np.ones((2, 1), "float32")], "meanmaxsim")
+        >>> [query] = scale_queries([np.ones((2, 1), "float32")], "meanmaxsim")
         >>> query.tolist()
         [[0.5], [0.5]]
     """
@@ -171,7 +171,7 @@ def _lengths(vectors: np.ndarray) -> np.ndarray:
     return np.where(lengths > 0, lengths, 1)
 
 
-def grouped_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def compute_group_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Compute a vector per group, based on the mean direction and the mean norm.
 
     Args:
@@ -183,7 +183,7 @@ def grouped_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, 
 
     Example:
         >>> vectors = np.array([[2.0, 0.0], [0.0, 3.0], [0.0, 5.0]])
-        >>> groups, means = grouped_means(vectors, np.array([7, 4, 4]))
+        >>> groups, means = compute_group_means(vectors, np.array([7, 4, 4]))
         >>> groups.tolist(), means.tolist()
         ([4, 7], [[0.0, 4.0], [2.0, 0.0]])
     """
@@ -230,7 +230,7 @@ def first_not_held(vectors: np.ndarray) -> tuple[int, str] | None:
     return None
 
 
-def checked_vectors(vectors, most: int) -> np.ndarray:
+def check_vectors(vectors, most: int) -> np.ndarray:
     """Check vectors (N, D) and copy them to float32.
 
     Raises:
@@ -250,7 +250,7 @@ def checked_vectors(vectors, most: int) -> np.ndarray:
     return np.array(found, "float32")
 
 
-def made_of(texts: Sized, vectors: Any, width: int | None = None) -> Any:
+def check_embedded(texts: Sized, vectors: Any, width: int | None = None) -> Any:
     """Check the shape of vectors returned by an embedder.
 
     Args:
@@ -277,7 +277,7 @@ def made_of(texts: Sized, vectors: Any, width: int | None = None) -> Any:
     return vectors
 
 
-def checked_and_normalized(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
+def check_and_normalize(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
     """Check vectors (N, D) and normalize them in place for "cosine".
 
     Raises:
@@ -285,7 +285,7 @@ def checked_and_normalized(vectors: np.ndarray, function: str, name: str) -> np.
 
     Example:
         >>> vectors = np.array([[3.0, 4.0]], "float32")
-        >>> checked_and_normalized(vectors, "cosine", "vectors").round(1).tolist()
+        >>> check_and_normalize(vectors, "cosine", "vectors").round(1).tolist()
         [[0.6000000238418579, 0.800000011920929]]
     """
     check_finite(vectors, name)

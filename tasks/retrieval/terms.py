@@ -62,7 +62,7 @@ def sparse_unit_rows(rows: csr_array) -> csr_array:
     return scaled
 
 
-def normalized_for(rows, function: str) -> csr_array:
+def normalize_rows(rows, function: str) -> csr_array:
     """Convert weights (N, V) to float32 and normalize the rows for "cosine".
 
     Raises:
@@ -115,12 +115,12 @@ class Postings:
         self.weights = weights
 
     @classmethod
-    def of(cls, vectors: csr_array) -> Postings:
+    def create(cls, vectors: csr_array) -> Postings:
         """Create an inverted index from document vectors (N, V)."""
         return cls(vectors.T.tocsr())
 
     @classmethod
-    def opened(
+    def open(
         cls, path: str | os.PathLike, arrays: Mapping[str, np.ndarray], width: int
     ) -> Postings:
         """Create an inverted index from the arrays in a file.
@@ -156,7 +156,7 @@ class Postings:
                 "terms without duplicates."
             )
         shape = (len(starts) - 1, width)
-        return cls.of(sparse.csr_array((weights, terms, starts), shape=shape))
+        return cls.create(sparse.csr_array((weights, terms, starts), shape=shape))
 
     def __len__(self) -> int:
         return self.weights.shape[1]
@@ -185,14 +185,14 @@ class Postings:
         parts = self.weights.data, self.weights.indices, self.weights.indptr
         return sum(part.nbytes for part in parts)
 
-    def joined(self, vectors: csr_array) -> Postings:
+    def join(self, vectors: csr_array) -> Postings:
         """Return an inverted index with additional document vectors (N, V) at the end."""
         both = [self.weights, vectors.T.tocsr()]
         return Postings(sparse.hstack(both, format="csr"))
 
-    def taken(self, indices: np.ndarray) -> Postings:
+    def take(self, indices: np.ndarray) -> Postings:
         """Return an inverted index with only the documents at the given indices, in this order."""
-        return Postings.of(self.vectors[indices])
+        return Postings.create(self.vectors[indices])
 
     def nearest(self, vectors: csr_array, k: int, among: np.ndarray | None = None) -> Found:
         """Find the nearest documents for each query, and return indices and scores.
@@ -237,7 +237,7 @@ class WordCounts:
     def __init__(self, texts: list[str]):
         require(bm25s)
         self._texts, self._bm25 = texts, None
-        words = [words_of(text) for text in texts]
+        words = [split_words(text) for text in texts]
         if any(words):
             self._bm25 = bm25s.BM25()
             self._bm25.index(words, show_progress=False)
@@ -256,11 +256,11 @@ class WordCounts:
         parts = self._bm25.scores.values() if self._bm25 else ()
         return sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
 
-    def joined(self, texts: list[str]) -> WordCounts:
+    def join(self, texts: list[str]) -> WordCounts:
         """Return a store with additional texts. All words are counted again."""
         return WordCounts([*self._texts, *texts])
 
-    def taken(self, indices: np.ndarray) -> WordCounts:
+    def take(self, indices: np.ndarray) -> WordCounts:
         """Return a store with only the texts at the given indices. Words are counted again."""
         return WordCounts([self._texts[i] for i in indices])
 
@@ -281,7 +281,7 @@ class WordCounts:
     def _best(
         self, query: str, top_k: int, allowed: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        ids = self._bm25.get_tokens_ids(words_of(query)) if self._bm25 else []
+        ids = self._bm25.get_tokens_ids(split_words(query)) if self._bm25 else []
         if not ids:
             return np.zeros(0, "int64"), np.zeros(0, "float32")
         scores = self._bm25.get_scores_from_ids(ids)
@@ -302,13 +302,13 @@ def _mask(among: np.ndarray | None, count: int) -> np.ndarray | None:
     return allowed
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Split a text into lowercase words.
 
     Example:
-        >>> words_of("It's naïve, No. 5!")
+        >>> split_words("It's naïve, No. 5!")
         ['it', 's', 'naïve', 'no', '5']
-        >>> words_of("हिन्दी 東京タワー")
+        >>> split_words("हिन्दी 東京タワー")
         ['हिन्दी', '東', '京', 'タワー']
     """
     return word_pattern().findall(unicodedata.normalize("NFC", text.lower()))

@@ -27,7 +27,7 @@ import numpy as np
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.machine import usable_cores
 from encoder_zoo.tasks.retrieval.options import Precision
-from encoder_zoo.tasks.retrieval.similarity import check_finite, grouped_means
+from encoder_zoo.tasks.retrieval.similarity import check_finite, compute_group_means
 from encoder_zoo.tasks.retrieval.vectors import BLOCK, BestPairs, Float32Vectors
 
 if TYPE_CHECKING:
@@ -82,17 +82,17 @@ class Int8Residuals(Float32Vectors):
     centroids: np.ndarray
 
     @classmethod
-    def of(cls, vectors: np.ndarray) -> Self:
-        centroids = centroids_of(vectors)
-        none = np.zeros((0, cls._packed_width(vectors.shape[1])), cls.types["vectors"][0])
+    def create(cls, vectors: np.ndarray) -> Self:
+        centroids = compute_centroids(vectors)
+        none = np.zeros((0, cls._get_packed_width(vectors.shape[1])), cls.types["vectors"][0])
         empty = cls(none, np.zeros(0, "uint16"), np.zeros((0, 1), "float16"), centroids)
-        return empty.joined(vectors)
+        return empty.join(vectors)
 
     @classmethod
     def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         count, (centroids, width) = found["vectors"][0], found["centroids"]
         return {
-            "vectors": (count, cls._packed_width(width)),
+            "vectors": (count, cls._get_packed_width(width)),
             "codes": (count,),
             "scales": (count, 1),
             "centroids": (centroids, width),
@@ -111,15 +111,15 @@ class Int8Residuals(Float32Vectors):
     def width(self) -> int:
         return self.centroids.shape[1]
 
-    def joined(self, vectors: np.ndarray) -> Self:
+    def join(self, vectors: np.ndarray) -> Self:
         codes = nearest_centroids(vectors, self.centroids)
         packed = [self._pack(part) for part in _residuals(vectors, codes, self.centroids)]
         residuals, scales = (np.concatenate(parts) for parts in zip(*packed, strict=True))
         further = zip(self.of_rows, (residuals, codes, scales), strict=True)
-        return self._with(**{n: np.concatenate([getattr(self, n), new]) for n, new in further})
+        return self._replace(**{n: np.concatenate([getattr(self, n), new]) for n, new in further})
 
     def rows(self, indices) -> np.ndarray:
-        found = self._unpacked(self.vectors[indices])
+        found = self._unpack(self.vectors[indices])
         found *= self.scales[indices]
         found += self.centroids[self.codes[indices]]
         return found
@@ -137,7 +137,7 @@ class Int8Residuals(Float32Vectors):
         return lambda part: np.take(products, self.codes[part], axis=0)
 
     @staticmethod
-    def _packed_width(width: int) -> int:
+    def _get_packed_width(width: int) -> int:
         return width
 
     def _pack(self, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -147,7 +147,7 @@ class Int8Residuals(Float32Vectors):
         steps = np.rint(residuals / scales)
         return np.clip(steps, -127, 127).astype("int8"), scales
 
-    def _unpacked(self, packed: np.ndarray) -> np.ndarray:
+    def _unpack(self, packed: np.ndarray) -> np.ndarray:
         """Unpack residuals to float32 without applying the scales."""
         return packed.astype("float32")
 
@@ -172,14 +172,14 @@ class BinaryResiduals(Int8Residuals):
     types: ClassVar = {**Int8Residuals.types, "vectors": ("uint8", 2)}
 
     @staticmethod
-    def _packed_width(width: int) -> int:
+    def _get_packed_width(width: int) -> int:
         return -(-width // 8)
 
     def _pack(self, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         scales = np.abs(residuals).mean(axis=1, keepdims=True).astype("float16")
         return np.packbits(residuals >= 0, axis=1), scales
 
-    def _unpacked(self, packed: np.ndarray) -> np.ndarray:
+    def _unpack(self, packed: np.ndarray) -> np.ndarray:
         bits = np.unpackbits(packed, axis=1, count=self.width)
         return np.where(bits, np.float32(1), np.float32(-1))
 
@@ -193,7 +193,7 @@ def _residuals(
         yield vectors[i : i + step] - centroids[codes[i : i + step]]
 
 
-def centroids_of(vectors: np.ndarray) -> np.ndarray:
+def compute_centroids(vectors: np.ndarray) -> np.ndarray:
     """Compute centroids (K, D) for vectors (T, D) with k-means on a sample.
 
     K is set to the largest power of two up to `8 sqrt(T)`. Vectors are clustered by direction, and
@@ -203,7 +203,7 @@ def centroids_of(vectors: np.ndarray) -> np.ndarray:
 
     Example:
         >>> vectors = np.repeat(np.eye(3, dtype="float32"), 50, axis=0)
-        >>> centroids_of(vectors).shape
+        >>> compute_centroids(vectors).shape
         (64, 3)
     """
     count = min(
@@ -214,7 +214,7 @@ def centroids_of(vectors: np.ndarray) -> np.ndarray:
     sample = np.asarray(vectors[np.sort(draw.choice(len(vectors), size, replace=False))])
     centroids = sample[draw.choice(size, count, replace=False)]
     for _ in range(ROUNDS):
-        numbers, means = grouped_means(sample, nearest_centroids(sample, centroids))
+        numbers, means = compute_group_means(sample, nearest_centroids(sample, centroids))
         centroids = centroids.copy()
         centroids[numbers] = means  # a centroid without vectors does not change
     return centroids
@@ -250,7 +250,7 @@ class TokenVectors:
 
     Example:
         >>> documents = [np.eye(2, dtype="float32"), np.array([[0.6, 0.8]], "float32")]
-        >>> tokens = TokenVectors.of(documents, "float32")
+        >>> tokens = TokenVectors.create(documents, "float32")
         >>> len(tokens), tokens.document(1).round(1).tolist()
         (2, [[0.6000000238418579, 0.800000011920929]])
         >>> indices, scores = tokens.nearest([np.eye(2, dtype="float32")], k=2)
@@ -264,9 +264,9 @@ class TokenVectors:
         self._begins = np.concatenate([[0], ends[:-1]])
 
     @classmethod
-    def of(cls, documents: Sequence[np.ndarray], precision: Precision) -> TokenVectors:
+    def create(cls, documents: Sequence[np.ndarray], precision: Precision) -> TokenVectors:
         """Create a store from token vectors (tokens, D) float32 for each document."""
-        return cls(TOKEN_STORES[precision].of(np.concatenate(documents)), _ends(documents))
+        return cls(TOKEN_STORES[precision].create(np.concatenate(documents)), _ends(documents))
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -292,7 +292,7 @@ class TokenVectors:
         return self.store.nbytes + self.ends.nbytes
 
     @classmethod
-    def opened(
+    def open(
         cls, path: str | os.PathLike, arrays: Mapping[str, np.ndarray], precision: Precision
     ) -> Self:
         """Create a store from the arrays in a file and check the values.
@@ -305,7 +305,7 @@ class TokenVectors:
         Raises:
             ValueError: If `ends` cannot be used to split the vectors into documents.
         """
-        tokens = cls(TOKEN_STORES[precision].opened(path, arrays), arrays["ends"])
+        tokens = cls(TOKEN_STORES[precision].open(path, arrays), arrays["ends"])
         ends, begins, count = tokens.ends, tokens._begins, len(tokens.store)
         if not len(ends) or begins[0] or (ends <= begins).any() or ends[-1] != count:
             raise ValueError(
@@ -313,17 +313,17 @@ class TokenVectors:
             )
         return tokens
 
-    def joined(self, documents: Sequence[np.ndarray]) -> TokenVectors:
+    def join(self, documents: Sequence[np.ndarray]) -> TokenVectors:
         """Return a store with additional documents at the end."""
         ends = np.concatenate([self.ends, self.ends[-1] + _ends(documents)])
-        return TokenVectors(self.store.joined(np.concatenate(documents)), ends)
+        return TokenVectors(self.store.join(np.concatenate(documents)), ends)
 
-    def taken(self, indices: np.ndarray) -> TokenVectors:
+    def take(self, indices: np.ndarray) -> TokenVectors:
         """Return a store with only the documents at the given indices, in this order."""
         lengths = self.ends[indices] - self._begins[indices]
-        return TokenVectors(self.store.taken(self._tokens_of(indices)), np.cumsum(lengths))
+        return TokenVectors(self.store.take(self._find_tokens(indices)), np.cumsum(lengths))
 
-    def _tokens_of(self, documents: np.ndarray) -> np.ndarray:
+    def _find_tokens(self, documents: np.ndarray) -> np.ndarray:
         """Return the token indices for the given documents."""
         lengths = self.ends[documents] - self._begins[documents]
         starts = np.cumsum(lengths) - lengths
@@ -371,7 +371,7 @@ class TokenVectors:
 
         def score(blocks: np.ndarray) -> None:
             for first, last in blocks:
-                best = self._best_of_tokens(products, first, last)
+                best = self._max_over_tokens(products, first, last)
                 scores[:, first:last] = np.add.reduceat(best, starts, axis=1).T
 
         with ThreadPoolExecutor(THREADS) as threads:
@@ -394,7 +394,7 @@ class TokenVectors:
             cuts.append(max(cuts[-1] + 1, int(np.searchsorted(self.ends, most, "right"))))
         return np.stack([cuts[:-1], cuts[1:]], axis=1)
 
-    def _best_of_tokens(self, products: Callable, first: int, last: int) -> np.ndarray:
+    def _max_over_tokens(self, products: Callable, first: int, last: int) -> np.ndarray:
         """Compute the maximum product per document and query token, (M, L)."""
         begins = self._begins[first:last]
         part = slice(int(begins[0]), int(self.ends[last - 1]))
@@ -414,7 +414,7 @@ class TokenVectors:
         """Compute the document scores (M,) based on the complete vectors."""
         lengths = self.ends[documents] - self._begins[documents]
         starts = np.cumsum(lengths) - lengths
-        vectors = self.store.rows(self._tokens_of(documents)).astype(dtype, copy=False)
+        vectors = self.store.rows(self._find_tokens(documents)).astype(dtype, copy=False)
         products = query.astype(dtype) @ vectors.T
         return np.maximum.reduceat(products, starts, axis=1).sum(axis=0)
 
@@ -436,7 +436,7 @@ def _ends(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.cumsum([len(array) for array in arrays], dtype="int64")
 
 
-def pooled(tokens: np.ndarray, factor: int) -> np.ndarray:
+def pool_tokens(tokens: np.ndarray, factor: int) -> np.ndarray:
     """Merge similar tokens in a document, with about `factor` tokens per vector.
 
     Tokens are grouped by hierarchical clustering with Ward's method. In each step, the groups with
@@ -458,7 +458,7 @@ def pooled(tokens: np.ndarray, factor: int) -> np.ndarray:
 
     Example:
         >>> tokens = np.array([[1, 0], [0, 1], [0.96, 0.28], [0, 1]], "float32")
-        >>> pooled(tokens, 2).round(2).tolist()
+        >>> pool_tokens(tokens, 2).round(2).tolist()
         [[0.9900000095367432, 0.14000000059604645], [0.0, 1.0]]
     """
     groups = -(-len(tokens) // factor)
@@ -466,11 +466,11 @@ def pooled(tokens: np.ndarray, factor: int) -> np.ndarray:
         return tokens
     labels = hierarchy.fcluster(hierarchy.linkage(tokens, "ward"), groups, "maxclust")
     _, firsts = np.unique(labels, return_index=True)
-    _, means = grouped_means(tokens, labels)
+    _, means = compute_group_means(tokens, labels)
     return means[np.argsort(firsts)]
 
 
-def prepared_tokens(vectors, width: int, pool_factor: int = 1) -> list[np.ndarray]:
+def prepare_tokens(vectors, width: int, pool_factor: int = 1) -> list[np.ndarray]:
     """Copy, check and pool the token vectors for each document.
 
     Raises:
@@ -489,5 +489,5 @@ def prepared_tokens(vectors, width: int, pool_factor: int = 1) -> list[np.ndarra
             )
         tokens = np.array(tokens, "float32")
         check_finite(tokens, f"vectors[{i}]")
-        prepared.append(pooled(tokens, pool_factor))
+        prepared.append(pool_tokens(tokens, pool_factor))
     return prepared

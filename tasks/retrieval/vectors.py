@@ -123,7 +123,7 @@ def ranks_in_groups(groups: np.ndarray) -> np.ndarray:
     return np.arange(len(groups)) - np.searchsorted(groups, groups)
 
 
-def with_other_pairs(
+def replace_pairs(
     rows: np.ndarray, columns: np.ndarray, queries: np.ndarray, others: tuple
 ) -> tuple[np.ndarray, np.ndarray]:
     """Replace the pairs for some queries.
@@ -135,7 +135,7 @@ def with_other_pairs(
         others: Rows and columns for the new pairs, with rows as positions in `queries`.
 
     Example:
-        >>> pairs = with_other_pairs(np.array([0, 1]), np.array([7, 8]), np.array([0]), ([0], [9]))
+        >>> pairs = replace_pairs(np.array([0, 1]), np.array([7, 8]), np.array([0]), ([0], [9]))
         >>> [part.tolist() for part in pairs]
         [[0, 1], [9, 8]]
     """
@@ -204,7 +204,7 @@ class Float32Vectors:
         function: The similarity function to use in `nearest`. Defaults to "dot".
 
     Example:
-        >>> store = Float32Vectors.of(np.eye(3, 2, dtype="float32"))
+        >>> store = Float32Vectors.create(np.eye(3, 2, dtype="float32"))
         >>> store, store.rows([1]).tolist(), store.nbytes
         (<Float32Vectors: 3 of 2>, [[0.0, 1.0]], 24)
     """
@@ -221,12 +221,12 @@ class Float32Vectors:
         self.function = function
 
     @classmethod
-    def of(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
+    def create(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
         """Create a store from float32 vectors (N, D)."""
         return cls(vectors, function=function)
 
     @classmethod
-    def opened(
+    def open(
         cls, path: str | os.PathLike, arrays: Mapping[str, np.ndarray], **settings: Similarity
     ) -> Self:
         """Create a store from the arrays in a file and check the values.
@@ -281,15 +281,15 @@ class Float32Vectors:
         """Return the total array size in bytes."""
         return sum(array.nbytes for array in self.arrays.values())
 
-    def joined(self, vectors: np.ndarray) -> Self:
+    def join(self, vectors: np.ndarray) -> Self:
         """Return a store with additional float32 vectors (M, D) at the end."""
-        return self._with(vectors=np.concatenate([self.vectors, vectors]))
+        return self._replace(vectors=np.concatenate([self.vectors, vectors]))
 
-    def taken(self, indices: np.ndarray) -> Self:
+    def take(self, indices: np.ndarray) -> Self:
         """Return a store with only the vectors at the given indices, in this order."""
-        return self._with(**{name: getattr(self, name)[indices] for name in self.of_rows})
+        return self._replace(**{name: getattr(self, name)[indices] for name in self.of_rows})
 
-    def _with(self, **arrays: np.ndarray) -> Self:
+    def _replace(self, **arrays: np.ndarray) -> Self:
         """Return a copy with some arrays replaced."""
         return type(self)(*{**self.arrays, **arrays}.values(), function=self.function)
 
@@ -320,7 +320,7 @@ class Float32Vectors:
 
         Example:
             >>> vectors = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 2.0]], "float32")
-            >>> store = Float32Vectors.of(vectors)
+            >>> store = Float32Vectors.create(vectors)
             >>> indices, scores = store.nearest(np.array([[1.0, 3.0]], "float32"), k=3)
             >>> indices.tolist(), scores.tolist()
             ([[1, 2, 0]], [[6.0, 6.0, 1.0]])
@@ -360,20 +360,20 @@ class Float32Vectors:
 
             return score
 
-        rounding = self._rounding_of(queries)
+        rounding = self._compute_rounding(queries)
         made = self._numbers_made()
-        best = self._scanned(scores(queries, "float32"), len(queries), made, k, among, rounding)
+        best = self._scan(scores(queries, "float32"), len(queries), made, k, among, rounding)
         rows, columns = best.pairs()
         if best.crowded.any() and rounding is not None:
             # Many vectors are so similar that float32 cannot tell which vectors are nearest.
             close = np.flatnonzero(best.crowded)
             wide = scores(queries[close].astype("float64"), "float64")
             rounding = rounding[close] * (np.finfo("float64").eps / np.finfo("float32").eps)
-            again = self._scanned(wide, len(close), self.width, k, among, rounding)
-            rows, columns = with_other_pairs(rows, columns, close, again.pairs())
+            again = self._scan(wide, len(close), self.width, k, among, rounding)
+            rows, columns = replace_pairs(rows, columns, close, again.pairs())
         return rows, columns if among is None else among[columns]
 
-    def _scanned(
+    def _scan(
         self,
         scores: Callable,
         queries: int,
@@ -388,7 +388,7 @@ class Float32Vectors:
         # Selected vectors are copied for each block.
         return scan(scores, queries, len(among), max(made, self.width), k, rounding)
 
-    def _rounding_of(self, queries: np.ndarray) -> np.ndarray | None:
+    def _compute_rounding(self, queries: np.ndarray) -> np.ndarray | None:
         """Return the rounding errors for float32 scores (Q,), or None for a relative error.
 
         For the Manhattan distance, the error is relative, because all terms in the sum have the
@@ -432,7 +432,7 @@ class Int8Vectors(Float32Vectors):
         ranges: Float32 array of shape (2, D). The minimum and maximum for each dimension.
 
     Example:
-        >>> store = Int8Vectors.of(np.array([[0.0, -1.0], [1.0, 1.0], [0.2, 0.5]], "float32"))
+        >>> store = Int8Vectors.create(np.array([[0.0, -1.0], [1.0, 1.0], [0.2, 0.5]], "float32"))
         >>> store.vectors.tolist()
         [[-128, -128], [127, 127], [-77, 63]]
         >>> store.rows([2]).astype("float64").round(3).tolist()
@@ -444,9 +444,9 @@ class Int8Vectors(Float32Vectors):
     ranges: np.ndarray
 
     @classmethod
-    def of(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
+    def create(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
         ranges = np.stack([vectors.min(axis=0), vectors.max(axis=0)])
-        return cls(quantized(vectors, ranges), ranges, function=function)
+        return cls(quantize(vectors, ranges), ranges, function=function)
 
     @classmethod
     def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -462,37 +462,37 @@ class Int8Vectors(Float32Vectors):
                 "smaller value first."
             )
 
-    def joined(self, vectors: np.ndarray) -> Self:
+    def join(self, vectors: np.ndarray) -> Self:
         least = np.minimum(self.ranges[0], vectors.min(axis=0))
         ranges = np.stack([least, np.maximum(self.ranges[1], vectors.max(axis=0))])
-        joined = np.concatenate([self._in_ranges(ranges), quantized(vectors, ranges)])
-        return self._with(vectors=joined, ranges=ranges)
+        joined = np.concatenate([self._requantize(ranges), quantize(vectors, ranges)])
+        return self._replace(vectors=joined, ranges=ranges)
 
-    def _in_ranges(self, ranges: np.ndarray) -> np.ndarray:
+    def _requantize(self, ranges: np.ndarray) -> np.ndarray:
         """Convert the vectors to steps in different ranges, (N, D) int8."""
         if np.array_equal(ranges, self.ranges):
             return self.vectors
         rows = max(1, BLOCK // self.width)
         starts = range(0, len(self), rows)
-        parts = [quantized(self.rows(slice(i, i + rows)), ranges) for i in starts]
+        parts = [quantize(self.rows(slice(i, i + rows)), ranges) for i in starts]
         return np.concatenate(parts)
 
     def rows(self, indices) -> np.ndarray:
         found = self.vectors[indices].astype("float32")
-        found *= steps_of(self.ranges)
-        return np.add(found, middles_of(self.ranges), out=found)
+        found *= compute_steps(self.ranges)
+        return np.add(found, compute_middles(self.ranges), out=found)
 
     def _numbers_made(self) -> int:
         return self.width
 
-    def _rounding_of(self, queries: np.ndarray) -> None:
+    def _compute_rounding(self, queries: np.ndarray) -> None:
         return None  # the quantization error is larger
 
     def _scores(self, queries: np.ndarray, part: slice | np.ndarray, dtype: str) -> np.ndarray:
         if self.function not in ("cosine", "dot"):
             return super()._scores(queries, part, dtype)
         # The product with the middles of the ranges is omitted. It is constant for each query.
-        return (queries * steps_of(self.ranges)) @ self.vectors[part].astype("float32").T
+        return (queries * compute_steps(self.ranges)) @ self.vectors[part].astype("float32").T
 
 
 class BinaryVectors(Int8Vectors):
@@ -501,10 +501,10 @@ class BinaryVectors(Int8Vectors):
     Args:
         vectors: Int8 array of shape (N, D).
         ranges: Float32 array of shape (2, D), as in `Int8Vectors`.
-        signs: Uint64 array of shape (W, N), as returned by `packed_signs`.
+        signs: Uint64 array of shape (W, N), as returned by `pack_signs`.
 
     Example:
-        >>> store = BinaryVectors.of(np.array([[0.5, -1.0], [1.0, 1.0]], "float32"))
+        >>> store = BinaryVectors.create(np.array([[0.5, -1.0], [1.0, 1.0]], "float32"))
         >>> store.signs.tolist()
         [[128, 192]]
     """
@@ -514,26 +514,26 @@ class BinaryVectors(Int8Vectors):
     signs: np.ndarray
 
     @classmethod
-    def of(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
-        coarse = Int8Vectors.of(vectors)
-        return cls(coarse.vectors, coarse.ranges, packed_signs(vectors), function=function)
+    def create(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
+        coarse = Int8Vectors.create(vectors)
+        return cls(coarse.vectors, coarse.ranges, pack_signs(vectors), function=function)
 
     @classmethod
     def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         count, width = found["vectors"]
         return {**super().shapes(found), "signs": (-(-width // 64), count)}
 
-    def joined(self, vectors: np.ndarray) -> Self:
-        signs = np.concatenate([self.signs, packed_signs(vectors)], axis=1)
-        return super().joined(vectors)._with(signs=signs)
+    def join(self, vectors: np.ndarray) -> Self:
+        signs = np.concatenate([self.signs, pack_signs(vectors)], axis=1)
+        return super().join(vectors)._replace(signs=signs)
 
-    def taken(self, indices: np.ndarray) -> Self:
-        return super().taken(indices)._with(signs=np.ascontiguousarray(self.signs[:, indices]))
+    def take(self, indices: np.ndarray) -> Self:
+        return super().take(indices)._replace(signs=np.ascontiguousarray(self.signs[:, indices]))
 
     def candidates(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        words = packed_signs(queries).T  # (Q, W)
+        words = pack_signs(queries).T  # (Q, W)
         count = len(self) if among is None else len(among)
         oversampled = min(count, max(OVERSAMPLED * k, MIN_CANDIDATES))
         parts = [
@@ -551,7 +551,7 @@ class BinaryVectors(Int8Vectors):
             signs = self.signs[:, part if among is None else among[part]]
             return -np.stack([hamming(signs, query) for query in words])
 
-        rows, columns = self._scanned(scores, len(words), 1, k, among).pairs()
+        rows, columns = self._scan(scores, len(words), 1, k, among).pairs()
         return rows, columns if among is None else among[columns]
 
 
@@ -561,35 +561,35 @@ def check_shape(path: str | os.PathLike, name: str, found: tuple, expected: tupl
         raise invalid(f"{path}: {name}.shape", found, str(expected))
 
 
-def steps_of(ranges: np.ndarray) -> np.ndarray:
+def compute_steps(ranges: np.ndarray) -> np.ndarray:
     """Return the step size (D,) for each dimension.
 
     Example:
-        >>> steps_of(np.array([[0.0], [255.0]], "float32")).tolist()
+        >>> compute_steps(np.array([[0.0], [255.0]], "float32")).tolist()
         [1.0]
     """
     return (ranges[1] - ranges[0]) / np.float32(255)
 
 
-def middles_of(ranges: np.ndarray) -> np.ndarray:
+def compute_middles(ranges: np.ndarray) -> np.ndarray:
     """Return the values (D,) represented as 0 in int8.
 
     Example:
-        >>> middles_of(np.array([[0.0], [255.0]], "float32")).tolist()
+        >>> compute_middles(np.array([[0.0], [255.0]], "float32")).tolist()
         [128.0]
     """
-    return ranges[0] + 128 * steps_of(ranges)
+    return ranges[0] + 128 * compute_steps(ranges)
 
 
-def quantized(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
+def quantize(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
     """Quantize vectors (N, D) to int8 with 256 steps based on ranges (2, D).
 
     Example:
-        >>> quantized(np.array([[0.0], [300.0]], "float32"), np.array([[0.0], [255.0]], "float32"))
+        >>> quantize(np.array([[0.0], [300.0]], "float32"), np.array([[0.0], [255.0]], "float32"))
         array([[-128],
                [ 127]], dtype=int8)
     """
-    steps = steps_of(ranges)
+    steps = compute_steps(ranges)
     steps = np.where(steps > 0, steps, np.float32(1))  # for a constant dimension
     found = np.empty(vectors.shape, "int8")
     rows = max(1, BLOCK // vectors.shape[1])
@@ -599,11 +599,11 @@ def quantized(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
     return found
 
 
-def packed_signs(vectors: np.ndarray) -> np.ndarray:
+def pack_signs(vectors: np.ndarray) -> np.ndarray:
     """Pack the signs for vectors (N, D) to (W, N) uint64, with bit 1 for positive values.
 
     Example:
-        >>> packed_signs(np.array([[1.0, -1.0, 2.0]], "float32")).tolist()
+        >>> pack_signs(np.array([[1.0, -1.0, 2.0]], "float32")).tolist()
         [[160]]
     """
     packed = np.packbits(vectors > 0, axis=1)
@@ -634,11 +634,11 @@ def bit_count(words: np.ndarray) -> np.ndarray:
     """
     if hasattr(np, "bitwise_count"):  # NumPy 2
         return np.bitwise_count(words)
-    return _bits_of_bytes()[words.view("uint8")].reshape(-1, 8).sum(axis=1, dtype="uint8")
+    return _count_bits()[words.view("uint8")].reshape(-1, 8).sum(axis=1, dtype="uint8")
 
 
 @functools.cache
-def _bits_of_bytes() -> np.ndarray:
+def _count_bits() -> np.ndarray:
     """Return the number of bits set to 1 for each of the 256 bytes."""
     return np.unpackbits(np.arange(256, dtype="uint8")[:, None], axis=1).sum(axis=1, dtype="uint8")
 

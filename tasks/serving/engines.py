@@ -223,12 +223,12 @@ def open_session(path: pathlib.Path, engine: str, **options) -> Session:
         ValueError: If the engine cannot read the file.
     """
     require(PACKAGES[engine])
-    with _named_errors(path, engine):
+    with _name_errors(path, engine):
         return SESSIONS[engine](path, **options)
 
 
 @contextlib.contextmanager
-def _named_errors(path: pathlib.Path, engine: str) -> Iterator[None]:
+def _name_errors(path: pathlib.Path, engine: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each engine has its own errors
@@ -251,7 +251,7 @@ class EngineRunner:
         """Compute the outputs for texts or prepared inputs, in the input order."""
         size = batch_size or BATCH_SIZE
         if not isinstance(x, Mapping):
-            texts = tuple(self.preprocessor.texts_of(x))
+            texts = tuple(self.preprocessor.read_texts(x))
             return self.run_texts(texts, size, self.preprocessor.encode)
         if not self.session.takes(x):
             raise invalid(

@@ -109,7 +109,7 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
             this task.
     """
     if format is None:
-        format = format_of(path)
+        format = get_format(path)
     elif format not in SUFFIXES:
         raise invalid("format", format, f"one of {', '.join(SUFFIXES)}")
     if format != "tf_saved_model":
@@ -126,14 +126,14 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
         export_folder(task, path, format, **options)
 
 
-def format_of(path: str | os.PathLike[str]) -> str:
+def get_format(path: str | os.PathLike[str]) -> str:
     """Return the export format for the path suffix.
 
     Raises:
         ValueError: If the path has the suffix used for files from another library.
 
     Example:
-        >>> format_of("served/1"), format_of("served/model.onnx")
+        >>> get_format("served/1"), get_format("served/model.onnx")
         ('tf_saved_model', 'onnx')
     """
     suffix = pathlib.Path(path).suffix.lower()
@@ -224,9 +224,9 @@ def write_saved_model(
         for value in vars(part).values()
         if isinstance(value, tf.lookup.StaticHashTable)
     ]
-    check = _check_of_version(module)
-    texts = {name: _of_texts(function, check) for name, function in functions.items()}
-    ids = {} if task is None else {"ids": _of_ids(task, check)}
+    check = _make_version_check(module)
+    texts = {name: _make_text_function(function, check) for name, function in functions.items()}
+    ids = {} if task is None else {"ids": _make_id_function(task, check)}
     kind = Kind("an export", lambda manifest: manifest["task"] == KIND, MANIFEST)
     with replacing(path, kind) as folder, warnings_only():
         tf.saved_model.save(module, str(folder), {**texts, **ids})
@@ -235,7 +235,7 @@ def write_saved_model(
         write_manifest(folder, {"task": KIND}, MANIFEST)
 
 
-def _check_of_version(module: tf.Module) -> Callable[[], tf.Operation]:
+def _make_version_check(module: tf.Module) -> Callable[[], tf.Operation]:
     """Return a check that the current graph and the module's variables are from the same export.
 
     TensorFlow reads the graph and the variables one after the other by path. If the folder is
@@ -255,7 +255,7 @@ def _check_of_version(module: tf.Module) -> Callable[[], tf.Operation]:
     return check
 
 
-def _of_texts(
+def _make_text_function(
     function: Callable, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
     """Create a `tf.function` of string tensors (N,) with a function's argument names."""
@@ -329,7 +329,7 @@ def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
     return tf.debugging.Assert(right, [tf.strings.join(parts)])
 
 
-def _of_ids(
+def _make_id_function(
     task: Task, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
     """Create a graph to convert prepared inputs (B, L) with unknown shape to logits."""

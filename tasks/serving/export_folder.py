@@ -13,7 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.lazy import keras, require, tf
-from encoder_zoo.common.validation import rules_of, validate_arguments
+from encoder_zoo.common.validation import get_rules, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.presets.files.atomic import Kind, replacing
@@ -82,7 +82,7 @@ def export_folder(
         if (dtype, format) == ("int8", "onnx"):
             _quantize_onnx(path)
         if format == "litert" and (lacking := custom_operations(path)):
-            raise _refused(task, f"LiteRT does not have {', '.join(lacking)}")
+            raise _make_refusal(task, f"LiteRT does not have {', '.join(lacking)}")
         if texts is not None:
             record = dataclasses.replace(record, agreement=measure(task, path, format, texts))
         for name, content in _tokenizer_files(task).items():
@@ -129,16 +129,18 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
             settings are needed to answer.
     """
     if task.preprocessor is None:
-        raise _refused(task, "it has no preprocessor", "Export it as a file, such as 'model.onnx'")
+        raise _make_refusal(
+            task, "it has no preprocessor", "Export it as a file, such as 'model.onnx'"
+        )
     if task.record.text_method is None:
-        raise _refused(task, "it has no method for predictions on texts")
+        raise _make_refusal(task, "it has no method for predictions on texts")
     backbone, preprocessor = task.backbone, task.preprocessor
     answers = task._answers.with_model()
     name = type(answers).__name__
     if name not in ANSWERS:
-        raise _refused(task, f"its predictions are computed by {name}")
+        raise _make_refusal(task, f"its predictions are computed by {name}")
     if type(preprocessor) is not answers.preprocessor_class:
-        raise _refused(task, f"its preprocessor has a custom class, {type(preprocessor)}")
+        raise _make_refusal(task, f"its preprocessor has a custom class, {type(preprocessor)}")
     return ExportRecord(
         task=task.record.name,
         answers=name,
@@ -157,7 +159,7 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
     )
 
 
-def _refused(task: Task, reason: str, advice: str = "") -> ValueError:
+def _make_refusal(task: Task, reason: str, advice: str = "") -> ValueError:
     advice = advice or "Export it as a SavedModel, export('served/1'), on TensorFlow"
     return ValueError(
         f"This {type(task).__name__} cannot be exported for open_export: {reason}. {advice}."
@@ -166,13 +168,13 @@ def _refused(task: Task, reason: str, advice: str = "") -> ValueError:
 
 def _settings(task: Task, answers: Answers) -> dict[str, object]:
     """Return the answer settings as plain data."""
-    rules, found = rules_of(type(answers).__init__), {}
+    rules, found = get_rules(type(answers).__init__), {}
     for field in dataclasses.fields(answers):
         value = getattr(answers, field.name)
         if field.name in rules:
             found[field.name] = as_json_value(value)
         elif field.name not in ("preprocessor", "runner") and value is not None:
-            raise _refused(
+            raise _make_refusal(
                 task,
                 f"its predictions need {field.name}, which cannot be stored in the files of a "
                 "model",
@@ -192,7 +194,7 @@ def _tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dic
         return {"class": name, "arguments": {"keeps_unknown": tokenizer.keeps_unknown}}
     kind = TOKENIZER_CLASSES.get(name)
     if kind is None or kind.load() is not type(tokenizer):
-        raise _refused(task, f"its tokenizer has a custom class, {type(tokenizer)}")
+        raise _make_refusal(task, f"its tokenizer has a custom class, {type(tokenizer)}")
     return {
         "class": name,
         "arguments": {name: getattr(tokenizer, name) for name in TOKENIZER_ARGUMENTS},

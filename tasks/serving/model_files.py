@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.layers import layers_in
+from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.trace import tracing
 from encoder_zoo.encoders.core import SelfAttention
@@ -78,7 +78,7 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
     if tokenizer is not None:
         beside, digest = path.with_name("tokenizer.json"), hashlib.sha256(tokenizer).hexdigest()
         description += f", for the tokenizer.json with the SHA-256 {digest}"
-        _check_beside(path, beside, tokenizer)
+        _check_other_tokenizer(path, beside, tokenizer)
     with contextlib.ExitStack() as files:  # the first file will be replaced at the end
         new = files.enter_context(replacing_file(path, _is_marked))
         weights = path.with_suffix(".bin")
@@ -123,7 +123,7 @@ def write_model(
 
 def _check_takes(task: Task, format: str) -> None:
     """Raise an error if the exporter for the format is missing or does not support the task."""
-    quantized = any(getattr(layer, "quantization_mode", None) for layer in layers_in(task))
+    quantized = any(getattr(layer, "quantization_mode", None) for layer in list_layers(task))
     if quantized and format == "litert":
         raise ValueError(
             "LiteRT does not support quantized tasks. Export the task before quantize() with "
@@ -146,7 +146,7 @@ def _check_takes(task: Task, format: str) -> None:
 
 def _has_single_heads(backbone: Backbone) -> bool:
     """Return whether there is an attention layer with one head."""
-    layers = layers_in(backbone)
+    layers = list_layers(backbone)
     return any(isinstance(layer, SelfAttention) and layer.num_heads == 1 for layer in layers)
 
 
@@ -172,7 +172,7 @@ def _specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
 def _write_onnx(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
     with tracing(is_long=False):
         if keras.config.backend() == "torch":
-            _write_onnx_of_torch(task, path, options)
+            _write_onnx_from_torch(task, path, options)
         else:
             _teach_tf2onnx()
             _forget_initialized_tables()
@@ -183,7 +183,7 @@ def _write_onnx(task: Task, path: pathlib.Path, description: str, options: dict)
     _describe_onnx(path, task, description)
 
 
-def _write_onnx_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
+def _write_onnx_from_torch(task: Task, path: pathlib.Path, options: dict) -> None:
     """Trace the model with dynamic shapes and write the trace.
 
     The Keras exporter does the same, but traces a text with one token. For such a text, there is no
@@ -240,7 +240,7 @@ def _write_litert(task: Task, path: pathlib.Path, description: str, options: dic
     with tracing(is_long=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if keras.config.backend() == "torch":
-            _write_litert_of_torch(task, path, options)
+            _write_litert_from_torch(task, path, options)
         else:
             specs = _specs(task, None, None)
             keras.Model.export(
@@ -249,7 +249,7 @@ def _write_litert(task: Task, path: pathlib.Path, description: str, options: dic
     _describe_litert(path, description)
 
 
-def _write_litert_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
+def _write_litert_from_torch(task: Task, path: pathlib.Path, options: dict) -> None:
     """Trace the model for one text with `sequence_length` tokens and write the trace.
 
     The Keras exporter does the same, but keeps int32 token ids. litert-torch 0.10 confuses
@@ -382,7 +382,7 @@ def tokenizer_json(task: Task) -> bytes | None:
     return json.dumps(steps, ensure_ascii=False).encode()
 
 
-def _check_beside(path: pathlib.Path, beside: pathlib.Path, tokenizer: bytes) -> None:
+def _check_other_tokenizer(path: pathlib.Path, beside: pathlib.Path, tokenizer: bytes) -> None:
     """Raise a ValueError for an existing tokenizer.json that belongs to another export."""
     if not os.path.lexists(beside):
         return

@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from encoder_zoo.common.configuration import argument_names, argument_rules
-from encoder_zoo.common.lazy import in_numpy
+from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.common.validation import (
     FLAG,
     PositiveInt,
     Rule,
     check_argument,
+    get_rules,
     one_of,
-    rules_of,
     validate_arguments,
 )
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers import ANY_STEPS, TOKENIZERS
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -147,7 +147,7 @@ class OpenedExport:
     def __getattr__(self, name: str) -> Any:
         answers = vars(self).get("_answers")
         if name in vars(self).get("methods", ()):
-            return _without_tensorflow(getattr(answers, name))
+            return _run_in_numpy(getattr(answers, name))
         if answers is not None and name in _setting_names(type(answers)):
             return getattr(answers, name)
         raise AttributeError(
@@ -167,22 +167,22 @@ class OpenedExport:
         """
         is_prepared = isinstance(x, Mapping) and "token_ids" in x
         run = self._answers.runner.predict if is_prepared else self._answers.predict_texts
-        return _without_tensorflow(run)(x, batch_size)
+        return _run_in_numpy(run)(x, batch_size)
 
 
-def _without_tensorflow(function: Callable) -> Callable:
+def _run_in_numpy(function: Callable) -> Callable:
     """Return a function to prepare texts in NumPy, also when the Keras backend is TensorFlow."""
 
     @functools.wraps(function)
     def run(*args, **kwargs):
-        with in_numpy():
+        with use_numpy():
             return function(*args, **kwargs)
 
     return run
 
 
 def _setting_names(cls: type[Answers]) -> list[str]:
-    return list(rules_of(cls.__init__))
+    return list(get_rules(cls.__init__))
 
 
 @validate_arguments
@@ -263,7 +263,7 @@ def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
             f"{files.path} contains a {manifest['task']} and not an export. Load it with "
             "from_preset, or write an export with model.export(folder, format='onnx')."
         )
-    fields = checked_fields(manifest.get(KIND), rules_of(ExportRecord.__init__), f"{path}: {KIND}")
+    fields = check_fields(manifest.get(KIND), get_rules(ExportRecord.__init__), f"{path}: {KIND}")
     record = ExportRecord(**fields)
     for name in MODEL_FILES[record.format]:
         if name not in manifest["files"]:
@@ -274,7 +274,7 @@ def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
     return record
 
 
-def checked_fields(
+def check_fields(
     fields: object, rules: Mapping[str, Rule | None], where: str, optional: bool = False
 ) -> dict:
     """Return fields from a file, after checking their names and values.
@@ -290,7 +290,7 @@ def checked_fields(
 
     Example:
         >>> from encoder_zoo.common.validation import PositiveInt, rule_of
-        >>> checked_fields({"top_k": 0}, {"top_k": rule_of(PositiveInt)}, "encoder_zoo.json")
+        >>> check_fields({"top_k": 0}, {"top_k": get_rule(PositiveInt)}, "encoder_zoo.json")
         Traceback (most recent call last):
         ValueError: encoder_zoo.json: top_k is 0. Expected an integer of 1 or more.
     """
@@ -299,7 +299,7 @@ def checked_fields(
     given, known = fields.keys(), rules.keys()
     if wrong := sorted(given - known if optional else given ^ known):
         problem = "has the unknown field" if wrong[0] in given else "lacks the field"
-        raise ValueError(f"{where} {problem} {shown(wrong[0])}. Expected {', '.join(rules)}.")
+        raise ValueError(f"{where} {problem} {quote(wrong[0])}. Expected {', '.join(rules)}.")
     for name, value in fields.items():
         if (rule := rules[name]) is not None:
             check_argument(f"{where}: {name}", value, rule)
@@ -320,14 +320,14 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
     where = f"{files.path / MANIFEST}: {KIND}"
     cls = answers_class(record.answers)
     settings = {name: from_setting(value) for name, value in record.settings.items()}
-    settings = checked_fields(settings, rules_of(cls.__init__), f"{where}.settings")
+    settings = check_fields(settings, get_rules(cls.__init__), f"{where}.settings")
     tokenizer = read_tokenizer(files, record.tokenizer, f"{where}.tokenizer")
     preprocessor = _make_preprocessor(
         cls.preprocessor_class, tokenizer, record.preprocessor, f"{where}.preprocessor"
     )
-    rules = rules_of(ExportedBackbone.__init__)
-    fields = checked_fields(record.backbone, rules, f"{where}.backbone")
-    with in_numpy():
+    rules = get_rules(ExportedBackbone.__init__)
+    fields = check_fields(record.backbone, rules, f"{where}.backbone")
+    with use_numpy():
         preprocessor.attach(ExportedTask(ExportedBackbone(**fields), settings))
     return cls(preprocessor=preprocessor, runner=None, **settings)
 
@@ -356,9 +356,9 @@ def _make_preprocessor(cls: type[Preprocessor], tokenizer, settings: dict, where
     """Make a preprocessor from the arguments in a file, after they are checked by its class."""
     rules = _argument_rules(cls, argument_names(cls))
     del rules["tokenizer"]
-    arguments = checked_fields(settings, rules, where, optional=True)
+    arguments = check_fields(settings, rules, where, optional=True)
     try:
-        with in_numpy():
+        with use_numpy():
             return cls(tokenizer, **arguments)
     except (TypeError, AttributeError) as error:  # for a setting without a rule
         raise ValueError(f"{where}: {error}") from error
@@ -377,15 +377,15 @@ def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer 
         ValueError: If a setting or a file is wrong.
     """
     names = *TOKENIZER_CLASSES, FileTokenizer.__name__
-    checked_fields(settings, {"class": one_of(*names), "arguments": None}, where)
+    check_fields(settings, {"class": one_of(*names), "arguments": None}, where)
     name, arguments, where = settings["class"], settings["arguments"], f"{where}.arguments"
     if name == FileTokenizer.__name__:
-        arguments = checked_fields(arguments, {"keeps_unknown": FLAG}, where)
+        arguments = check_fields(arguments, {"keeps_unknown": FLAG}, where)
         return FileTokenizer(files.read_text(TOKENIZER_JSON[0]), **arguments)
     kind = TOKENIZER_CLASSES[name]
     cls = kind.load()
     rules = _argument_rules(cls, TOKENIZER_ARGUMENTS)
-    arguments = checked_fields(arguments, rules, where, optional=True)
+    arguments = check_fields(arguments, rules, where, optional=True)
     return cls.from_files(read_tokenizer_files(files, kind), **arguments)
 
 

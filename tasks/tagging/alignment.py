@@ -43,7 +43,7 @@ INEXACT, LOST = 1, 2  # marks of spans that answers cannot match, with LOST once
 ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `subword_tags`
 
 
-def labels_of_words(
+def convert_words(
     tokens: TokenizedTexts,
     tags: array_ops.RaggedTensor,
     names: Sequence[str] | None,
@@ -75,7 +75,7 @@ def labels_of_words(
     return labels, array_ops.ones_like(begins)
 
 
-def tags_of_tokens(
+def compute_word_tags(
     tokens: TokenizedTexts,
     logits: np.ndarray,
     word_counts: Sequence[int],
@@ -116,7 +116,7 @@ def tags_of_tokens(
     return tags
 
 
-def labels_of_spans(
+def convert_spans(
     tokens: TokenizedTexts,
     spans: dict[str, array_ops.RaggedTensor],
     names: Sequence[str],
@@ -139,7 +139,7 @@ def labels_of_spans(
         Int32 labels (P,), booleans (P,) that mark the labelled tokens, and int32 marks (P,) of the
         spans that answers cannot match (see `_marks`).
     """
-    span = _spans_of_tokens(tokens, spans)
+    span = _find_token_spans(tokens, spans)
     # Mark the beginnings of spans and of text outside spans.
     other = (span != previous(span, -2)) | row_begins(tokens.ids)
     units = array_ops.ones_like(other) if all_tokens else other | word_begins(tokens)
@@ -147,7 +147,7 @@ def labels_of_spans(
     unit = array_ops.cumsum(array_ops.cast(units, array_ops.int32)) - 1
     span_ends = array_ops.cast(following(other, True), array_ops.int32)
     ends = array_ops.gather(array_ops.math.segment_max(span_ends, unit), unit) > 0
-    table = array_ops.concat([_tags_of_types(names), [[_outside(names)] * 4]], 0)
+    table = array_ops.concat([_index_type_tags(names), [[_outside(names)] * 4]], 0)
     kind = array_ops.cast(spans["label"].flat_values, array_ops.int32)
     kind = array_ops.gather(array_ops.concat([kind, [-1]], 0), array_ops.maximum(span, 0))
     kind = array_ops.where(span < 0, -1, kind) % array_ops.shape(table)[0]
@@ -162,9 +162,9 @@ def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor])
 
     Args:
         tokens: `TokenizedTexts`.
-        spans: See `labels_of_spans`.
+        spans: See `convert_spans`.
     """
-    span = _spans_of_tokens(tokens, spans).numpy()
+    span = _find_token_spans(tokens, spans).numpy()
     inside = np.flatnonzero((span != np.append(-1, span[:-1])) & ~word_begins(tokens).numpy())
     cut = np.zeros(
         len(spans["start"].flat_values) + 1, bool
@@ -173,7 +173,7 @@ def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor])
     return cut[:-1]
 
 
-def _spans_of_tokens(
+def _find_token_spans(
     tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]
 ) -> array_ops.Tensor:
     """Return the span index for each token (P,), or -1 for tokens without a span."""
@@ -208,7 +208,7 @@ def _marks(
 
     Args:
         tokens: `TokenizedTexts`.
-        spans: See `labels_of_spans`.
+        spans: See `convert_spans`.
         span: Integer tensor of shape (P,). Index of the span of each token, or -1.
         units: Boolean tensor of shape (P,). Tokens with a label.
     """
@@ -222,8 +222,8 @@ def _marks(
     )
     wrong = begin < array_ops.gather(array_ops.concat([start, [0]], 0), segment)
     wrong |= behind > array_ops.gather(ends, segment)
-    inexact = _any_of_each(inside & wrong, segment, count)
-    lost = ~_any_of_each(inside, segment, count)
+    inexact = _any_in_segments(inside & wrong, segment, count)
+    lost = ~_any_in_segments(inside, segment, count)
     if not array_ops.is_symbolic_tensor(span):
         _report_lost(spans, np.flatnonzero(lost.numpy()))
         _report_inexact(spans, np.flatnonzero(inexact.numpy()))
@@ -241,7 +241,7 @@ def _marks(
     return array_ops.cast(marked, array_ops.int32) * INEXACT + number * LOST
 
 
-def _any_of_each(
+def _any_in_segments(
     values: array_ops.Tensor, segment: array_ops.Tensor, count: array_ops.Tensor
 ) -> array_ops.Tensor:
     """Return whether any value (P,) of each of the first `count` segments is True."""
@@ -284,7 +284,7 @@ def _span_position(begins: array_ops.Tensor, ends: array_ops.Tensor) -> array_op
     )
 
 
-def _tags_of_types(names: Sequence[str]) -> np.ndarray:
+def _index_type_tags(names: Sequence[str]) -> np.ndarray:
     """Return tag indices (T, 4) of the only, first, middle and last word in spans of each type."""
 
     tags = parse_tags(names)

@@ -73,7 +73,7 @@ def transitions(tags: TagSet) -> Transitions:
     return Transitions(~continues, between, ~must_end)
 
 
-def with_scores(rules: Transitions | None, learned: Sequence[np.ndarray]) -> Transitions:
+def add_scores(rules: Transitions | None, learned: Sequence[np.ndarray]) -> Transitions:
     """Return the learned scores, with the lowest scores for transitions that the rules forbid."""
     if rules is None:
         return Transitions(*learned)
@@ -155,7 +155,10 @@ def marginals(
         [0.1, 0.9]
     """
     rows = _logarithms(probabilities, row)
-    lengths, (first, between, last) = rows.row_lengths(), map(array_ops.constant, scores_of(scores))
+    lengths, (first, between, last) = (
+        rows.row_lengths(),
+        map(array_ops.constant, convert_to_scores(scores)),
+    )
     logits = array_ops.pad(rows.to_tensor(), [[0, 0], [0, 1], [0, 0]])
     shape = array_ops.shape(logits)
     logits = array_ops.transpose(logits, (1, 0, 2))  # (L + 1, N, C)
@@ -198,7 +201,7 @@ def _are_rules(allowed: Transitions) -> bool:
     return allowed.between.dtype == bool
 
 
-def scores_of(allowed: Transitions) -> Iterator[np.ndarray]:
+def convert_to_scores(allowed: Transitions) -> Iterator[np.ndarray]:
     """Yield additive float32 scores, which are 0 for transitions that a rule allows."""
     for part in allowed:
         scores = np.where(part, 0.0, FORBIDDEN) if _are_rules(allowed) else part
@@ -222,7 +225,7 @@ def _viterbi(
     scores: array_ops.Tensor, lengths: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
     """Return the tags (N, L + 1) of the sequences with the highest sums of scores (N, L, C)."""
-    first, between, last = map(array_ops.constant, scores_of(allowed))
+    first, between, last = map(array_ops.constant, convert_to_scores(allowed))
     scores = array_ops.pad(
         scores, [[0, 0], [0, 1], [0, 0]]
     )  # the loops need at least one step, also if L is 0

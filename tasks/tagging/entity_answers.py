@@ -19,10 +19,10 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import label_indices
-from encoder_zoo.tasks.base.confidence import DEFAULT_THRESHOLD, Thresholds, threshold_of_each
+from encoder_zoo.tasks.base.confidence import DEFAULT_THRESHOLD, Thresholds, expand_thresholds
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.base.records import padded_columns, records
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.base.records import pad_columns, records
+from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.preprocessing.columns import is_doc, plain
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
@@ -83,14 +83,14 @@ class EntityAnswers(Answers):
         self.preprocessor.check_prompts(written)
         if isinstance(threshold, Mapping):  # thresholds of the given labels
             known = dict.fromkeys(np.asarray(names.flat_values).tolist())
-            threshold_of_each(threshold, [name.decode() for name in known], DEFAULT_THRESHOLD)
+            expand_thresholds(threshold, [name.decode() for name in known], DEFAULT_THRESHOLD)
         least = self.least_scores(threshold, names)
         words, read, examples = self._encode(texts, prompts)
         lowest = np.min(least.flat_values)
         with np.errstate(divide="ignore"):  # thresholds of 0 and 1 have infinite logits
             lowest = np.log(lowest) - np.log1p(-lowest)
         found = self._candidates(examples, batch_size, lowest)
-        found = span_decoding.in_texts(found, words, read)
+        found = span_decoding.merge_windows(found, words, read)
         found = found._replace(score=array_ops.sigmoid(found.score))
         found = span_decoding.choose(_above(found, least), nested, multi_label)
         return records(span_decoding.entity_columns(found, words, texts, names))
@@ -114,9 +114,9 @@ class EntityAnswers(Answers):
             words, read, examples = self._encode(text, names)
             lowest = array_ops.reduce_min(least.flat_values)
             found = self._candidates_in_graph(run, examples, lowest)
-            found = _above(span_decoding.in_texts(found, words, read), least)
+            found = _above(span_decoding.merge_windows(found, words, read), least)
             found = span_decoding.choose_in_graph(found, nested, multi_label)
-            return padded_columns(span_decoding.entity_columns(found, words, text, names))
+            return pad_columns(span_decoding.entity_columns(found, words, text, names))
 
         find.takes_other_shapes = True
         find.ranks = {"labels": 2}
@@ -133,7 +133,7 @@ class EntityAnswers(Answers):
         shapes = [(n, self.max_width, c) for n, c in zip(lengths, widths, strict=True)]
         outputs = [np.full(shape, MASKED_LOGIT, "float32") for shape in shapes]
         every = self._candidates(examples, batch_size, -np.inf)
-        found = span_decoding.in_texts(every, words, read)
+        found = span_decoding.merge_windows(every, words, read)
         for row, start, end, label, score in zip(*map(np.asarray, found), strict=True):
             outputs[row][start, end - start, label] = score
         return outputs
@@ -197,7 +197,7 @@ class EntityAnswers(Answers):
             return array_ops.sigmoid(array_ops.boolean_mask(logits, real))[:, None]
 
         sizes = words * labels * self.max_width
-        found = in_graph_batches(scores, examples, sizes, 1)  # ragged (M, None, 1)
+        found = map_graph_batches(scores, examples, sizes, 1)  # ragged (M, None, 1)
         score = found.values[:, 0]
         chosen = array_ops.where(score > least)[:, 0]
         window = array_ops.gather(found.value_rowids(), chosen)
@@ -210,7 +210,7 @@ class EntityAnswers(Answers):
 
 def _above(found: Candidates, least: array_ops.RaggedTensor) -> Candidates:
     """Return all candidates with a score above the threshold for the label."""
-    return found.masked(found.score > span_decoding.of_texts(least, found.row, found.label))
+    return found.keep(found.score > span_decoding.get_text_values(least, found.row, found.label))
 
 
 def label_sets(

@@ -30,16 +30,16 @@ from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.presets.formats.gliner import SpanWidth
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.classes import validated_labels
+from encoder_zoo.tasks.base.classes import validate_labels
 from encoder_zoo.tasks.base.confidence import (
     ScoredLabels,
     Thresholds,
     check_weights_finite,
-    tuned_thresholds,
+    tune_thresholds,
 )
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
-from encoder_zoo.tasks.losses.batch_loss import function_of, name_of
+from encoder_zoo.tasks.losses.batch_loss import get_keras_function, get_name
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
 from encoder_zoo.tasks.preprocessing.inputs import as_column
@@ -49,7 +49,7 @@ from encoder_zoo.tasks.tagging.entity_answers import EntityAnswers, Labels, labe
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
     EntityExtractorPreprocessor,
 )
-from encoder_zoo.tasks.tagging.entity_metrics import score_entities, scored_entities
+from encoder_zoo.tasks.tagging.entity_metrics import score_by_type, score_entities
 from encoder_zoo.tasks.tagging.span_head import (
     SpanF1,
     SpanFocalLoss,
@@ -94,9 +94,9 @@ class Spans(Objective):
 
     def resolve_loss(self, loss):
         loss = super().resolve_loss(loss)
-        if function_of(loss) is not None:
+        if get_keras_function(loss) is not None:
             raise ValueError(
-                f"{name_of(loss)} averages over spans, which would include the padding of texts "
+                f"{get_name(loss)} averages over spans, which would include the padding of texts "
                 "with fewer spans. Expected ez.SpanFocalLoss(), or a loss that returns the sum "
                 "over the spans of each text."
             )
@@ -208,7 +208,7 @@ class EntityExtractor(Task):
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        self.labels = validated_labels(labels)
+        self.labels = validate_labels(labels)
         if self.labels:
             label_set(self.labels)
         self.thresholds = thresholds
@@ -294,7 +294,7 @@ class EntityExtractor(Task):
         if not training or isinstance(x, dict) or self.labels is not None:
             return
         check_no_stream(x)
-        spans = token_labels.span_lists(token_labels.labels_of_dataset(x) if y is None else y)
+        spans = token_labels.span_lists(token_labels.collect_labels(x) if y is None else y)
         names = {class_name(span["label"]) for row in spans for span in row}
         if isinstance(x, tuple) and len(x) > 1:
             names |= {name for row in x[1] for name in row}
@@ -302,7 +302,7 @@ class EntityExtractor(Task):
             raise ValueError(
                 "The data contains no spans, so the labels are unknown. Pass labels=[...]."
             )
-        self.labels = validated_labels(sorted(names))
+        self.labels = validate_labels(sorted(names))
         self.preprocessor.attach(self)
 
     # -- answers -------------------------------------------------------------------------------
@@ -470,11 +470,11 @@ class EntityExtractor(Task):
             ['city', 'person']
         """
         options = {"nested": nested, "multi_label": multi_label, "batch_size": batch_size}
-        found = tuned_thresholds(self._scored_labels(x, y, labels, **options))
+        found = tune_thresholds(self._score_labels(x, y, labels, **options))
         self.thresholds = {**(self.thresholds or {}), **found}
         return found
 
-    def _scored_labels(self, x, y=None, labels=None, **options) -> ScoredLabels:
+    def _score_labels(self, x, y=None, labels=None, **options) -> ScoredLabels:
         """Return scores and labels to use in `tune_thresholds` and `display.thresholds`.
 
         Args:
@@ -492,7 +492,7 @@ class EntityExtractor(Task):
             *(np.asarray(rows.flat_values).tolist() for rows in (names, least)), strict=True
         )
         least = {name.decode(): value for name, value in pairs}
-        return scored_entities(true, found, list(least), list(least.values()))
+        return score_by_type(true, found, list(least), list(least.values()))
 
     def _true_entities(self, x, y, labels) -> tuple:
         """Return the texts, their entities (label, start, end), and the labels to look for."""
@@ -503,7 +503,7 @@ class EntityExtractor(Task):
         rows = token_labels.span_lists(check_given(y, x))
         rows = [[{**span, "label": class_name(span["label"])} for span in row] for row in rows]
         names = sorted({span["label"] for row in rows for span in row})
-        *bounds, _ = token_labels.located_spans(rows, texts, names)
+        *bounds, _ = token_labels.locate_spans(rows, texts, names)
         bounds = (np.asarray(bound.flat_values).tolist() for bound in bounds)
         places = zip(*bounds, strict=True)  # without whitespace at the edges
         true = [{(span["label"], *next(places)) for span in row} for row in rows]

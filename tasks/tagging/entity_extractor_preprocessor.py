@@ -37,8 +37,8 @@ from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_
 from encoder_zoo.tasks.tagging.token_labels import (
     SPAN,
     label_lists,
-    located_spans,
-    separated,
+    locate_spans,
+    separate_labels,
     span_lists,
 )
 
@@ -278,7 +278,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         unseen = array_ops.where(fits, words.absent, array_ops.zeros_like(words.absent))
         examples = {
             **self.pack([tokens]),
-            "word_index": self._framed(index),
+            "word_index": self._add_frame(index),
             "word_count": word_count + array_ops.gather(unseen, windows.example),
             "label_positions": array_ops.gather(prompts.positions, windows.example),
             "text_index": windows.example,
@@ -294,7 +294,7 @@ class EntityExtractorPreprocessor(Preprocessor):
             marks = (numbers != previous(numbers, -1)) | begins
         return words.numbers.with_values(marks)
 
-    def _framed(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
+    def _add_frame(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
         """Add a 0 to each row for the start and end tokens."""
         zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
         column = self.tokenizer.first_column
@@ -303,7 +303,7 @@ class EntityExtractorPreprocessor(Preprocessor):
     # -- examples ------------------------------------------------------------------------------
 
     def separate(self, x, y) -> tuple:
-        return (x, y) if isinstance(x, tuple) else separated(x, y)
+        return (x, y) if isinstance(x, tuple) else separate_labels(x, y)
 
     def encode(self, x, y=None, sample_weight=None, labels: Sequence[str] | None = None) -> dict:
         """Encode texts to windows. See `Preprocessor.encode`.
@@ -315,8 +315,8 @@ class EntityExtractorPreprocessor(Preprocessor):
             labels: Optional list of strings. Labels to look for in all texts. If None, the task's
                 labels will be used. Defaults to None.
         """
-        texts, *own = self.texts_of(x)
-        names = self._known_labels(labels)
+        texts, *own = self.read_texts(x)
+        names = self._check_known_labels(labels)
         self.check_prompts(names)
         if own:
             sets = own[0].with_values(label_indices(own[0].values, names))
@@ -332,13 +332,13 @@ class EntityExtractorPreprocessor(Preprocessor):
             once = found[1:] != found[:-1]
             sets = check_each(sets, once, *message, unit="Text", index=index)
         elif y is not None and len(names) > MAX_LABELS:
-            sets = sampled_labels(span_lists(y), names)
+            sets = sample_labels(span_lists(y), names)
         else:
             count = array_ops.size(texts, array_ops.int64)
             every = array_ops.repeat(array_ops.range(len(names))[None], count, axis=0)
             sets = array_ops.RaggedTensor.from_tensor(every)
         if y is not None:
-            sets = in_random_order(sets)
+            sets = shuffle_rows(sets)
         words = self.words(texts)
         texts_of_labels = array_ops.constant(names, array_ops.string)
         prompts = self.prompts(sets.with_values(array_ops.gather(texts_of_labels, sets.values)))
@@ -360,7 +360,7 @@ class EntityExtractorPreprocessor(Preprocessor):
                         "texts. Rename the label."
                     )
 
-    def _known_labels(self, labels: Sequence[str] | None) -> list[str]:
+    def _check_known_labels(self, labels: Sequence[str] | None) -> list[str]:
         names = labels or self.labels
         if not names:
             raise ValueError(
@@ -372,7 +372,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         """Return training spans for each window, with first word, width minus 1, and label."""
         if not array_ops.is_symbolic_tensor(texts):
             y = label_lists(y)
-        start, end, label = located_spans(y, texts, names)
+        start, end, label = locate_spans(y, texts, names)
         row = start.value_rowids()
         # Indices over all texts of the words with which a span shares a character.
         begin = array_ops.searchsorted(keys(words.ends), keys(start), side="right")
@@ -463,7 +463,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     @functools.cached_property
     def _kinds(self) -> np.ndarray:
-        return kinds_of_characters()
+        return compute_character_kinds()
 
     @functools.cached_property
     def _marker_id(self) -> int:
@@ -479,11 +479,11 @@ class EntityExtractorPreprocessor(Preprocessor):
 
 
 @functools.cache
-def kinds_of_characters() -> np.ndarray:
+def compute_character_kinds() -> np.ndarray:
     """Return the kind of each code point as uint8, based on Python's regular expressions.
 
     Example:
-        >>> kinds_of_characters()[[ord(c) for c in " -_é!"]].tolist()
+        >>> compute_character_kinds()[[ord(c) for c in " -_é!"]].tolist()
         [0, 3, 2, 2, 1]
     """
     characters = "".join(map(chr, range(sys.maxunicode + 1)))
@@ -502,14 +502,14 @@ def split_words(
 
     Args:
         texts: String tensor of shape (N,).
-        kinds: Array with character kinds, as returned from `kinds_of_characters`.
+        kinds: Array with character kinds, as returned from `compute_character_kinds`.
 
     Returns:
         words, starts, ends: Ragged tensors of shape (N, None), strings and int32 character offsets.
 
     Example:
         >>> import tensorflow as tf
-        >>> words, starts, ends = split_words(tf.constant(["a-b -c!"]), kinds_of_characters())
+        >>> words, starts, ends = split_words(tf.constant(["a-b -c!"]), compute_character_kinds())
         >>> [word.decode() for word in words.to_list()[0]], starts.to_list(), ends.to_list()
         (['a-b', '-', 'c', '!'], [[0, 4, 5, 6]], [[3, 5, 6, 7]])
     """
@@ -557,7 +557,7 @@ def columns_in_rows(
     return array_ops.cast(column, array_ops.int32), found
 
 
-def in_random_order(sets: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
+def shuffle_rows(sets: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
     """Shuffle the values in each row. For equal rows, the order will be the same.
 
     This prevents the model from inferring the meaning of a label from the label position.
@@ -570,7 +570,7 @@ def in_random_order(sets: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
     return sets.with_values(array_ops.gather(sets.values, array_ops.gather(order, by_row)))
 
 
-def sampled_labels(y: list[list[dict]], names: Sequence[str]) -> array_ops.RaggedTensor:
+def sample_labels(y: list[list[dict]], names: Sequence[str]) -> array_ops.RaggedTensor:
     """Collect the span labels for each text, with random labels added up to `MAX_LABELS`.
 
     Args:

@@ -19,9 +19,9 @@ from encoder_zoo.tasks.base.confidence import ScoredLabels
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.tagging.alignment import INEXACT, LOST, SPAN_MARKS
 from encoder_zoo.tasks.tagging.crf import best_sequences
-from encoder_zoo.tasks.tagging.entities import Transitions, scores_of
-from encoder_zoo.tasks.tagging.tags import OUTSIDE, begins_span, parse_tags, spans_of_tags
-from encoder_zoo.tasks.training.metrics import by_token
+from encoder_zoo.tasks.tagging.entities import Transitions, convert_to_scores
+from encoder_zoo.tasks.tagging.tags import OUTSIDE, begins_span, find_spans, parse_tags
+from encoder_zoo.tasks.training.metrics import flatten_tokens
 
 AVERAGES = ("micro", "macro", "weighted")
 
@@ -47,7 +47,7 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
 
     @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
-        return super().update_state(*by_token(y_true, y_pred, sample_weight))
+        return super().update_state(*flatten_tokens(y_true, y_pred, sample_weight))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -123,7 +123,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
     def read_task(self, task: keras.Model) -> None:
         """Read the current transition scores from a task with the same tags."""
         if getattr(task, "labels", None) == self.labels:
-            set_transitions(self, task._answers.allowed_tags())
+            set_transitions(self, task._answers.get_transitions())
 
     def reset_state(self) -> None:
         self.counts.assign(np.zeros(self.counts.shape))
@@ -218,7 +218,7 @@ def set_transitions(metric: EntityF1, allowed: Transitions | None) -> None:
         allowed: Optional `Transitions`. Valid transitions between tags, or transition scores. If
             None, all transitions are allowed.
     """
-    scores = itertools.repeat(np.zeros(1)) if allowed is None else scores_of(allowed)
+    scores = itertools.repeat(np.zeros(1)) if allowed is None else convert_to_scores(allowed)
     for variable, values in zip(metric.transitions, scores, strict=False):
         variable.assign(np.broadcast_to(values, variable.shape))
 
@@ -265,8 +265,7 @@ def score_tags(
     occurring = {tag for rows in (true, predicted) for tags in rows for tag in tags}
     vocabulary = sorted(occurring | set(tag_set or []))
     spans = [
-        [set(spans_of_tags(tags, scheme, vocabulary)) for tags in rows]
-        for rows in (true, predicted)
+        [set(find_spans(tags, scheme, vocabulary)) for tags in rows] for rows in (true, predicted)
     ]
     return score_entities(*spans)
 
@@ -298,7 +297,7 @@ def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) 
     return {**scores, "per_type": _report(counts, kinds)}
 
 
-def scored_entities(
+def score_by_type(
     true: Sequence[set[tuple]],
     found: Sequence[Sequence[Mapping]],
     names: Sequence[str],
@@ -314,7 +313,7 @@ def scored_entities(
 
     Example:
         >>> entity = {"label": "PER", "start": 0, "end": 4, "score": 0.75}
-        >>> scored = scored_entities([{("PER", 0, 4), ("PER", 5, 8)}], [[entity]], ["PER"], [0.5])
+        >>> scored = score_by_type([{("PER", 0, 4), ("PER", 5, 8)}], [[entity]], ["PER"], [0.5])
         >>> scored.scores[0].tolist(), scored.right[0].tolist(), scored.counts
         ([0.75], [True], [2])
     """

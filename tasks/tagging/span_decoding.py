@@ -33,7 +33,7 @@ class Candidates(NamedTuple):
     label: array_ops.Tensor
     score: array_ops.Tensor
 
-    def masked(self, kept: array_ops.Tensor) -> Candidates:
+    def keep(self, kept: array_ops.Tensor) -> Candidates:
         """Return the candidates selected by the boolean mask `kept` (P,)."""
         return Candidates(*(array_ops.boolean_mask(field, kept) for field in self))
 
@@ -42,7 +42,7 @@ class Candidates(NamedTuple):
         return Candidates(*(array_ops.gather(field, order) for field in self))
 
 
-def in_texts(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> Candidates:
+def merge_windows(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> Candidates:
     """Convert candidates in windows to candidates in texts.
 
     Each span is only taken from the window assigned to the middle token.
@@ -53,7 +53,7 @@ def in_texts(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> Candi
         read: `SpanWindows`.
     """
     count = array_ops.cast(array_ops.gather(read.word_count, found.row), array_ops.int32)
-    found = found.masked(found.end < count)  # words without tokens come after the other words
+    found = found.keep(found.end < count)  # words without tokens come after the other words
     window = found.row
     text = array_ops.gather(read.windows.example, window)
     first = array_ops.gather(read.first_word, window)
@@ -73,7 +73,7 @@ def in_texts(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> Candi
         for bound in (read.windows.owned_from, read.windows.owned_to)
     )
     owned = (middle >= owned_from) & (middle < owned_to)
-    return Candidates(text, start, end, found.label, found.score).masked(owned)
+    return Candidates(text, start, end, found.label, found.score).keep(owned)
 
 
 def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
@@ -188,7 +188,7 @@ def choose_in_graph(found: Candidates, nested: bool, multi_label: bool) -> Candi
     kept = array_ops.gather(fate, span)
     if not multi_label:
         kept &= position == array_ops.gather(best, span)
-    found = found.masked(kept)
+    found = found.keep(kept)
     key = array_ops.cast(found.row, array_ops.int64) * ROW
     key += array_ops.cast(found.start, array_ops.int64)
     return found.ordered(array_ops.argsort(key, stable=True))
@@ -239,9 +239,12 @@ def entity_columns(
         names: Ragged string tensor of shape (N, None). Labels for each text.
     """
     row = array_ops.cast(found.row, array_ops.int64)
-    start, end = of_texts(words.starts, row, found.start), of_texts(words.ends, row, found.end)
+    start, end = (
+        get_text_values(words.starts, row, found.start),
+        get_text_values(words.ends, row, found.end),
+    )
     text = cut_texts(texts, row, start, end)
-    fields = {"label": of_texts(names, row, found.label), "text": text}
+    fields = {"label": get_text_values(names, row, found.label), "text": text}
     fields |= {"start": start, "end": end, "score": found.score}
     count = array_ops.size(texts, array_ops.int64)
     return {
@@ -250,7 +253,7 @@ def entity_columns(
     }
 
 
-def of_texts(
+def get_text_values(
     values: array_ops.RaggedTensor, row: array_ops.Tensor, number: array_ops.Tensor
 ) -> array_ops.Tensor:
     """Return the values of words or labels.

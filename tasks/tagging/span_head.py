@@ -251,7 +251,7 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
         labels = self.label(labels, training=training)
         logits = self._span_logits(words, word_mask, labels, training)  # K of (B, W, C)
         logits = ops.cast(ops.stack(logits, axis=2), "float32")  # (B, W, K, C)
-        ends = ops.stack([shifted(word_mask, k) for k in range(self.max_width)], axis=2)
+        ends = ops.stack([shift_words(word_mask, k) for k in range(self.max_width)], axis=2)
         is_label = ops.cast(label_positions, "int32") >= 0
         valid = (word_mask[:, :, None] & ends)[..., None] & is_label[:, None, None]
         return ops.where(valid, logits, MASKED_LOGIT)
@@ -275,24 +275,24 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
         columns = ops.transpose(labels, (0, 2, 1))  # (B, H, C)
         if self.out is None:  # the sum of two products
             starts, ends = ops.matmul(starts, columns), ops.matmul(ends, columns)
-            return [starts + shifted(ends, k) for k in range(self.max_width)]
+            return [starts + shift_words(ends, k) for k in range(self.max_width)]
         outer = self.out.outer
         columns = ops.matmul(ops.cast(outer.kernel, self.compute_dtype), columns)  # (B, F, C)
         constant = ops.matmul(labels, ops.cast(outer.bias, self.compute_dtype))[:, None]
         dropout = self.out.dropout_layer
         return [
-            ops.matmul(dropout(ops.relu(starts + shifted(ends, k)), training=training), columns)
+            ops.matmul(dropout(ops.relu(starts + shift_words(ends, k)), training=training), columns)
             + constant
             for k in range(self.max_width)
         ]
 
 
-def shifted(x, steps: int):
+def shift_words(x, steps: int):
     """Return x (B, W, ...) shifted to the left by `steps` words, padded with zeros.
 
     Example:
         >>> import numpy as np
-        >>> ops.convert_to_numpy(shifted(np.array([[1, 2, 3]]), 1)).tolist()
+        >>> ops.convert_to_numpy(shift_words(np.array([[1, 2, 3]]), 1)).tolist()
         [[2, 3, 0]]
     """
     if not steps:

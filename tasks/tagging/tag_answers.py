@@ -22,15 +22,15 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import softmax
-from encoder_zoo.tasks.base.confidence import Thresholds, threshold_of_each
+from encoder_zoo.tasks.base.confidence import Thresholds, expand_thresholds
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.base.records import padded_columns, records
+from encoder_zoo.tasks.base.records import pad_columns, records
 from encoder_zoo.tasks.preprocessing.columns import doc_words, is_doc, plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_word_tensor, is_words
 from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.tagging import entities
-from encoder_zoo.tasks.tagging.alignment import tags_of_tokens
+from encoder_zoo.tasks.tagging.alignment import compute_word_tags
 from encoder_zoo.tasks.tagging.tags import parse_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 
@@ -115,14 +115,14 @@ class TagAnswers(Answers):
         def find(text):
             tokens = self.preprocessor.tokens(as_valid_text(text), self.split_symbols)
             scores = array_ops.nn.softmax(self._merge(tokens, run) / self.temperature)
-            return padded_columns(self._find(scores, tokens, strategy, threshold))
+            return pad_columns(self._find(scores, tokens, strategy, threshold))
 
         return find
 
     def _find(self, scores, tokens: TokenizedTexts, strategy: str, threshold) -> dict:
         """Return entity columns for all texts, based on scores (P, C)."""
         tags = parse_tags(self.tag_names)
-        found = entities.find_entities(scores, tokens, tags, strategy, self.allowed_tags())
+        found = entities.find_entities(scores, tokens, tags, strategy, self.get_transitions())
         found = entities.above(found, self.least_scores(threshold, strategy))
         names = array_ops.constant(self.entity_names(strategy), array_ops.string)
         return entities.entity_columns(found, tokens.texts, names)
@@ -140,7 +140,9 @@ class TagAnswers(Answers):
         tokens, logits = self.find_logits(words, batch_size)
         counts = as_word_tensor(words).row_lengths().numpy() if is_words(words) else []
         by_all = self.preprocessor.label_all_tokens
-        return tags_of_tokens(tokens, logits, counts, self.tag_names, by_all, self.allowed_tags())
+        return compute_word_tags(
+            tokens, logits, counts, self.tag_names, by_all, self.get_transitions()
+        )
 
     def find_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
         """Return tokens and logits (P, C) for the given texts."""
@@ -149,7 +151,7 @@ class TagAnswers(Answers):
             return tokens, np.zeros((0, len(self.tag_names)), "float32")
 
         def run(examples):
-            outputs = self.unpadded_outputs(examples, batch_size)
+            outputs = self.compute_unpadded_outputs(examples, batch_size)
             lengths = examples["token_ids"].row_lengths()
             return array_ops.RaggedTensor.from_row_lengths(np.concatenate(outputs), lengths)
 
@@ -182,14 +184,14 @@ class TagAnswers(Answers):
         if given is None:
             return None
         tags = parse_tags(self.tag_names)
-        least = threshold_of_each(given, tags.type_names, 0.0)
+        least = expand_thresholds(given, tags.type_names, 0.0)
         # With the strategy "none", the label of an answer is a tag with the threshold of its type.
         return np.append(least, np.float32(0))[tags.types] if strategy == "none" else least
 
-    def allowed_tags(self) -> entities.Transitions | None:
+    def get_transitions(self) -> entities.Transitions | None:
         """The valid tag transitions, or their scores. None allows all transitions."""
         rules = entities.transitions(parse_tags(self.tag_names)) if self.valid_tags else None
         if self.tag_scores is None:
             return rules
         scores = [np.asarray(s, "float32") / self.temperature for s in self.tag_scores]
-        return entities.with_scores(rules, scores)
+        return entities.add_scores(rules, scores)

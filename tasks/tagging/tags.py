@@ -83,7 +83,7 @@ def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
     """
     known = set(tags)
     parts = {tag: DEFAULT.split(tag) for tag in known - {"O"}}
-    letters, of_kind = {letter for letter, _ in parts.values()}, _letters_of(parts.values())
+    letters, of_kind = {letter for letter, _ in parts.values()}, _collect_letters(parts.values())
     # Letters such as M, E and S are only prefixes if others occur, so "E-mail" can be a type.
     company = {kind for kind, found in of_kind.items() if len(found) > 1}
     has_middle = any(letter == "M" and kind in company for letter, kind in parts.values())
@@ -100,7 +100,7 @@ def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
     return DEFAULT, parts
 
 
-def _letters_of(parts: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+def _collect_letters(parts: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
     """Return the letters of each type that occurs with prefixes."""
     found: dict[str, set[str]] = {}
     for letter, kind in parts:
@@ -116,7 +116,7 @@ def _is_notation(parts: Iterable[tuple[str, str]], notation: Notation, has_lower
     tag "o".
     """
     letters = {letter for letter, _ in parts}
-    of_kind = _letters_of(parts)
+    of_kind = _collect_letters(parts)
     in_company = any(len(found) > 1 for found in of_kind.values())
     all_begin = letters == {"B"} and (has_lower_o if notation.is_lower else len(of_kind) > 1)
     return "" not in letters and bool(letters & {"B", "I"}) and (in_company or all_begin)
@@ -182,7 +182,7 @@ def notation_line(tags: Sequence[str]) -> str | None:
             f"{'have' if len(plain) > 1 else 'has'} no prefix of this scheme. Tags without prefix "
             "are used as separate types."
         )
-    unknown = [] if letters else _in_unknown_notation(plain)
+    unknown = [] if letters else _find_unknown_notation(plain)
     if unknown:
         return (
             f"The scheme of the tags is unknown: {', '.join(map(repr, unknown[:5]))}. Each tag is "
@@ -197,7 +197,7 @@ def notation_line(tags: Sequence[str]) -> str | None:
     return None
 
 
-def _in_unknown_notation(tags: Sequence[str]) -> list[str]:
+def _find_unknown_notation(tags: Sequence[str]) -> list[str]:
     """Return the tags that only differ in a possible marker of the position in a span."""
     for pattern in (rf"(?:{PLACE})[-_:/|.](?P<kind>.+)", rf"(?P<kind>.+)[-_:/|.](?:{PLACE})"):
         kinds: dict[str, list[str]] = {}
@@ -232,7 +232,7 @@ def begins_span(prefix, kind, previous_prefix, previous_kind):
     return (prefix != OUTSIDE) & (opens | after_closed | (kind != previous_kind))
 
 
-def spans_of_tags(
+def find_spans(
     tags: Sequence[str], scheme: str | None = None, tag_set: Sequence[str] | None = None
 ) -> list[tuple[str, int, int]]:
     """Find all spans in a sentence from tags.
@@ -253,9 +253,9 @@ def spans_of_tags(
         ValueError: If `scheme` is unknown.
 
     Example:
-        >>> spans_of_tags(["B-PER", "I-PER", "O", "I-LOC"])
+        >>> find_spans(["B-PER", "I-PER", "O", "I-LOC"])
         [('PER', 0, 2), ('LOC', 3, 4)]
-        >>> spans_of_tags(["B-PER", "I-PER", "O", "I-LOC"], scheme="IOB2")
+        >>> find_spans(["B-PER", "I-PER", "O", "I-LOC"], scheme="IOB2")
         [('PER', 0, 2)]
     """
     vocabulary = list(dict.fromkeys([*(tag_set or []), *tags]))
@@ -281,14 +281,14 @@ def span_bounds(
         flipped = np.where(prefixes == END, BEGIN, prefixes)[::-1]
         starts, ends = span_bounds(flipped, types[::-1], f"IOB{scheme[-1]}")
         return (len(prefixes) - ends)[::-1], (len(prefixes) - starts)[::-1]
-    kind_before = _shifted(types, -1)
+    kind_before = _get_previous(types, -1)
     stray = np.zeros(len(prefixes), bool)
     if scheme == "IOB1":  # a B must separate two spans
-        before = _shifted(prefixes, OUTSIDE)
+        before = _get_previous(prefixes, OUTSIDE)
         separates = ((before == INSIDE) | (before == BEGIN)) & (types == kind_before)
         stray = (prefixes == BEGIN) & ~separates
         prefixes = np.where(stray, OUTSIDE, prefixes)
-    begins = begins_span(prefixes, types, _shifted(prefixes, OUTSIDE), kind_before)
+    begins = begins_span(prefixes, types, _get_previous(prefixes, OUTSIDE), kind_before)
     starts = np.flatnonzero(begins)
     breaks = np.append(np.flatnonzero(begins | (prefixes == OUTSIDE)), len(prefixes))
     ends = breaks[np.searchsorted(breaks, starts, side="right")]
@@ -303,7 +303,7 @@ def span_bounds(
     return starts[good], ends[good]
 
 
-def _shifted(values: np.ndarray, first: int) -> np.ndarray:
+def _get_previous(values: np.ndarray, first: int) -> np.ndarray:
     """Return the value of the previous word for each word (L,)."""
     return np.concatenate([[first], values])[: len(values)]
 
@@ -372,11 +372,11 @@ def word_tags(tags: Sequence[str]) -> np.ndarray:
     return table
 
 
-def sorted_tags(tags: Iterable[str]) -> list[str]:
+def sort_tags(tags: Iterable[str]) -> list[str]:
     """Sort tags in the order of a head's outputs: O first, then by type, and by B, I, E, S.
 
     Example:
-        >>> sorted_tags(["I-PER", "B-PER", "O", "B-LOC"])
+        >>> sort_tags(["I-PER", "B-PER", "O", "B-LOC"])
         ['O', 'B-LOC', 'B-PER', 'I-PER']
     """
     names = set(tags)

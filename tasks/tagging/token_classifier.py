@@ -56,7 +56,7 @@ from encoder_zoo.tasks.tagging.entities import (
     transitions,
 )
 from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
-from encoder_zoo.tasks.tagging.tags import notation_line, outside_index, parse_tags, spans_of_tags
+from encoder_zoo.tasks.tagging.tags import find_spans, notation_line, outside_index, parse_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.objective import Objective
 
@@ -322,7 +322,7 @@ class TokenClassifier(LabelledTask):
     def _set_resolution(self, x, y) -> None:
         """Set `label_all_tokens` and the strategy to values that can represent the spans."""
         prepares = self.preprocessor
-        share = self._share_of_cut_spans(x, y) if token_labels.has_spans(x) else 0.0
+        share = self._measure_cut_spans(x, y) if token_labels.has_spans(x) else 0.0
         if share >= MANY_CUT and self.strategy in (None, "simple", "none"):
             if self.strategy is None or not prepares.label_all_tokens:
                 logger.warning(
@@ -346,13 +346,13 @@ class TokenClassifier(LabelledTask):
                 "All tokens are labelled because strategy=%r requires it.", self.strategy
             )
 
-    def _share_of_cut_spans(self, x, y) -> float:
+    def _measure_cut_spans(self, x, y) -> float:
         """Return the fraction of spans that cut a word, in the first batches of a dataset."""
         if not hasattr(x, "element_spec"):
-            return self.preprocessor.share_of_cut_spans(x, y)
+            return self.preprocessor.measure_cut_spans(x, y)
         seen = self.preprocessor.batched(x, BATCH_SIZE).take(FIRST_BATCHES)
         parts = (keras.utils.unpack_x_y_sample_weight(element)[:2] for element in seen)
-        shares = [self.preprocessor.share_of_cut_spans(*part) for part in parts]
+        shares = [self.preprocessor.measure_cut_spans(*part) for part in parts]
         return float(np.mean(shares)) if shares else 0.0
 
     def _are_valid(self, x, y) -> bool | None:
@@ -588,24 +588,24 @@ class TokenClassifier(LabelledTask):
         tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
         return [[self.tag_names[tag] for tag in row] for row in tags.to_list()]
 
-    def _held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
+    def _compute_held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         if self.crf:
             raise ValueError(
                 "calibrate does not support crf=True, whose scores depend on whole sequences. Use "
                 "tune_thresholds."
             )
         tokens, logits = self._answers.find_logits(x, batch_size)
-        labels, labelled, _ = self.preprocessor.labels_of(x, tokens, y)
+        labels, labelled, _ = self.preprocessor.align_labels(x, tokens, y)
         labels, labelled = np.asarray(labels), np.asarray(labelled)
         return logits[labelled], np.eye(self.num_classes)[labels[labelled]]
 
-    def _scores_of_examples(self, x, y, batch_size) -> ScoredLabels:
+    def _score_examples(self, x, y, batch_size) -> ScoredLabels:
         check_weights_finite(self)
         answers = self._answers
         found = self.extract_entities(x, answers.joining_strategy, batch_size, threshold=0.0)
         names, least = answers.entity_names("simple"), answers.least_scores(None, "simple")
         least = np.zeros(len(names)) if least is None else least
-        return entity_metrics.scored_entities(self._true_entities(x, y), found, names, least)
+        return entity_metrics.score_by_type(self._true_entities(x, y), found, names, least)
 
     def _true_entities(self, x, y) -> list[set[tuple[str, int, int]]]:
         """Return the entities (type, start, end), with character offsets."""
@@ -618,7 +618,7 @@ class TokenClassifier(LabelledTask):
         for words, tags in zip(x, self._true_tags(x, y), strict=True):
             ends = np.cumsum([len(word) + 1 for word in words]) - 1
             starts = np.append(0, ends + 1)
-            spans = spans_of_tags(tags, tag_set=names)
+            spans = find_spans(tags, tag_set=names)
             found.append({(kind, int(starts[s]), int(ends[e - 1])) for kind, s, e in spans})
         return found
 
@@ -631,7 +631,7 @@ class TokenClassifier(LabelledTask):
 def labels_in_data(x, y) -> list[str] | int:
     """Return the names of the tags in the data of `fit`, or their number."""
     if y is None:
-        return token_labels.learn_labels(token_labels.labels_of_dataset(x))
+        return token_labels.learn_labels(token_labels.collect_labels(x))
     learned = token_labels.learn_labels(y)
     if not isinstance(x, dict):
         # Errors in the tags must be raised before the head is built for these tags.

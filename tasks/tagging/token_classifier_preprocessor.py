@@ -19,7 +19,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
-from encoder_zoo.tasks.preprocessing.character_bounds import read_characters, with_marks
+from encoder_zoo.tasks.preprocessing.character_bounds import extend_to_marks, read_characters
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, as_column
@@ -37,13 +37,19 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     word_begins,
     word_marks,
 )
-from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, owned, take
+from encoder_zoo.tasks.preprocessing.windows import (
+    Windows,
+    check_stride,
+    make_windows,
+    mask_owned,
+    take,
+)
 from encoder_zoo.tasks.tagging import token_labels
 from encoder_zoo.tasks.tagging.alignment import (
     SPAN_MARKS,
+    convert_spans,
+    convert_words,
     cuts_words,
-    labels_of_spans,
-    labels_of_words,
     symbol_table,
     words_split_at_symbols,
 )
@@ -116,7 +122,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         if is_words(x):
             return tokenize_words(self.tokenizer, as_word_tensor(x))
         tokens = tokenize_texts(self.tokenizer, as_column(x), self._word_marks)
-        ends = with_marks(
+        ends = extend_to_marks(
             read_characters(tokens.texts), tokens.ids.value_rowids(), tokens.ends.flat_values
         )
         tokens = tokens._replace(ends=tokens.ends.with_flat_values(ends))
@@ -135,7 +141,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         return {**self.pack([take(tokens.ids, windows)]), "text_index": windows.example}
 
     def separate(self, x, y) -> tuple:
-        return token_labels.separated(x, y, self.labels)
+        return token_labels.separate_labels(x, y, self.labels)
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         x, y = self.separate(x, y)
@@ -144,10 +150,12 @@ class TokenClassifierPreprocessor(Preprocessor):
         examples = self.examples(tokens, windows)
         if y is None:
             return examples
-        labels, labelled, marks = self.labels_of(x, tokens, y)
+        labels, labelled, marks = self.align_labels(x, tokens, y)
         if marks is not None:
-            examples[SPAN_MARKS] = self._framed(take(tokens.ids.with_flat_values(marks), windows))
-        labels = self._framed(take(tokens.ids.with_flat_values(labels), windows))
+            examples[SPAN_MARKS] = self._add_frame(
+                take(tokens.ids.with_flat_values(marks), windows)
+            )
+        labels = self._add_frame(take(tokens.ids.with_flat_values(labels), windows))
         weights = self._label_weights(tokens, windows, labelled, sample_weight)
         return {**examples, "labels": labels, "label_weights": weights}
 
@@ -170,16 +178,16 @@ class TokenClassifierPreprocessor(Preprocessor):
             check_same_count({"token_ids": tokens.ids, "sample_weight": sample_weight})
             weights *= array_ops.gather(sample_weight, tokens.ids.value_rowids())
         weights = take(tokens.ids.with_flat_values(weights), windows)
-        counted = array_ops.cast(owned(windows).flat_values, "float32")
-        return self._framed(weights.with_flat_values(weights.flat_values * counted))
+        counted = array_ops.cast(mask_owned(windows).flat_values, "float32")
+        return self._add_frame(weights.with_flat_values(weights.flat_values * counted))
 
-    def _framed(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
+    def _add_frame(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
         """Add a 0 to each row for the start and end tokens."""
         zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
         column = self.tokenizer.first_column
         return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
 
-    def labels_of(self, x, tokens: TokenizedTexts, y) -> tuple:
+    def align_labels(self, x, tokens: TokenizedTexts, y) -> tuple:
         """Return labels (P,), a mask of labelled tokens, and marks of spans (None for words)."""
         words, in_graph = is_words(x), array_ops.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:
@@ -189,15 +197,15 @@ class TokenClassifierPreprocessor(Preprocessor):
             )
         labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
         if words:
-            return *labels_of_words(tokens, labels, self.labels, self.label_all_tokens), None
+            return *convert_words(tokens, labels, self.labels, self.label_all_tokens), None
         tokens = words_split_at_symbols(tokens, self._symbols)
         if not in_graph:
             warn_moved_spans(y, labels, as_column(x))
             if np.any(cuts_words(tokens, labels)):  # never if each residue is a word
                 warn_misaligned_spans(labels, as_column(x))
-        return labels_of_spans(tokens, labels, self.labels, self.label_all_tokens)
+        return convert_spans(tokens, labels, self.labels, self.label_all_tokens)
 
-    def share_of_cut_spans(self, x, y) -> float:
+    def measure_cut_spans(self, x, y) -> float:
         """Return the share of spans that begin or end inside a word.
 
         Args:

@@ -14,23 +14,23 @@ import numpy as np
 
 from encoder_zoo.common.extras import extra
 from encoder_zoo.common.lazy import array_ops, keras, tf
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.base.classes import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.character_bounds import visible_bounds
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import (
     are_documents,
+    convert_spans,
     doc_words,
+    get_text,
     is_span,
-    named_column,
+    name_classes,
     plain,
-    spans_in,
-    text_of,
 )
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words, keys
-from encoder_zoo.tasks.tagging.tags import all_tags, parse_tags, sorted_tags
+from encoder_zoo.tasks.tagging.tags import all_tags, parse_tags, sort_tags
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -57,7 +57,7 @@ def check_spans(
             label.
         tf.errors.InvalidArgumentError: If a span is invalid inside `tf.data`.
     """
-    start, end, kind = located_spans(y, texts, _types(labels))
+    start, end, kind = locate_spans(y, texts, _types(labels))
     row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
     order = array_ops.argsort(keys(start))
     starts, ends, sorted_row = (array_ops.gather(values, order) for values in (starts, ends, row))
@@ -68,7 +68,7 @@ def check_spans(
     return {"start": start, "end": end, "label": kind}
 
 
-def located_spans(
+def locate_spans(
     y, texts: array_ops.Tensor, names: Sequence[str]
 ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
     """Return start, end and label index for each span, ragged (N, None) int32.
@@ -80,7 +80,7 @@ def located_spans(
         y, texts: See `check_spans`. Overlapping spans are allowed.
         names: List of strings. The label names.
     """
-    start, end, given = _ragged_spans(y) if isinstance(y, dict) else _columns(y, texts)
+    start, end, given = _make_ragged_spans(y) if isinstance(y, dict) else _columns(y, texts)
     row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
     label = label_indices(given, names)
     check = functools.partial(check_each, unit="Example", index=row)
@@ -199,7 +199,7 @@ def _check_types(y: Sequence[Sequence]) -> None:
         for span in spans:
             if not isinstance(span, dict) or not set(SPAN) <= set(span):
                 raise ValueError(
-                    f"Example {example}: {shown(span)} is not a span. Expected a dict with start, "
+                    f"Example {example}: {quote(span)} is not a span. Expected a dict with start, "
                     "end and label, or a tuple of these."
                 )
             for name in ("start", "end"):
@@ -207,7 +207,7 @@ def _check_types(y: Sequence[Sequence]) -> None:
                     raise invalid(f"Example {example}: {name}", span[name], "an integer")
 
 
-def _ragged_spans(y: dict) -> tuple:
+def _make_ragged_spans(y: dict) -> tuple:
     """Return ragged starts and ends (N, None) as int32, and all labels, without padding."""
     label = y["label"]
     if not isinstance(label, array_ops.RaggedTensor):
@@ -244,11 +244,11 @@ def label_lists(y) -> list[list]:
     """
 
     if isinstance(y, dict):
-        return _lists_of_columns(y)
+        return _split_columns(y)
     y = _plain(y)
     if not is_list(y):
         raise invalid("y", y, "a list for every example")
-    rows = [_of_example(_plain(row)) for row in y]
+    rows = [_read_example(_plain(row)) for row in y]
     for i, row in enumerate(rows):
         if not is_list(row):
             raise invalid(f"Example {i} of y", row, "a list of tags or of spans")
@@ -266,7 +266,7 @@ def span_lists(y) -> list[list[dict]]:
     return rows
 
 
-def _of_example(row):
+def _read_example(row):
     """Read the labels from the dict used by spaCy and Prodigy."""
     if isinstance(row, dict) and not {"entities", "spans"}.isdisjoint(row):
         return row.get("entities", row.get("spans"))
@@ -281,7 +281,7 @@ def _as_label(value):
     return dict(zip(SPAN, map(_plain, value), strict=True)) if is_tuple else value
 
 
-def separated(x, y, labels: Sequence[str] | None = None) -> tuple:
+def separate_labels(x, y, labels: Sequence[str] | None = None) -> tuple:
     """Return texts and spans, or words and tags, even if both are passed to `fit` in `x`.
 
     Args:
@@ -291,30 +291,30 @@ def separated(x, y, labels: Sequence[str] | None = None) -> tuple:
         labels: Optional list of strings. All tags, if they are known. Defaults to None.
 
     Example:
-        >>> separated([("In Rome", {"entities": [(3, 7, "LOC")]})], None)
+        >>> separate_labels([("In Rome", {"entities": [(3, 7, "LOC")]})], None)
         (['In Rome'], [[{'start': 3, 'end': 7, 'label': 'LOC'}]])
     """
     if y is None and (rows := extra("read_rows")(x, ("spans", "tags"), labels)):
         return tuple(rows)
     if are_documents(x):
-        return _of_documents(x, y)
-    return plain(x), named_column(y, labels)
+        return _read_documents(x, y)
+    return plain(x), name_classes(y, labels)
 
 
-def _of_documents(documents: Sequence, y) -> tuple:
+def _read_documents(documents: Sequence, y) -> tuple:
     """Return texts and spans, or words and tags, from the given documents."""
-    texts, y = [*map(text_of, documents)], plain(y)
+    texts, y = [*map(get_text, documents)], plain(y)
     if isinstance(y, dict) or len(y) != len(documents):
         return texts, y
     y = [
-        spans_in(document, row) if is_list(row) and len(row) and is_span(row[0]) else row
+        convert_spans(document, row) if is_list(row) and len(row) and is_span(row[0]) else row
         for document, row in zip(documents, y, strict=True)
     ]
     kinds = {_kind(value) for row in label_lists(y) for value in row}
     return ([*map(doc_words, documents)] if kinds & {"name", "number"} else texts), y
 
 
-def _lists_of_columns(y: dict) -> list[list[dict]]:
+def _split_columns(y: dict) -> list[list[dict]]:
     if not set(SPAN) <= set(y):
         raise invalid("The keys of y", sorted(y), "start, end and label")
     texts = zip(*(label_lists(y[name]) for name in SPAN), strict=True)
@@ -393,7 +393,7 @@ def learn_labels(y: Iterable) -> list[str]:
             'labels=["O", "B-PER", ...] in the order of the numbers, or num_classes=..., to '
             "from_preset; or call fit(dataset) with a Hugging Face dataset that has the names."
         )
-    learned = sorted_tags(map(class_name, values))
+    learned = sort_tags(map(class_name, values))
     if learned == ["O"]:
         raise ValueError(f"Every tag is {values[0]!r}. Pass all tags as labels=[...].")
     return learned
@@ -438,7 +438,7 @@ def check_tags(
         tf.errors.InvalidArgumentError: If a tag is invalid inside `tf.data`.
     """
     if array_ops.is_symbolic_tensor(word_counts):
-        y = check_given(_ragged_tags(y, word_counts))
+        y = check_given(_make_ragged_tags(y, word_counts))
         counts, given = y.row_lengths(), y.flat_values
     else:
         y = label_lists(check_given(y))
@@ -469,7 +469,7 @@ def check_tags(
     return check_each(tags, right, *message, unit="Example", index=tags.value_rowids())
 
 
-def _ragged_tags(y: array_ops.Tensor, word_counts: array_ops.Tensor) -> array_ops.RaggedTensor:
+def _make_ragged_tags(y: array_ops.Tensor, word_counts: array_ops.Tensor) -> array_ops.RaggedTensor:
     """Remove padding from tags ("" for names, and 0 or less for indices)."""
     if isinstance(y, array_ops.RaggedTensor):
         return y
@@ -480,7 +480,7 @@ def _ragged_tags(y: array_ops.Tensor, word_counts: array_ops.Tensor) -> array_op
     return array_ops.RaggedTensor.from_tensor(y, lengths=array_ops.maximum(counts, word_counts))
 
 
-def labels_of_dataset(dataset: tf.data.Dataset) -> list:
+def collect_labels(dataset: tf.data.Dataset) -> list:
     """Return labels y for all examples in a dataset, without padding ""."""
     labels = []
     for element in dataset:

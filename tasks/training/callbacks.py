@@ -20,11 +20,11 @@ from safetensors.numpy import save_file
 from encoder_zoo.common.configuration import plain_settings
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Rule, validate_arguments
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.presets.files.atomic import (
     Kind,
-    checked_folder,
+    check_folder,
     remove_temporary,
     remove_written,
     replacing,
@@ -33,7 +33,7 @@ from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
-from encoder_zoo.tasks.training.distribution import of_all_workers
+from encoder_zoo.tasks.training.distribution import gather_from_workers
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.data import Source
@@ -42,7 +42,7 @@ logger = logging.getLogger("encoder_zoo")
 
 STATE = "state.safetensors"
 BACKUPS = "epoch-*-step-*"
-KIND = Kind("a backup", lambda manifest: _is_of_training(manifest["training"]))
+KIND = Kind("a backup", lambda manifest: _matches_training(manifest["training"]))
 
 
 def _are_callbacks(value: object) -> bool:
@@ -238,7 +238,7 @@ class Backup:
             for settings in (self.run, run)
         )
         differing = [
-            f"{name} is {shown(stored.get(name))} there, {shown(run.get(name))} now"
+            f"{name} is {quote(stored.get(name))} there, {quote(run.get(name))} now"
             for name in dict.fromkeys([*stored, *run])
             if stored.get(name) != run.get(name)
         ]
@@ -274,7 +274,7 @@ class BackupFolder:
         """Raise a ValueError if the folder contains other files, such as a preset."""
         if self.path.exists() and not self.path.is_dir():
             raise invalid("backup_dir", str(self.path), "a folder, not a file")
-        checked_folder(self.path)
+        check_folder(self.path)
         for name in (MANIFEST, CONFIG):
             if (self.path / name).exists():
                 raise invalid(
@@ -292,7 +292,7 @@ class BackupFolder:
         folders = self._folders()
         for folder in reversed(folders):
             try:
-                return Backup(folder, _checked_manifest(folder))
+                return Backup(folder, _check_manifest(folder))
             except (OSError, ValueError) as error:
                 logger.warning("A backup is skipped: %s.", str(error).partition(". ")[0])
         if folders:
@@ -338,18 +338,18 @@ class BackupFolder:
         return sorted(path for path in self.path.glob(BACKUPS) if path.is_dir())
 
 
-def _checked_manifest(folder: pathlib.Path) -> dict:
+def _check_manifest(folder: pathlib.Path) -> dict:
     """Read the backup manifest and verify the checksums of its files."""
     with OpenFolder(folder, [MANIFEST, STATE]) as files:
         manifest = read_manifest(files, verify=True)
     if STATE not in manifest.get("files", ()):
         raise ValueError(f"{folder} is not complete")
-    if not _is_of_training(manifest.get("training")):
+    if not _matches_training(manifest.get("training")):
         raise ValueError(f"{folder} contains no backup of a training")
     return manifest
 
 
-def _is_of_training(training: object) -> bool:
+def _matches_training(training: object) -> bool:
     """Return whether a manifest entry contains the position and the run's settings."""
     if not isinstance(training, dict) or not isinstance(training.get("run"), dict):
         return False
@@ -483,7 +483,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def _check_same_position(self, task: keras.Model, position: Position) -> None:
         numbers = [position.epoch, position.step]
-        positions = of_all_workers(task.distribution.strategy, numbers)
+        positions = gather_from_workers(task.distribution.strategy, numbers)
         found = sorted({f"epoch {epoch + 1}, step {step}" for epoch, step in positions})
         if len(found) > 1:
             raise invalid(
@@ -509,11 +509,11 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             model.compute_metrics(x, y, y_pred, sample_weight)
             model.reset_metrics()
         if model.distribution.strategy:
-            model.distribution.strategy.run(self._restore_metrics_of_replica)
+            model.distribution.strategy.run(self._restore_replica_metrics)
         else:
             self._continued.restore("metrics", model.metrics_variables)
 
-    def _restore_metrics_of_replica(self) -> None:
+    def _restore_replica_metrics(self) -> None:
         # The metrics are summed over all replicas, so the first replica gets the whole state.
         if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
             self._continued.restore("metrics", self.model.metrics_variables)
@@ -713,7 +713,7 @@ def _common_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup
     """Return the first worker's random seed, and check that all workers train alike."""
     # `keras.utils.set_random_seed` can be used to make the seed reproducible.
     drawn = int(np.random.randint(2**31))
-    workers = of_all_workers(strategy, [drawn, steps, has_backup])
+    workers = gather_from_workers(strategy, [drawn, steps, has_backup])
     found = sorted({f"{n} steps{' and backups' if backs else ''}" for _, n, backs in workers})
     if len(found) > 1:
         raise ValueError(

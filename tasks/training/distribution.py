@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def shard_of_process() -> tuple[int, int]:
+def get_process_shard() -> tuple[int, int]:
     """Return the index for this JAX process in a divided batch, and the number of parts.
 
     Example:
-        >>> shard_of_process()
+        >>> get_process_shard()
         (0, 1)
     """
     distribution = keras.distribution.distribution()
@@ -50,20 +50,20 @@ def shard_of_process() -> tuple[int, int]:
     return distribution.data_shard_id, count
 
 
-def part_of_process(dataset):
+def select_process_part(dataset):
     """Return a dataset with this process's part of every batch, if JAX uses several processes."""
-    number, count = shard_of_process()
+    number, count = get_process_shard()
     if dataset is None or count == 1:
         return dataset
 
     def part(*batch):
-        return part_of_batch(batch if batch[1:] else batch[0], number, count)
+        return select_batch_part(batch if batch[1:] else batch[0], number, count)
 
     return dataset.map(part)
 
 
 @contextlib.contextmanager
-def unsharded():
+def disable_sharding():
     """Make `keras.distribution` use the batches from a process unchanged."""
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -80,7 +80,7 @@ def unsharded():
 def whole_batches():
     """Make every JAX process compute whole batches, so that all outputs are in each process."""
     distribution = keras.distribution.distribution()
-    if shard_of_process()[1] == 1:
+    if get_process_shard()[1] == 1:
         yield
         return
 
@@ -94,12 +94,12 @@ def whole_batches():
         del distribution.get_data_layout
 
 
-def part_of_batch(batch, number, count: int):
+def select_batch_part(batch, number, count: int):
     """Return the rows for one of `count` replicas. The numbers of rows differ by at most one.
 
     Example:
         >>> import numpy as np
-        >>> [part_of_batch(np.array([1, 2, 3]), i, 2).tolist() for i in range(2)]
+        >>> [select_batch_part(np.array([1, 2, 3]), i, 2).tolist() for i in range(2)]
         [[1], [2, 3]]
     """
 
@@ -146,14 +146,16 @@ def clip_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
         count = tf.distribute.get_replica_context().num_replicas_in_sync
         if count > 1:
             whole = tf.distribute.get_replica_context().all_reduce("SUM", list(given))
-            given = [grad / count for grad in _clipped(whole, *limits)]  # Keras adds them up
+            given = [grad / count for grad in _clip_gradients(whole, *limits)]  # Keras adds them up
         found = dict(zip(numbers, given, strict=True))
         return apply([found.get(i) for i in range(len(grads))], trainable_variables)
 
     optimizer.apply = apply_clipped
 
 
-def _clipped(gradients: list, norm: float | None, global_norm: float | None, value: float | None):
+def _clip_gradients(
+    gradients: list, norm: float | None, global_norm: float | None, value: float | None
+):
     if norm:
         return [tf.clip_by_norm(gradient, norm) for gradient in gradients]
     if global_norm:
@@ -201,7 +203,7 @@ class Distribution:
         workers.
         """
         try:
-            with unsharded():
+            with disable_sharding():
                 yield
         except Exception as error:
             if type(error).__name__ == "IndivisibleError":
@@ -227,7 +229,7 @@ class Distribution:
 
     def _lost_worker(self, error: Exception) -> bool:
         """Return whether an error is caused by a lost connection to another process."""
-        if shard_of_process()[1] > 1:
+        if get_process_shard()[1] > 1:
             return type(error).__name__ == "JaxRuntimeError" and "Connection" in str(error)
         if not is_multi_worker(self.strategy):  # nor is TensorFlow there, on other backends
             return False
@@ -331,14 +333,14 @@ class Distribution:
             steps: Optional integer. Number of batches. If None, the batches will be counted.
         """
         if self.strategy is None:
-            return part_of_process(dataset), steps
+            return select_process_part(dataset), steps
         if not isinstance(dataset, tf.data.Dataset):
             return dataset, steps
         steps = steps or count_batches(dataset)
-        parts = functools.partial(parts_of_batches, dataset.repeat())
+        parts = functools.partial(split_batches, dataset.repeat())
         return self.strategy.distribute_datasets_from_function(parts), steps
 
-    def divided_arguments(self, arguments: dict) -> dict:
+    def divide_arguments(self, arguments: dict) -> dict:
         """Return the arguments for Keras's `fit` with divided datasets."""
         pairs = (("x", "steps_per_epoch"), ("validation_data", "validation_steps"))
         for data, steps in pairs:
@@ -351,7 +353,7 @@ class Distribution:
         if self.strategy:
             # Keras would pass the whole batch to every replica and return its outputs repeatedly.
             x = self.strategy.experimental_distribute_values_from_function(
-                functools.partial(self._part_of_replica, x)
+                functools.partial(self._select_replica_part, x)
             )
         if keras.config.backend() != "jax":
             return predict(x)
@@ -362,16 +364,16 @@ class Distribution:
             outputs = predict(keras.tree.map_structure(lambda values: values[padded], x))
         return keras.tree.map_structure(lambda output: output[:count], outputs)
 
-    def _part_of_replica(self, batch, context):
+    def _select_replica_part(self, batch, context):
         extended, count = self.strategy.extended, context.num_replicas_in_sync
         on_tpu = hasattr(extended, "num_hosts")
         workers = extended.num_hosts if on_tpu else count // len(extended.worker_devices)
         worker, replica = divmod(context.replica_id_in_sync_group, count // workers)
-        return part_of_batch(batch, replica * workers + worker, count)
+        return select_batch_part(batch, replica * workers + worker, count)
 
     # -- inside a step -------------------------------------------------------------------------
 
-    def in_replica(self) -> bool:
+    def is_in_replica(self) -> bool:
         """Return whether this code runs on one of several replicas."""
         # TensorFlow also reports a replica context outside all scopes.
         return (
@@ -380,9 +382,9 @@ class Distribution:
             and not tf.distribute.in_cross_replica_context()
         )
 
-    def metrics_of_batch(self, variables: list, result: Callable[[], dict]) -> dict:
+    def compute_batch_metrics(self, variables: list, result: Callable[[], dict]) -> dict:
         """Call Keras's `result` with the metric variables summed over the replicas."""
-        if not self.in_replica():
+        if not self.is_in_replica():
             return result()
         # Keras would average the results from the replicas.
         values = [array_ops.identity(v.value) for v in variables]  # on the replica's device
@@ -395,9 +397,11 @@ class Distribution:
         return results
 
 
-def of_all_workers(strategy: tf.distribute.Strategy | None, numbers: list[int]) -> list[list[int]]:
+def gather_from_workers(
+    strategy: tf.distribute.Strategy | None, numbers: list[int]
+) -> list[list[int]]:
     """Return the integers from all workers in order, repeated for every replica on a worker."""
-    if shard_of_process()[1] > 1:
+    if get_process_shard()[1] > 1:
         from jax.experimental import multihost_utils
 
         return multihost_utils.process_allgather(np.array(numbers)).tolist()
@@ -477,11 +481,11 @@ def is_multi_worker(strategy: tf.distribute.Strategy | None) -> bool:
     )
 
 
-def worker_of(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
+def get_worker(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
     """Return the index for this process among the strategy's workers and the number of workers.
 
     Example:
-        >>> worker_of(None)
+        >>> get_worker(None)
         (0, 1)
     """
     if not is_multi_worker(strategy):
@@ -565,9 +569,7 @@ def count_to_end(sizes: Iterable[int], source: str) -> int:
     return count
 
 
-def parts_of_batches(
-    dataset: tf.data.Dataset, context: tf.distribute.InputContext
-) -> tf.data.Dataset:
+def split_batches(dataset: tf.data.Dataset, context: tf.distribute.InputContext) -> tf.data.Dataset:
     """Return a dataset with the parts from every batch for the replicas on one worker.
 
     By default, `tf.distribute` would rebatch the dataset to equal sizes and mix batches that are
@@ -590,6 +592,6 @@ def parts_of_batches(
     def parts(*batch):
         # Keras concatenates the predictions of replicas in this order.
         numbers = tf.data.Dataset.range(worker, count, workers)
-        return numbers.map(lambda number: part_of_batch(batch, number, count))
+        return numbers.map(lambda number: select_batch_part(batch, number, count))
 
     return dataset.flat_map(parts).prefetch(tf.data.AUTOTUNE)

@@ -29,9 +29,9 @@ from encoder_zoo.tasks.losses.batch_loss import (
     FUNCTIONS,
     BatchLoss,
     are_indices,
-    function_of,
-    inputs_of_function,
-    name_of,
+    get_keras_function,
+    get_name,
+    prepare_function_inputs,
     takes_probabilities,
 )
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
@@ -48,7 +48,7 @@ OF_CLASS_INDICES = (metrics.Accuracy, metrics.IoU, metrics.MeanIoU)
 CAPACITY = 2**14
 
 
-def by_token(y_true, y_pred, sample_weight=None) -> tuple:
+def flatten_tokens(y_true, y_pred, sample_weight=None) -> tuple:
     """Flatten labels, outputs and weights, to make metrics treat tokens as examples.
 
     By default, Keras metrics first average over each row including padding. Tokens would then have
@@ -64,7 +64,7 @@ def by_token(y_true, y_pred, sample_weight=None) -> tuple:
 
     Example:
         >>> import numpy as np
-        >>> y_true, y_pred, weight = by_token(np.zeros((2, 3)), np.zeros((2, 3, 5)))
+        >>> y_true, y_pred, weight = flatten_tokens(np.zeros((2, 3)), np.zeros((2, 3, 5)))
         >>> keras.ops.shape(y_true), keras.ops.shape(y_pred), weight
         ((6,), (6, 5), None)
     """
@@ -90,7 +90,7 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
 
     @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
-        return super().update_state(class_indices_of(y_true, y_pred), y_pred, sample_weight)
+        return super().update_state(get_class_indices(y_true, y_pred), y_pred, sample_weight)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -101,7 +101,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
     unless the metric is sparse. With two classes, metrics such as Precision, Recall, AUC or F1Score
     with a threshold treat the second class as positive. Logits are passed to metrics with
     `from_logits=True`, to BinaryAccuracy with threshold 0 and to metrics for hinge losses. Metrics
-    that average a loss receive the loss inputs, see `inputs_of_function`.
+    that average a loss receive the loss inputs, see `prepare_function_inputs`.
 
     Args:
         metric: A metric from `keras.metrics`. The wrapper gets the same name.
@@ -130,13 +130,15 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         if self.activation == "softmax" and len(y_pred.shape) > 2:  # tokens are examples
             if sample_weight is not None:
                 sample_weight = ops.broadcast_to(sample_weight, ops.shape(y_true))
-            y_true, y_pred, sample_weight = by_token(y_true, y_pred, sample_weight)
-        if function := function_of(self.metric):
+            y_true, y_pred, sample_weight = flatten_tokens(y_true, y_pred, sample_weight)
+        if function := get_keras_function(self.metric):
             logits = not takes_probabilities(self.metric)
-            y_true, scores = inputs_of_function(function, logits, y_true, y_pred, self.activation)
+            y_true, scores = prepare_function_inputs(
+                function, logits, y_true, y_pred, self.activation
+            )
         else:
             scores = y_pred if self._takes_logits() else ACTIVATIONS[self.activation](y_pred)
-            y_true, scores = self._matched(y_true, scores)
+            y_true, scores = self._match_shapes(y_true, scores)
         if isinstance(self.metric, metrics.AUC) and self._of_logits:  # its sigmoid gives the scores
             scores = ops.log(scores) - ops.log1p(-scores)
         self.metric.update_state(y_true, scores, sample_weight)
@@ -151,15 +153,15 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         is_binary = isinstance(self.metric, metrics.BinaryAccuracy)
         return self._of_logits or (is_binary and self.metric.threshold == 0)
 
-    def _matched(self, y_true, scores):
+    def _match_shapes(self, y_true, scores):
         """Return labels and scores in the format expected by the metric."""
         if type(self.metric) in OF_CLASS_INDICES:
             if self.activation == "softmax":
-                return class_indices_of(y_true, scores), ops.argmax(scores, -1)
+                return get_class_indices(y_true, scores), ops.argmax(scores, -1)
             chosen = scores > 0.5
             return y_true, ops.cast(chosen, y_true.dtype)
         if isinstance(self.metric, SPARSE):
-            return class_indices_of(y_true, scores), scores
+            return get_class_indices(y_true, scores), scores
         if not are_indices(y_true, scores):
             return y_true, scores
         classes = scores.shape[-1]
@@ -200,7 +202,7 @@ class MeanOfLoss(metrics.Mean):
     """
 
     def __init__(self, loss, activation: str | None = None, name: str | None = None, **kwargs):
-        super().__init__(name=name or getattr(loss, "name", None) or name_of(loss), **kwargs)
+        super().__init__(name=name or getattr(loss, "name", None) or get_name(loss), **kwargs)
         self.loss = loss
         self.activation = activation
         if isinstance(loss, losses.Loss) or loss in FUNCTIONS:
@@ -215,7 +217,7 @@ class MeanOfLoss(metrics.Mean):
             return super().update_state(values[None], ops.shape(y_pred)[:1])
         weights = None
         if sample_weight is not None:
-            weights = batch_loss.weights_like(values, sample_weight)
+            weights = batch_loss.broadcast_weights(values, sample_weight)
             weights = ops.reshape(ops.broadcast_to(weights, ops.shape(values)), (-1,))
         return super().update_state(ops.reshape(values, (-1,)), weights)
 
@@ -228,7 +230,7 @@ class MeanOfLoss(metrics.Mean):
         return cls(**{**config, "loss": keras.saving.deserialize_keras_object(config["loss"])})
 
 
-def class_indices_of(y_true, scores):
+def get_class_indices(y_true, scores):
     """Convert labels to class indices. Labels can be class indices or rows with C probabilities."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
     return y_true if are_indices(y_true, scores) else ops.argmax(y_true, -1)
@@ -277,7 +279,7 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
             # Number of true positives, predictions and labels per class.
             self.counts = self.add_variable((3, classes), "zeros", name="counts")
         if self.activation == "softmax":
-            y_true = ops.cast(class_indices_of(y_true, y_pred), "int32")
+            y_true = ops.cast(get_class_indices(y_true, y_pred), "int32")
             weight = ops.cast(y_true >= 0, self.dtype)
             true = ops.one_hot(y_true, classes, dtype=self.dtype)
             found = ops.one_hot(ops.argmax(y_pred, -1), classes, dtype=self.dtype)
@@ -346,7 +348,7 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         classes = y_pred.shape[-1]
         if self.counts is None:
             self.counts = self.add_variable((classes, classes), "zeros", name="counts")
-        true = ops.reshape(class_indices_of(y_true, y_pred), (-1,))
+        true = ops.reshape(get_class_indices(y_true, y_pred), (-1,))
         found = ops.reshape(ops.argmax(y_pred, -1), (-1,))
         true, found = (
             ops.one_hot(ops.cast(numbers, "int32"), classes, dtype=self.dtype)
@@ -397,7 +399,7 @@ class Perplexity(metrics.SparseCategoricalCrossentropy):
     @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_pred = ops.convert_to_tensor(y_pred)
-        y_true = ops.reshape(class_indices_of(y_true, y_pred), (-1,))
+        y_true = ops.reshape(get_class_indices(y_true, y_pred), (-1,))
         if sample_weight is not None:
             sample_weight = ops.reshape(sample_weight, (-1,))
         return super().update_state(
@@ -557,7 +559,7 @@ class ClassRanking(ExactMetric):
             true, scores = column
             positive, negative = true * weight, (1 - true) * weight
             is_defined = self.is_defined(ops.sum(positive), ops.sum(negative))
-            found = self.score_of_class(scores, positive, negative)
+            found = self.compute_class_score(scores, positive, negative)
             return ops.where(is_defined, found, 0.0), ops.cast(is_defined, self.dtype)
 
         scores, defined = ops.map(score_of, (ops.transpose(y_true), ops.transpose(y_pred)))
@@ -569,7 +571,7 @@ class ClassRanking(ExactMetric):
         """Return whether the score is defined for the weights in the class and in the rest."""
         raise NotImplementedError
 
-    def score_of_class(self, scores, positive, negative):
+    def compute_class_score(self, scores, positive, negative):
         """Compute the score for a class from outputs and weights with shape (N,)."""
         raise NotImplementedError
 
@@ -597,7 +599,7 @@ class AUC(ClassRanking):
     def is_defined(self, positive, negative):
         return (positive > 0) & (negative > 0)
 
-    def score_of_class(self, scores, positive, negative):
+    def compute_class_score(self, scores, positive, negative):
         below, up_to = weight_below(scores, negative)
         pairs = ops.sum(positive / ops.maximum(ops.sum(positive), 1e-30) * (below + up_to) / 2)
         return pairs / ops.maximum(ops.sum(negative), 1e-30)
@@ -625,7 +627,7 @@ class AveragePrecision(ClassRanking):
     def is_defined(self, positive, negative):
         return positive > 0
 
-    def score_of_class(self, scores, positive, negative):
+    def compute_class_score(self, scores, positive, negative):
         right, wrong = (ops.sum(w) - weight_below(scores, w)[0] for w in (positive, negative))
         precision = right / ops.maximum(right + wrong, 1e-30)
         return ops.sum(positive * precision) / ops.maximum(ops.sum(positive), 1e-30)
@@ -744,14 +746,14 @@ def log_odds(logits):
     is_best = ops.cast(ops.one_hot(ops.argmax(logits, -1), classes), "bool")
     rest = ops.where(is_best, -float("inf"), logits)
     second = ops.max(rest, -1, keepdims=True)
-    of_best = first - second - ops.log(_sum_of_shares(rest - second))
+    of_best = first - second - ops.log(_sum_exponentials(rest - second))
     # Other classes are compared with the summed shares without their own share.
-    others = ops.where(is_best, 1.0, _sum_of_shares(behind) - ops.exp(behind))
+    others = ops.where(is_best, 1.0, _sum_exponentials(behind) - ops.exp(behind))
     found = ops.where(is_best, of_best, behind - ops.log(ops.maximum(others, 1e-30)))
     return ops.where(is_close, of_close, found + math.log(max(1, classes - 1)))[:count]
 
 
-def _sum_of_shares(logits):
+def _sum_exponentials(logits):
     """Return the sum (B, 1) of exp(logits). The result does not depend on the class order."""
     return ops.sum(ops.exp(ops.sort(logits, axis=-1)), -1, keepdims=True)
 

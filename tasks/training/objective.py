@@ -21,11 +21,11 @@ from encoder_zoo.tasks.losses.batch_loss import (
     OF_PROBABILITIES,
     OF_TRUE_CLASS,
     BatchLoss,
-    argument_of,
     computes_rows,
-    function_of,
-    name_of,
-    wrapped_function,
+    get_argument,
+    get_keras_function,
+    get_name,
+    get_wrapped_function,
 )
 from encoder_zoo.tasks.training.metrics import (
     AUC,
@@ -74,7 +74,7 @@ OF_CLASSES = (
 OF_WHOLE_BATCHES = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
 # Keras metrics to compute a function's mean, by function.
 MEANS = {
-    wrapped_function(metric): type(metric)
+    get_wrapped_function(metric): type(metric)
     for metric in (
         cls()
         for cls in KINDS
@@ -175,15 +175,15 @@ class Objective:
             return default
         if isinstance(found, losses.Loss) and found.reduction in (None, "none"):
             raise invalid(
-                f"The reduction of {name_of(found)}",
+                f"The reduction of {get_name(found)}",
                 found.reduction,
                 "'sum_over_batch_size', 'mean_with_sample_weight' or 'sum'",
             )
-        function = function_of(found)
+        function = get_keras_function(found)
         if function is None or self.activation is None:
             return found
         self._check_fits(found, f"loss='auto', here {type(default).__name__}")
-        if function is function_of(default) and not isinstance(_only_one(loss), losses.Loss):
+        if function is get_keras_function(default) and not isinstance(_only_one(loss), losses.Loss):
             return default
         includes_activation = OF_ACTIVATION.get(function) == self.activation
         if includes_activation and type(found) is CLASSES[function]:
@@ -205,7 +205,7 @@ class Objective:
             loss: A loss instance, function or metric.
             expected: String. Suggestion to add to the error message.
         """
-        name, function = name_of(loss), function_of(loss)
+        name, function = get_name(loss), get_keras_function(loss)
         if function in OF_OTHER_THINGS:
             raise ValueError(
                 f"{name} needs {OF_OTHER_THINGS[function]}, which this task does not predict. "
@@ -216,13 +216,13 @@ class Objective:
                 f"{name} needs one class for each text, which this task does not learn. "
                 f"Expected {expected}."
             )
-        of_logits = OF_ACTIVATION.get(function) == "sigmoid" and argument_of(loss, "from_logits")
+        of_logits = OF_ACTIVATION.get(function) == "sigmoid" and get_argument(loss, "from_logits")
         if self.activation == "linear" and function in OF_PROBABILITIES and not of_logits:
             raise ValueError(
                 f"{name} needs probabilities, but this task predicts numbers. Expected {expected}, "
                 "or a regression loss such as 'mae' or 'huber'."
             )
-        smooths = argument_of(loss, "label_smoothing")
+        smooths = get_argument(loss, "label_smoothing")
         if self.pads_classes and (function not in OF_TRUE_CLASS or smooths):
             what = "smooths labels over" if smooths else "is a mean over"
             raise ValueError(
@@ -259,7 +259,7 @@ class Objective:
 
     # -- metrics ---------------------------------------------------------------------------------
 
-    def metrics_for(self, loss) -> list | dict | None:
+    def make_metrics(self, loss) -> list | dict | None:
         """Return the default metrics for a loss."""
         return self.default_metrics()
 
@@ -272,7 +272,7 @@ class Objective:
             weighted: Argument `weighted_metrics`.
         """
         if isinstance(weighted, str) and weighted == "auto":
-            weighted = self.metrics_for(loss) if given is None else None
+            weighted = self.make_metrics(loss) if given is None else None
         else:
             weighted = self.resolve_metrics(weighted)
         given = self.resolve_metrics(given)
@@ -358,15 +358,15 @@ class Objective:
             kind = metrics.SparseCategoricalAccuracy if of_one_class else metrics.BinaryAccuracy
             metric = kind()
         elif not isinstance(metric, metrics.Metric):
-            metric = _made(metric)
+            metric = _make_metric(metric)
         if name:
             metric.name = name
         if isinstance(metric, MeanOfLoss):
-            if function_of(metric.loss):
+            if get_keras_function(metric.loss):
                 self._check_fits(metric.loss, "another metric")
             metric.activation = self.activation
             return metric
-        function = function_of(metric)
+        function = get_keras_function(metric)
         if type(metric) not in KINDS or (
             type(metric) is metrics.MeanMetricWrapper and not function
         ):
@@ -444,7 +444,7 @@ def _loss_by_name(name: str):
         ) from None
 
 
-def _made(given) -> metrics.Metric:
+def _make_metric(given) -> metrics.Metric:
     """Create a metric from a name, class, function or loss."""
     if isinstance(given, str):
         try:
@@ -464,7 +464,7 @@ def _check_known(name: str) -> None:
     if name.lower() in ("accuracy", "acc", "crossentropy", "ce"):
         return
     try:
-        _made(name)
+        _make_metric(name)
     except ValueError:
         known = [*NAMES, "accuracy", *filter(str.islower, dir(metrics))]
         close = close_names(name.lower(), known, most=2)

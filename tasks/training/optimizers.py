@@ -285,10 +285,10 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.assign(self._divisor, ops.where(completed, 0.0, self._divisor.value))
         batches, done, ends = self.batches.value, self._done.value, self._ends_step()
         counted = batches - 1 + ops.cast(self._finite, batches.dtype)
-        self.assign(self.batches, ops.where(completed, self._end_of_step(batches), counted))
-        self.assign(self._done, ops.where(ends, self._end_of_step(done), done) + 1)
+        self.assign(self.batches, ops.where(completed, self._find_step_end(batches), counted))
+        self.assign(self._done, ops.where(ends, self._find_step_end(done), done) + 1)
 
-    def _end_of_step(self, count):
+    def _find_step_end(self, count):
         """Return the last batch index for the current step."""
         steps = self.gradient_accumulation_steps
         return count - count % steps + (steps - 1)
@@ -564,7 +564,7 @@ def fine_tuning_optimizer(
             rate, such as layer-wise decay. Defaults to None.
         warmup: Float between 0 and 1. Fraction of all steps to use for the warmup. Defaults to 0.1.
         undecayed_weights: A list of weights to exclude from weight decay, see
-            `training.undecayed_weights`.
+            `training.list_undecayed`.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.
 

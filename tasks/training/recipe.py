@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.layers import layers_in
+from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
@@ -70,7 +70,7 @@ class Recipe:
 
     Example:
         >>> unset = dict.fromkeys(("optimizer", "learning_rate", *RECIPE))
-        >>> recipe = Recipe().updated({**unset, "warmup": 0.2}, {"run_eagerly": None})
+        >>> recipe = Recipe().update({**unset, "warmup": 0.2}, {"run_eagerly": None})
         >>> recipe.makes_optimizer, recipe.arguments["warmup"], recipe.options
         (True, 0.2, {})
     """
@@ -88,7 +88,7 @@ class Recipe:
         """Loss weight."""
         return _single_weight(self.options.get("loss_weights"))
 
-    def updated(self, arguments: Mapping, options: Mapping) -> Recipe:
+    def update(self, arguments: Mapping, options: Mapping) -> Recipe:
         """Return the recipe after another `compile`. Arguments set to None keep their values.
 
         Raises:
@@ -221,7 +221,7 @@ class Recipe:
             return
         first = int(keras.ops.convert_to_numpy(optimizer.iterations))
         steps = range(first, first + total_batches)
-        if not any(learning_rate_at(optimizer, step) for step in steps):
+        if not any(compute_learning_rate(optimizer, step) for step in steps):
             raise ValueError(
                 f"The learning rate is 0 in all {len(steps)} steps of this `fit`, which start at "
                 f"step {first}. Compile with another learning rate or schedule, or with "
@@ -390,7 +390,7 @@ class FrozenLayers:
                         part.trainable = was_trained
         for layer in lower:
             if id(layer) not in self._before or layer.trainable:
-                parts = [*layers_in(layer), *layer.weights]  # outer layers also set inner layers
+                parts = [*list_layers(layer), *layer.weights]  # outer layers also set inner layers
                 self._before[id(layer)] = layer, [(part, part.trainable) for part in parts]
                 for part in parts:
                     part.trainable = False
@@ -534,12 +534,12 @@ def _mask_padding(real, y_pred, sample_weight):
     return real if sample_weight is None else real * ops.cast(sample_weight, "float32")
 
 
-def learning_rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:
+def compute_learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
     """Return the learning rate for a step. `optimizer.learning_rate` is for the current step.
 
     Example:
         >>> schedule = keras.optimizers.schedules.PolynomialDecay(0.5, 10, 0.0)
-        >>> learning_rate_at(keras.optimizers.SGD(schedule), 5)
+        >>> compute_learning_rate(keras.optimizers.SGD(schedule), 5)
         0.25
     """
     count = optimizer.variables[0]  # number of batches

@@ -15,34 +15,34 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, in_numpy, tf
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.lazy import array_ops, tf, use_numpy
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
-from encoder_zoo.tasks.preprocessing.batch_shapes import filled_batch, take_examples
+from encoder_zoo.tasks.preprocessing.batch_shapes import fill_batch, take_examples
 from encoder_zoo.tasks.preprocessing.batching import (
     NOT_RANDOM,
     LengthGroupedBatcher,
     Plan,
     epoch_order,
     example_lengths,
-    grouped_batches,
+    group_batches,
     megabatch_size,
 )
 from encoder_zoo.tasks.preprocessing.columns import columns_advice, materialize, table_columns
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.prepared import (
-    checked_arrays,
-    checked_dataset,
-    inputs_of,
+    check_arrays,
+    check_dataset,
+    get_inputs,
     is_prepared,
-    prepared_batch,
-    prepared_examples,
+    make_prepared_batch,
+    make_prepared_examples,
 )
-from encoder_zoo.tasks.preprocessing.preprocessor import logged_once, reported_by_datasets
+from encoder_zoo.tasks.preprocessing.preprocessor import log_once, report_in_datasets
 from encoder_zoo.tasks.preprocessing.token_files import TokenFiles
 from encoder_zoo.tasks.training.data import BatchMaker, Source, check_dataset_alone
 from encoder_zoo.tasks.training.distribution import check_divisible, count_batches, count_to_end
-from encoder_zoo.tasks.training.streams import Stream, as_stream, rows_of, settings_of
+from encoder_zoo.tasks.training.streams import Stream, as_stream, count_rows, describe_settings
 
 
 class Examples(Source):
@@ -71,7 +71,7 @@ class Examples(Source):
             check_divisible(self.examples, size)
         if self._is_encoded:
             return maker.batcher(self.examples, size, fills)
-        return maker.cached("prepared", lambda: LengthGroupedBatcher(prepared_batch))
+        return maker.cached("prepared", lambda: LengthGroupedBatcher(make_prepared_batch))
 
     @property
     def steps(self) -> int:
@@ -92,7 +92,7 @@ class Examples(Source):
 
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}
-        return {**checksum_of_examples(self.examples), **order}
+        return {**compute_examples_checksum(self.examples), **order}
 
     def split(self, share: float, batch_size: int) -> tuple[Examples, Examples]:
         first, held_out = split(self.examples, share)
@@ -111,7 +111,7 @@ class DatasetBatches(Source):
 
     def __init__(self, plan: Plan, maker: BatchMaker, dataset: tf.data.Dataset):
         super().__init__(plan, maker)
-        self._is_prepared = is_prepared(inputs_of(dataset.element_spec))
+        self._is_prepared = is_prepared(get_inputs(dataset.element_spec))
         self._dataset = dataset
         self._batched = self._in_batches(plan.batch_size)
 
@@ -151,7 +151,7 @@ class DatasetBatches(Source):
         if plan.shuffle and self._is_single:
             megabatches = self._in_batches(megabatch_size(plan.batch_size))
             megabatches = megabatches.repeat(passes)
-            raw = grouped_batches(megabatches, plan.batch_size, seed, plan.group_lengths)
+            raw = group_batches(megabatches, plan.batch_size, seed, plan.group_lengths)
         return self._preprocessed(raw, seed, start)
 
     def in_order(self) -> tf.data.Dataset:
@@ -168,10 +168,10 @@ class DatasetBatches(Source):
         def prepare(data, number):
             examples = preprocessor.encode(*keras.utils.unpack_x_y_sample_weight(data))
             seeds = array_ops.stack([array_ops.cast(seed, array_ops.int64), number])
-            return filled_batch(collate, examples, seeds, rows, multiple)
+            return fill_batch(collate, examples, seeds, rows, multiple)
 
         numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(start)
-        with reported_by_datasets():
+        with report_in_datasets():
             prepared = numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
         return prepared.prefetch(tf.data.AUTOTUNE)
 
@@ -179,7 +179,7 @@ class DatasetBatches(Source):
         """Return the batch size. For a dataset of batches, return the first batch size."""
         if self._is_single:
             return self.plan.batch_size
-        first = next(iter(self._batched.map(lambda *data: keras.tree.flatten(inputs_of(data))[0])))
+        first = next(iter(self._batched.map(lambda *data: keras.tree.flatten(get_inputs(data))[0])))
         return int(first.shape[0])
 
     def describe(self) -> dict:
@@ -202,7 +202,7 @@ class StreamBatches(Source):
     def __init__(self, plan: Plan, maker: BatchMaker, stream: Stream):
         super().__init__(plan, maker)
         self._stream = stream
-        self._is_prepared = is_prepared(inputs_of(stream.element_spec))
+        self._is_prepared = is_prepared(get_inputs(stream.element_spec))
         self._shuffles = plan.shuffle and stream.is_single
         self._logged: set[str] = set()
         if stream.cache is not None and self._is_prepared:
@@ -284,7 +284,7 @@ class StreamBatches(Source):
 
     @functools.cached_property
     def _settings(self) -> dict:
-        return settings_of(self.maker, self._stream.checksum)
+        return describe_settings(self.maker, self._stream.checksum)
 
     def _chunks(self, rows: int) -> Iterator[tuple[int, Callable[[], object]]]:
         """Yield a row count and a function to encode the examples, for every chunk in a pass.
@@ -299,11 +299,11 @@ class StreamBatches(Source):
         chunks = self._stream.chunks(rows)
         if files is None:
             for chunk in chunks:
-                yield rows_of(chunk[0]), functools.partial(self._encoded, chunk)
+                yield count_rows(chunk[0]), functools.partial(self._encoded, chunk)
             return
-        yield from self._kept_chunks(files, chunks)
+        yield from self._read_chunks(files, chunks)
 
-    def _kept_chunks(self, files: TokenFiles, chunks: Iterator) -> Iterator:
+    def _read_chunks(self, files: TokenFiles, chunks: Iterator) -> Iterator:
         """Yield chunks with examples that are stored in files.
 
         One chunk is read ahead to recognize the last chunk, because the files will be complete as
@@ -317,7 +317,7 @@ class StreamBatches(Source):
                 following = next(chunks, None)
             except Exception as raised:
                 following, error = None, raised
-            sizes.append(rows_of(chunk[0]))
+            sizes.append(count_rows(chunk[0]))
             encode = functools.partial(self._encoded, chunk)
 
             def examples(number=number, encode=encode, is_last=following is None and error is None):
@@ -336,7 +336,7 @@ class StreamBatches(Source):
         if self._is_prepared:
             x, *labels = chunk
             return keras.utils.pack_x_y_sample_weight(self.maker.check(x), *labels)
-        with in_numpy(), logged_once(self._logged):
+        with use_numpy(), log_once(self._logged):
             x, y, weight = self._stream.separated(chunk)
             self.maker.check_given(y, x)
             return self.maker.encode(x, y, weight)
@@ -355,22 +355,22 @@ class StreamBatches(Source):
             yield self._padded(examples, make, seed, number)
             return
         size, plan = self.plan.batch_size, self.plan
-        with in_numpy():
+        with use_numpy():
             lengths = array_ops.cast(example_lengths(examples), array_ops.int32)
             order = epoch_order(lengths, size, np.array([seed, number]), plan.group_lengths)
         for start in range(0, len(order), size):
-            with in_numpy():
+            with use_numpy():
                 chosen = take_examples(examples, order[start : start + size])
             yield self._padded(chosen, make, seed, number + start // size)
 
     def _padded(self, examples: dict, make: Callable, seed, number: int):
-        with in_numpy():
+        with use_numpy():
             batch = make(examples, np.array([seed, number]))
         return keras.tree.map_structure(np.asarray, batch)
 
     def _collated(self) -> Callable:
         multiple, rows, collate = self.maker.multiple, self.plan.batch_size, self.maker.collate()
-        return lambda examples, seed: filled_batch(collate, examples, seed, rows, multiple)
+        return lambda examples, seed: fill_batch(collate, examples, seed, rows, multiple)
 
     def _for_keras(self, batches: InOrder, total: int):
         """Return batches in the format expected by the trainer for the Keras backend."""
@@ -459,10 +459,10 @@ def as_source(x, y=None, sample_weight=None, *, plan: Plan, maker: BatchMaker) -
         return own(plan, maker)
     x = maker.check(x)
     if is_prepared(x):
-        return Examples(plan, maker, prepared_examples(x, y, sample_weight))
+        return Examples(plan, maker, make_prepared_examples(x, y, sample_weight))
     if not is_dataset(x):
         check_not_empty(x)
-        with logged_once():
+        with log_once():
             return Examples(plan, maker, maker.encode(x, y, sample_weight))
     check_dataset_alone(y, sample_weight)
     if isinstance(x, Stream):
@@ -471,7 +471,7 @@ def as_source(x, y=None, sample_weight=None, *, plan: Plan, maker: BatchMaker) -
     return DatasetBatches(plan, maker, x)
 
 
-def checked(task, x):
+def check_given_inputs(task, x):
     """Check preprocessed inputs, and return inputs of any kind.
 
     Raises:
@@ -479,10 +479,10 @@ def checked(task, x):
             without a preprocessor.
     """
     if is_prepared(x):
-        return checked_arrays(task, x)
+        return check_arrays(task, x)
     in_dataset = is_dataset(x) and not isinstance(x, Stream)
-    if in_dataset and is_prepared(inputs_of(x.element_spec)):
-        return checked_dataset(task, x)
+    if in_dataset and is_prepared(get_inputs(x.element_spec)):
+        return check_dataset(task, x)
     check_preprocessor(task, x)
     return x
 
@@ -512,7 +512,7 @@ def check_labels(task, x, y) -> None:
         )
 
 
-def validation_of(task, data, y) -> tuple | None:
+def make_validation_data(task, data, y) -> tuple | None:
     """Return the `validation_data` for `fit` as a tuple `(x, y, sample_weight)`, or None.
 
     Args:
@@ -544,7 +544,7 @@ def check_preprocessor(task, x) -> None:
     """Raise a ValueError if raw inputs are passed to a task without a preprocessor."""
     if task.preprocessor is not None or is_prepared(x):
         return
-    if is_dataset(x) and is_prepared(inputs_of(x.element_spec)):
+    if is_dataset(x) and is_prepared(get_inputs(x.element_spec)):
         return
     raise invalid(
         "x",
@@ -583,7 +583,7 @@ def check_has_elements(dataset) -> None:
     if count > 0 or next(iter(dataset.take(count != 0)), None) is not None:
         return
     raise ValueError(
-        f"The dataset is empty: {shown(dataset)}. Expected at least one text. Note that "
+        f"The dataset is empty: {quote(dataset)}. Expected at least one text. Note that "
         "drop_remainder=True drops a smaller last batch."
     )
 
@@ -633,7 +633,7 @@ def first_count(count: int, share: float) -> int:
     return first
 
 
-def checksum_of_examples(examples: dict) -> dict:
+def compute_examples_checksum(examples: dict) -> dict:
     """Return the number of encoded examples and a checksum for all examples."""
     digest = hashlib.sha256()
     for name in sorted(examples):

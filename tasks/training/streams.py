@@ -23,9 +23,9 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.configuration import plain_settings
-from encoder_zoo.common.lazy import in_numpy
+from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.presets.files.atomic import checked_folder
+from encoder_zoo.presets.files.atomic import check_folder
 from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -78,7 +78,7 @@ class TokenCache:
     """
 
     def __init__(self, source: object, folder: str | os.PathLike[str]):
-        self.source, self.folder = source, checked_folder(folder)
+        self.source, self.folder = source, check_folder(folder)
 
 
 class Stream:
@@ -142,7 +142,7 @@ class Stream:
                 labels or weights.
         """
         x, y, weight = batch
-        if not rows_of(x):
+        if not count_rows(x):
             raise ValueError("The batch is empty. Expected at least one text.")
         for name, part, first in zip(("labels", "weights"), batch[1:], self.first[1:], strict=True):
             if (part is None) != (first is None):
@@ -151,7 +151,7 @@ class Stream:
                     f"The batch has {has} {name}, but the first batch has {other}. Expected the "
                     "same structure in all batches."
                 )
-        with in_numpy():
+        with use_numpy():
             return *self._separate(x, y), weight
 
     def _read(self) -> Iterator[tuple]:
@@ -178,10 +178,10 @@ class Stream:
             source = (_as_tuples(row, self._labels_tokens) for row in source)
         if collate == "default_collate":
             return map(
-                functools.partial(_collated_parts, labels_tokens=self._labels_tokens), source
+                functools.partial(_split_collated, labels_tokens=self._labels_tokens), source
             )
         if isinstance(source, keras.utils.PyDataset):
-            source = _batches_of(source)
+            source = _iterate_batches(source)
         return map(functools.partial(_parts, labels_tokens=self._labels_tokens), source)
 
     def one_pass(self) -> Iterator[tuple]:
@@ -252,7 +252,7 @@ def check_no_stream(x) -> None:
         raise ValueError("The labels of a stream are not known in advance. Pass labels=[...].")
 
 
-def _batches_of(source: keras.utils.PyDataset) -> Iterator:
+def _iterate_batches(source: keras.utils.PyDataset) -> Iterator:
     """Yield the batches in a pass in order, with the dataset workers when there are any."""
     numbers = itertools.count() if source.num_batches is None else range(source.num_batches)
     if source.workers <= 1:
@@ -290,7 +290,7 @@ def _parts(element, labels_tokens: bool) -> tuple:
     elif isinstance(element, list) and element and isinstance(element[0], str | bytes):
         element = (element,)  # texts. Otherwise a list contains x and y, as in PyTorch
     parts = keras.utils.unpack_x_y_sample_weight(element)
-    x, y, weight = keras.tree.map_structure(_in_memory, parts)
+    x, y, weight = keras.tree.map_structure(_convert_to_lists, parts)
     is_strings = isinstance(x, tuple) and isinstance(x[0], str | bytes)
     if is_strings and not _is_single(x, y, labels_tokens):
         x = list(x)  # a tuple of texts, not a pair
@@ -316,7 +316,7 @@ def _as_tuples(row, labels_tokens: bool):
     return (x if labels_tokens or not isinstance(x, list) else tuple(x), *labels)
 
 
-def _collated_parts(element, labels_tokens: bool) -> tuple:
+def _split_collated(element, labels_tokens: bool) -> tuple:
     """Return the parts in an element that PyTorch combined by columns by default."""
     x, y, weight = _parts(element, labels_tokens)
     if labels_tokens and isinstance(x, list) and not isinstance(x[0], str | bytes):
@@ -340,7 +340,7 @@ def _collated_parts(element, labels_tokens: bool) -> tuple:
     return x, y, weight
 
 
-def _in_memory(values):
+def _convert_to_lists(values):
     return keras.ops.convert_to_numpy(values) if keras.ops.is_tensor(values) else values
 
 
@@ -373,14 +373,14 @@ def _together(rows: list[tuple]) -> tuple:
     return x, *(None if part[0] is None else list(part) for part in (y, weight))
 
 
-def rows_of(x) -> int:
+def count_rows(x) -> int:
     """Return the number of rows in a batch of raw inputs, also for dicts and tuples of columns.
 
     Raises:
         ValueError: If the inputs have no length.
 
     Example:
-        >>> rows_of({"first": ["a", "b"], "second": ["c", "d"]})
+        >>> count_rows({"first": ["a", "b"], "second": ["c", "d"]})
         2
     """
     while isinstance(x, Mapping | tuple):
@@ -392,7 +392,7 @@ def rows_of(x) -> int:
     return len(x)
 
 
-def settings_of(maker: BatchMaker, first: str) -> dict:
+def describe_settings(maker: BatchMaker, first: str) -> dict:
     """Return plain values to identify how a task encodes the examples in a stream.
 
     Args:

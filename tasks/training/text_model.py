@@ -20,7 +20,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import opens_training
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.model_configuration import saves_layer_states
-from encoder_zoo.common.tensorflow_private import drop_kernels_of_models_gone, graphs_as_traced
+from encoder_zoo.common.tensorflow_private import drop_unused_kernels, graphs_as_traced
 from encoder_zoo.common.trace import tracing
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
@@ -38,7 +38,7 @@ from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.encoders.kernels import long_attention
-from encoder_zoo.encoders.training import undecayed_weights
+from encoder_zoo.encoders.training import list_undecayed
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss, mean_over_replicas
 from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
@@ -46,8 +46,8 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROW
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.columns import log_columns, table_columns
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
-from encoder_zoo.tasks.preprocessing.prepared import checked_arrays, inputs_of
-from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
+from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs
+from encoder_zoo.tasks.preprocessing.preprocessor import log_once
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.callbacks import Callbacks, History, resume
@@ -62,7 +62,7 @@ from encoder_zoo.tasks.training.data import (
 from encoder_zoo.tasks.training.distribution import (
     Distribution,
     current_strategy,
-    worker_of,
+    get_worker,
 )
 from encoder_zoo.tasks.training.metrics import ExactMetric
 from encoder_zoo.tasks.training.objective import Objective
@@ -137,13 +137,13 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             encode=self.preprocess,
             separate=getattr(self.preprocessor, "separate", unchanged),
             check_given=functools.partial(check_given, none_is_answer=none_is_answer),
-            check=functools.partial(sources.checked, self),
+            check=functools.partial(sources.check_given_inputs, self),
             graphs=self.graphs,
             labels_tokens=self.record.labels_tokens,
             compiles=compiles,
             fills=fills and self.objective.can_fill(self.loss, self.compiled_with.given),
             packs=self.record.packs_batches,
-            worker=worker_of(self.distribution.strategy),
+            worker=get_worker(self.distribution.strategy),
             dtype=self.dtype_policy.name,
         )
 
@@ -286,7 +286,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         }
         self.distribution.check_devices(self)
         with self.distribution.scope():
-            recipe = self.recipe.updated(arguments, options)
+            recipe = self.recipe.update(arguments, options)
             if frozen_layers is not None:
                 self._frozen_layers.freeze(self.backbone, frozen_layers)
             self.learning_rate = learning_rate or self.learning_rate
@@ -299,7 +299,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         """Compile with a recipe, and store the recipe."""
         given, optimizer = recipe.arguments, recipe.arguments["optimizer"]
         if recipe.makes_optimizer:
-            optimizer = recipe.make_optimizer(self.backbone, self._settings_of_optimizer())
+            optimizer = recipe.make_optimizer(self.backbone, self._get_optimizer_settings())
         length = getattr(self.preprocessor, "sequence_length", None)
         has_fixed_shapes = length is not None and not self.distribution.strategy
         jit_compile = recipe.jit_compile(self.record.goes_step_by_step, has_fixed_shapes)
@@ -307,16 +307,16 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         loss = self.objective.resolve_loss(given["loss"])
         batch_loss = self.objective.batch_loss(loss)
         if self.distribution.strategy:
-            batch_loss.check_adds_up()
+            batch_loss.check_is_summable()
         metrics = self.objective.metrics(loss, given["metrics"], given["weighted_metrics"])
         options = {name: v for name, v in recipe.options.items() if name != "loss_weights"}
         super().compile(optimizer=optimizer, **metrics, jit_compile=jit_compile, **options)
         self.recipe, self.loss, self.batch_loss = recipe, loss, batch_loss
         self.compiled_with = CompiledMetrics(**metrics, of_keras=self.metrics)
-        self._traced_with = self._traced_state()
+        self._traced_with = self._get_traced_state()
         self.distribution.fix_compiled(self)
 
-    def _settings_of_optimizer(self) -> TaskSettings:
+    def _get_optimizer_settings(self) -> TaskSettings:
         family = self.backbone.family
         decay = family.weight_decay, family.layer_decay
         if self.record.pretrains:  # family defaults are for fine-tuning
@@ -326,11 +326,11 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             *decay,
             WARMUP if self.record.warmup is None else self.record.warmup,
             self.learning_rate_shares(),
-            undecayed_weights(self),
+            list_undecayed(self),
             self.dtype_policy.name == "mixed_float16",
         )
 
-    def _traced_state(self) -> tuple:
+    def _get_traced_state(self) -> tuple:
         """Return the state that training graphs depend on, except for `compile` arguments."""
         trained = tuple(id(variable) for variable in self.trainable_variables)
         of_backbone = self.backbone._checkpoints_gradients, self.backbone.layers_version
@@ -341,7 +341,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return {name: getattr(self, name) for name in self.record.compile_settings}
 
     def _is_as_traced(self) -> bool:
-        return self.compiled and self._traced_with == self._traced_state()
+        return self.compiled and self._traced_with == self._get_traced_state()
 
     def _restart_schedule(self, total_batches: int) -> None:
         """Restart the learning rate schedule for a `fit`, if the optimizer is "auto"."""
@@ -460,7 +460,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             FloatingPointError: If the loss is not finite and `keras.callbacks.TerminateOnNaN` is
                 not among the callbacks.
         """
-        held_out = sources.validation_of(self, validation_data, y)
+        held_out = sources.make_validation_data(self, validation_data, y)
         x, y = self._begin_fit(x, y)
         size = batch_size or BATCH_SIZE
         epoch_numbers = range(initial_epoch, epochs)
@@ -470,7 +470,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             held_out = *sources.read(self, *held_out[:2]), held_out[2]
 
         def read() -> tuple[Source, Source | None]:
-            with logged_once():
+            with log_once():
                 others = held_out and self._evaluation_source(
                     *held_out, held_out_size, validation_steps
                 )
@@ -512,12 +512,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         columns = list(x) if isinstance(x, Mapping) else table_columns(x)
         if columns is not None and self.preprocessor is not None:
             names = self.preprocessor.text_columns
-            log_columns(self.preprocessor.inputs.names_in(columns, names), y)
+            log_columns(self.preprocessor.inputs.match_names(columns, names), y)
 
     def _fit(self, data: Source, held_out: Source | None, callbacks, verbose, options: dict):
         """Call Keras's `fit`. With a strategy, every replica receives its part of a batch."""
         data.check()
-        drop_kernels_of_models_gone(self)
+        drop_unused_kernels(self)
         self._restart_schedule(data.total_steps)
         self._check_trains(data.total_steps, keras.tree.flatten(callbacks or []))
         if not data.plan.epochs:  # without epochs, the Keras trainers for JAX and PyTorch fail
@@ -532,9 +532,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             validation = held_out and held_out.in_order()
             arguments |= {**options, "validation_data": validation}
             build_metrics(self, arguments["x"])
-            arguments = self.distribution.divided_arguments(arguments)
+            arguments = self.distribution.divide_arguments(arguments)
             if done and isinstance(arguments["x"], ArrayBatches):
-                arguments["x"] = arguments["x"].without_end()
+                arguments["x"] = arguments["x"].repeat_forever()
             elif self.steps_per_execution > 1:
                 arguments["x"] = uncounted(arguments["x"])
             validated = keras.utils.unpack_x_y_sample_weight(arguments["validation_data"])[0]
@@ -761,7 +761,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         for metric in self.compiled_with.given:
             if hasattr(metric, "read_inputs"):  # e.g. `EntityF1`
                 metric.read_inputs(x)
-        y_pred = keras.tree.map_structure(_in_single_precision, y_pred)
+        y_pred = keras.tree.map_structure(_cast_to_float32, y_pred)
         y, y_pred, sample_weight = self.objective.inputs_of_metrics(x, y, y_pred, sample_weight)
         real = _real_rows(x)
         if real is None:
@@ -772,7 +772,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def get_metrics_result(self) -> dict:
         """Return the metric results. On a replica, they refer to the whole batch."""
         result = super().get_metrics_result
-        return self.distribution.metrics_of_batch(self.metrics_variables, result)
+        return self.distribution.compute_batch_metrics(self.metrics_variables, result)
 
     def step_function(self, step: Callable) -> Callable | None:
         """Return a function of an iterator to run a step in one graph, or None to use Keras's.
@@ -852,9 +852,11 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         elif force or self.predict_function is None:
             # The graphs read these variables and become invalid when variables are replaced.
             self._traced_weights = tuple((id(weight), weight.dtype) for weight in self.variables)
-            self.predict_function = lambda batches: self.outputs_of_batch(inputs_of(batches[0]))
+            self.predict_function = lambda batches: self.compute_batch_outputs(
+                get_inputs(batches[0])
+            )
 
-    def outputs_of_batch(self, inputs):
+    def compute_batch_outputs(self, inputs):
         """Compute the outputs for a batch of any size with a single `predict_step` graph."""
         long, step = _is_long(inputs), self.predict_step
         graph = self.batch_maker.cached(
@@ -866,7 +868,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def predict_on_batch(self, x):
         """Compute the outputs for one batch of preprocessed inputs."""
         predict = super().predict_on_batch
-        return self.distribution.predict_on_batch(predict, checked_arrays(self, x))
+        return self.distribution.predict_on_batch(predict, check_arrays(self, x))
 
     def train_on_batch(self, x, *args, **kwargs):
         """Train on one batch of preprocessed inputs, see `keras.Model.train_on_batch`.
@@ -876,13 +878,13 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self.distribution.check_devices(self)
         with self.distribution.running():
             self.recipe.hold_rate(self.optimizer)
-            return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
+            return super().train_on_batch(check_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):
         """Evaluate one batch of preprocessed inputs, see `keras.Model.test_on_batch`."""
         self.distribution.check_devices(self)
         with self.distribution.running():
-            return super().test_on_batch(checked_arrays(self, x), *args, **kwargs)
+            return super().test_on_batch(check_arrays(self, x), *args, **kwargs)
 
 
 def unchanged(x, y) -> tuple:
@@ -918,7 +920,7 @@ def _trace_for(long: bool, function: Callable) -> Callable:
     return traced
 
 
-def _in_single_precision(outputs):
+def _cast_to_float32(outputs):
     """Cast outputs in half precision, e.g. from a custom head, to float32 for metrics."""
     outputs = ops.convert_to_tensor(outputs)
     is_half = keras.backend.standardize_dtype(outputs.dtype) in ("float16", "bfloat16")

@@ -17,7 +17,7 @@ from encoder_zoo.common.validation import (
     PositiveFloat,
     PositiveInt,
     check_argument,
-    rules_of,
+    get_rules,
     validate_arguments,
 )
 
@@ -73,7 +73,7 @@ def test_there_are_public_callables():
 @pytest.mark.parametrize("name", sorted(CALLABLES))
 def test_arguments_with_a_rule_are_checked_before_any_work(name):
     function = CALLABLES[name]
-    for argument, rule in rules_of(function).items():
+    for argument, rule in get_rules(function).items():
         for odd in ODD:
             try:
                 check_argument(argument, odd, rule)
@@ -262,7 +262,7 @@ def test_an_annotation_carries_its_rule_however_it_is_written():
     ):
         return a, b, c, d, e
 
-    assert set(rules_of(function)) == {"a", "b", "c"}
+    assert set(get_rules(function)) == {"a", "b", "c"}
     assert function(1, 0.25, 7, "anything", None) == (1, 0.25, 7, "anything", None)
     for name, wrong, words in [
         ("a", 0, "a is 0. Expected an integer of 1 or more, or None."),

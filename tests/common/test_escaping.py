@@ -11,7 +11,14 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from encoder_zoo.common.escaping import in_html, in_line, in_markdown, in_python, in_yaml, visible
+from encoder_zoo.common.escaping import (
+    escape_html,
+    escape_line,
+    escape_markdown,
+    escape_python,
+    escape_yaml,
+    visible,
+)
 from encoder_zoo.extras.display.marks import answer, entities, explanation
 from encoder_zoo.extras.display.picture import Picture
 from encoder_zoo.presets.files.json_data import json_bytes
@@ -83,15 +90,15 @@ def test_code_of_a_card_opens_the_folder_and_does_nothing_else(text):
         assert [type(statement) for statement in tree.body[1:]] == [ast.Assign]
         [argument] = tree.body[1].value.args
         assert argument.value == text
-    assert ast.literal_eval(in_python(text)) == text and lines(in_python(text)) == 1
-    assert yaml.safe_load(in_yaml(text)) == text
+    assert ast.literal_eval(escape_python(text)) == text and lines(escape_python(text)) == 1
+    assert yaml.safe_load(escape_yaml(text)) == text
 
 
 @pytest.mark.matrix
 @many
 def test_markdown_of_a_card_shows_names_as_they_are(text):
     """Escaped, it holds no character to which Markdown or HTML gives a meaning."""
-    escaped = in_markdown(text)
+    escaped = escape_markdown(text)
     assert html.unescape(escaped) == visible(text) or "&#12;" in escaped
     assert not set(escaped.replace("&#", "")) & set("\\`*[]<>|~$@{}\n\r\t")
     for line in (f"\n# {escaped}\n", f"\n| {escaped} | 0.5 |\n", f"Labels: {escaped}, B."):
@@ -159,7 +166,7 @@ def test_html_of_pictures_holds_texts_and_labels_whole_and_no_tags_of_theirs(tex
             assert found.tags == expected.tags and not found.others
         picture.html.encode()
         assert not set(picture.text) & {"\x1b", "\x00", "\r", "\x85", "\u2028"}
-    assert html.unescape(in_html(text)) == visible(text)
+    assert html.unescape(escape_html(text)) == visible(text)
 
 
 @pytest.mark.matrix
@@ -176,7 +183,7 @@ def test_a_line_of_the_log_stays_one_line(text):
         logger.removeHandler(handler)
     said = records[0].getMessage()
     assert lines(said) == 1 and "\x1b" not in said
-    assert said.startswith(f"The label {in_line(text)} is new, {text!r}, ")
+    assert said.startswith(f"The label {escape_line(text)} is new, {text!r}, ")
 
 
 @pytest.mark.parametrize("label", ["!important", "?", "!!", "?!x"])

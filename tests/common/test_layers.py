@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from encoder_zoo.common.layers import frozen_kernel, innermost_layers, layers_in, own_weights
+from encoder_zoo.common.layers import frozen_kernel, innermost_layers, list_layers, own_weights
 from encoder_zoo.encoders import all_families
 
 
@@ -14,7 +14,7 @@ def nested():
 
 
 def test_layers_in():
-    names = [layer.name for layer in layers_in(nested())]
+    names = [layer.name for layer in list_layers(nested())]
     assert names[0] == "outer" and {"a", "b", "c"} < set(names)
 
 
@@ -23,8 +23,8 @@ def test_layers_in():
 def test_layers_are_in_the_order_of_keras(family, tiny):
     """Files of Keras number them so."""
     model = tiny.backbone(family)
-    assert [*map(id, layers_in(model))] == [*map(id, model._flatten_layers())]
-    for layer in layers_in(model):
+    assert [*map(id, list_layers(model))] == [*map(id, model._flatten_layers())]
+    for layer in list_layers(model):
         own = [*layer._trainable_variables, *layer._non_trainable_variables]
         assert [*map(id, own_weights(layer))] == [*map(id, own)]
 

@@ -153,7 +153,7 @@ def test_each_residue_is_a_token(text, tokens):
     assert [tokenizer.id_to_token(i) for i in ids] == tokens
     spans = [text[start:end] for start, end in zip(starts, ends, strict=True)]
     assert [token for token in tokens if token != "<unk>"] == [s for s in spans if s in tokens]
-    assert tokenizer.graph.ids_of_texts([text]).to_list() == [ids]
+    assert tokenizer.graph.texts_to_ids([text]).to_list() == [ids]
 
 
 def test_special_tokens_are_found_on_demand():

@@ -9,7 +9,7 @@ import pytest
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.core import EncoderBlock
-from encoder_zoo.encoders.training import choose_layers, undecayed_weights
+from encoder_zoo.encoders.training import choose_layers, list_undecayed
 from encoder_zoo.presets.formats.checkpoint import backbone_layers, named_weights
 
 # Every name that a rule of this package, of Keras or of transformers mentions.
@@ -121,7 +121,7 @@ def test_weight_decay_is_that_of_transformers(name, suffix, tiny):
     if not getattr(ez, suffix).supports(family):
         pytest.skip("no such head")
     task = tiny.task(family, suffix)
-    undecayed = {id(weight) for weight in undecayed_weights(task)}
+    undecayed = {id(weight) for weight in list_undecayed(task)}
     named = [
         *named_weights(task.backbone, backbone_layers(task.backbone)),
         *named_weights(task, task.head_record.tensors),
@@ -157,14 +157,14 @@ def test_weights_of_own_layers_follow_their_attributes():
         layer.query_bias, *layer.biases, layer.offset, layer.inner.bias, layer.rms.scale,
         layer.lstm.cell.bias,
     ]  # fmt: skip
-    assert {id(weight) for weight in undecayed_weights(layer)} == {id(weight) for weight in right}
+    assert {id(weight) for weight in list_undecayed(layer)} == {id(weight) for weight in right}
 
 
 def test_transitions_do_not_decay(tiny):
     task = ez.TokenClassifier(
         tiny.backbone(get_family("bert")), labels=["O", "B-X", "I-X"], crf=True
     )
-    undecayed = {id(weight) for weight in undecayed_weights(task)}
+    undecayed = {id(weight) for weight in list_undecayed(task)}
     assert {id(weight) for weight in task.transitions.weights} <= undecayed
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.preprocessing.batch_shapes import pack_examples, packed_epoch_order
+from encoder_zoo.tasks.preprocessing.batch_shapes import make_packed_order, pack_examples
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
 from encoder_zoo.tasks.preprocessing.packing import join_texts
 
@@ -31,9 +31,7 @@ def test_rows_hold_every_example_once_and_none_too_many_tokens(lengths):
 def test_rows_of_an_epoch_are_drawn_anew_and_repeatably():
     lengths = np.random.default_rng(0).integers(2, 30, 200)
     plan = pack_examples(np.sort(lengths)[::-1], 32)
-    first, again, other = (
-        packed_epoch_order(lengths, plan, tf.constant([s, 0])) for s in (1, 1, 2)
-    )
+    first, again, other = (make_packed_order(lengths, plan, tf.constant([s, 0])) for s in (1, 1, 2))
     assert first.to_list() == again.to_list() != other.to_list()
     for rows in (first, other):
         assert sorted(rows.flat_values.numpy()) == list(range(200))

@@ -13,7 +13,7 @@ from processes import printed
 
 import encoder_zoo as ez
 from encoder_zoo.presets.files.pytorch_file import pytorch_bytes
-from encoder_zoo.tasks.embedding.sparse_pooling import largest_of_terms
+from encoder_zoo.tasks.embedding.sparse_pooling import pool_term_weights
 from encoder_zoo.tasks.retrieval.documents import Documents
 
 FOLDER = GOLDEN / "bge_m3"
@@ -159,7 +159,7 @@ class TestIndex:
         index.save(tmp_path / "index")
         assert ez.load_index(tmp_path / "index", model).search(TEXTS[2]) == index.search(TEXTS[2])
         tokenizer, other = model.dense.preprocessor.tokenizer, [{"id": "z", "text": TEXTS[0]}]
-        late = Documents.of(other).chunked(tokenizer, 3, late=True)
+        late = Documents.create(other).split_into_chunks(tokenizer, 3, late=True)
         for read in (model.index, index.add, model.embed):
             with pytest.raises(ValueError, match="chunks.*late=False"):
                 read(late)
@@ -224,7 +224,7 @@ class TestTokenWeights:
         weights = tf.constant([[0.5, 2.0, 1.0, 0.0]])
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            found = largest_of_terms(weights, np.array([[3, 1, 3, 0]]), 5)
+            found = pool_term_weights(weights, np.array([[3, 1, 3, 0]]), 5)
             loss = tf.reduce_sum(found * np.arange(5.0, dtype="float32"))
         assert tape.gradient(loss, weights).numpy().tolist() == [[0.0, 1.0, 3.0, 0.0]]
 

@@ -14,7 +14,7 @@ from paths import CHECKPOINTS
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.common.layers import layers_in
+from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import all_families
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.preprocessing.packing import join_texts
@@ -74,7 +74,7 @@ def test_layers_have_the_precision_of_their_model_and_not_that_of_others(family)
         wrong = {
             f"{type(model).__name__}: {layer.path}: {layer.dtype_policy.name}"
             for model in models
-            for layer in layers_in(model)
+            for layer in list_layers(model)
             if layer.dtype_policy.name != "float32"
         }
     finally:

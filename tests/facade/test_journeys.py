@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.common.lazy import in_numpy
+from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.training.sources import Examples
@@ -379,7 +379,7 @@ class TestWordsInWordsOut:
         assert model.strategy == strategy
         model.save_to_preset(tmp_path / "preset")
         again = ez.TokenClassifier.from_preset(tmp_path / "preset")
-        with in_numpy():  # as answers prepare texts
+        with use_numpy():  # as answers prepare texts
             pieces = model.preprocessor.tokens([self.TEXT], model.split_symbols)
         logits = np.zeros((pieces.ids.flat_values.shape[0], 2), "float32")
         logits[:, 1] = [1, -2, -2, -2, -2, -2, -2, 1, -2, -2, 1, -2, -2, -2, 1, -2, -2]

@@ -14,7 +14,7 @@ from processes import run
 import encoder_zoo as ez
 from encoder_zoo.common import arguments
 from encoder_zoo.common.configuration import argument_names
-from encoder_zoo.common.validation import known_names
+from encoder_zoo.common.validation import list_argument_names
 from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.backbone import BackbonePresetArguments
 from encoder_zoo.tasks import all_tasks
@@ -102,7 +102,7 @@ def test_tasks_name_the_arguments_of_from_preset(task):
     own = {*argument_names(task), *argument_names(task.record.preprocessor_class)} - PARTS
     expected = own | (backbone_names() - SHAPES) | CHECKS
     expected |= {"dtype", "added_tokens", "preprocessor"}
-    assert known_names(task.from_preset.__func__) - {"cls", "source"} == expected
+    assert list_argument_names(task.from_preset.__func__) - {"cls", "source"} == expected
 
 
 KEYWORDS = {
@@ -118,7 +118,7 @@ KEYWORDS = {
 def test_options_are_those_of_the_function_that_gets_them(options):
     function, given = KEYWORDS[options]
     names = list(inspect.signature(function).parameters)[:given]
-    known = known_names(function) or set(inspect.signature(function).parameters)
+    known = list_argument_names(function) or set(inspect.signature(function).parameters)
     assert names_of(options) == known - {*names, "of_keras"}
 
 

@@ -41,5 +41,5 @@ def test_ids_are_theirs(special):
     rng = random.Random(0)
     texts = ["".join(rng.choices(pool, k=rng.randint(0, 40))) for _ in range(2000)]
     expected = there(texts, add_special_tokens=False)["input_ids"]
-    assert ours.library.ids_of_texts(np.array([t.encode() for t in texts])).to_list() == expected
-    assert ours.graph.ids_of_texts(texts).to_list() == expected
+    assert ours.library.texts_to_ids(np.array([t.encode() for t in texts])).to_list() == expected
+    assert ours.graph.texts_to_ids(texts).to_list() == expected

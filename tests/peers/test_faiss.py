@@ -70,7 +70,7 @@ def test_hamming_distances():
     theirs = faiss.IndexBinaryFlat(DIM)
     theirs.add(np.packbits(corpus > 0, axis=1))
     distances, indices = theirs.search(np.packbits(queries > 0, axis=1), 300)
-    signs, words = vectors.packed_signs(corpus), vectors.packed_signs(queries).T
+    signs, words = vectors.pack_signs(corpus), vectors.pack_signs(queries).T
     for query, expected, found in zip(words, distances, indices, strict=True):
         ours = vectors.hamming(signs, query)
         assert np.sort(ours)[:300].tolist() == expected.tolist()

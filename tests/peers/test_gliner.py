@@ -15,7 +15,7 @@ import tensorflow as tf
 from paths import GOLDEN
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import in_random_order
+from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import shuffle_rows
 
 PYTHON = os.environ.get("ENCODER_ZOO_GLINER")
 pytestmark = [
@@ -163,7 +163,7 @@ def test_training_steps_are_those_of_gliner(name, alpha, gamma, tmp_path):
     model = ez.EntityExtractor.from_preset(folder, **options)
     model.compile(keras.optimizers.SGD(1e-5), ez.SpanFocalLoss(gamma, alpha, reduction="sum"))
     history = model.fit(texts, spans, batch_size=3, epochs=4, shuffle=False, verbose=0)
-    order = in_random_order(tf.ragged.constant([range(len(LABELS))] * len(texts)))
+    order = shuffle_rows(tf.ragged.constant([range(len(LABELS))] * len(texts)))
     labels = [[LABELS[i] for i in row] for row in order.to_list()]
     loss = {"alpha": -1 if alpha is None else alpha, "gamma": gamma}
     given = {"texts": texts, "spans": spans, "labels": labels, "loss": loss}

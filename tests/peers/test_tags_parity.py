@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from encoder_zoo import EntityF1
-from encoder_zoo.tasks.tagging.tags import spans_of_tags
+from encoder_zoo.tasks.tagging.tags import find_spans
 
 pytestmark = pytest.mark.peers
 PREFIXES = {"IOB1": "IB", "IOB2": "IB", "IOBES": "IBES"}
@@ -27,7 +27,7 @@ def test_spans_equal_those_of_the_conll_script_as_seqeval_has_it(scheme):
         tags = random_tags(scheme, rng, rng.randrange(12))
         expected = [(kind, first, last + 1) for kind, first, last in get_entities(tags)]
         known = [f"{p}-{kind}" for p in "IBES" for kind in ("PER", "LOC", "X-Y")]
-        assert spans_of_tags(tags, tag_set=known) == expected, tags
+        assert find_spans(tags, tag_set=known) == expected, tags
 
 
 @pytest.mark.parametrize("scheme", PREFIXES)
@@ -40,7 +40,7 @@ def test_spans_equal_those_of_seqevals_strict_mode(scheme):
         found = schemes.Entities([tags], getattr(schemes, scheme)).entities[0]
         expected = [(e.tag, e.start, e.end) for e in found]
         known = [f"{p}-{kind}" for p in PREFIXES[scheme] for kind in ("PER", "LOC", "X-Y")]
-        assert spans_of_tags(tags, scheme, known) == expected, tags
+        assert find_spans(tags, scheme, known) == expected, tags
 
 
 @pytest.mark.parametrize("average", ["micro", "macro", "weighted"])

@@ -95,7 +95,7 @@ class TestTruncationSide:
         )
         kept = list(SIDES[side])[:5] if side == "right" else list(SIDES[side])[-5:]
         marker = {"query": 25, "document": 26}[role]
-        found = preprocessor.encoded_texts(tf.constant([TEXT]), role)["token_ids"].to_list()
+        found = preprocessor.encode_texts(tf.constant([TEXT]), role)["token_ids"].to_list()
         assert found == [[CLS, marker, *kept, SEP]]
 
     @pytest.mark.slow

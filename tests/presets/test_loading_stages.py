@@ -49,12 +49,12 @@ def test_arguments_go_to_those_that_take_them(checkpoint):
 def test_the_tokenizer_has_the_added_tokens_and_the_checkpoint_rows_for_them(checkpoint):
     asked = divided(checkpoint)
     tokenizer = loading.read_task_tokenizer(CLS, checkpoint, asked)
-    assert loading.with_rows_for(checkpoint, tokenizer) is checkpoint
-    assert loading.with_rows_for(checkpoint, None) is checkpoint
+    assert loading.add_missing_rows(checkpoint, tokenizer) is checkpoint
+    assert loading.add_missing_rows(checkpoint, None) is checkpoint
     asked = divided(checkpoint, added_tokens=[f"<{i}>" for i in range(40)])
     longer = loading.read_task_tokenizer(CLS, checkpoint, asked)
     assert longer.vocabulary_size == tokenizer.vocabulary_size + 40
-    enlarged = loading.with_rows_for(checkpoint, longer)
+    enlarged = loading.add_missing_rows(checkpoint, longer)
     assert isinstance(enlarged, EnlargedCheckpoint)
     restored = loading.restore_encoder(CLS, enlarged, asked, Safeguards())
     assert restored.backbone.vocabulary_size == longer.vocabulary_size
@@ -86,13 +86,13 @@ def test_the_encoder_has_the_weights_of_the_files(checkpoint):
 
 
 def test_settings_of_answers_are_those_that_were_saved(checkpoint):
-    assert loading.stored_answers(CLS, checkpoint) == {
+    assert loading.read_inference_settings(CLS, checkpoint) == {
         "window_pooling": "mean",
         "temperature": 2.0,
         "thresholds": None,
         "abstain_below": 0.75,
     }
-    settings = loading.settings_of_task(CLS, checkpoint, {"temperature": 5.0})
+    settings = loading.collect_task_settings(CLS, checkpoint, {"temperature": 5.0})
     assert settings["temperature"] == 5.0 and settings["abstain_below"] == 0.75
 
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 import encoder_zoo as ez
-from encoder_zoo.presets.origin import Origin, origin_of, read_card
+from encoder_zoo.presets.origin import Origin, find_origin, read_card
 from encoder_zoo.tasks import all_tasks
 
 TEXTS, LABELS = ["a b ab", "c d e", "p a b", "b"], ["O", "B-X", "I-X", "O"]
@@ -51,7 +51,7 @@ class TestOrigin:
         ],
     )
     def test_of_names_and_addresses(self, tmp_path, source, expected):
-        assert origin_of(source, tmp_path) == expected
+        assert find_origin(source, tmp_path) == expected
 
     @pytest.mark.slow
     def test_is_kept_when_a_preset_is_saved_again(self, classifier, tmp_path):

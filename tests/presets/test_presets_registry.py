@@ -71,7 +71,7 @@ def test_parameters_are_those_of_the_backbone(name, cls, sizes, embedding_dim):
 @pytest.mark.parametrize("path", sorted(KNOWN.glob("*.json")), ids=lambda path: path.stem)
 def test_every_entry_is_complete(path):
     entry = json.loads(path.read_text())
-    entry.pop("embedding", None)  # see `listed_settings`
+    entry.pop("embedding", None)  # see `get_listed_settings`
     row = registry.PresetInfo(path.stem, **entry)
     assert row.family in FAMILIES and 1e5 < row.parameters < 2e9
     assert row.languages and row.licence and row.description

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 import encoder_zoo as ez
 from encoder_zoo.presets.formats.cross_encoders import cross_encoder_config
 from encoder_zoo.presets.hub import select_files
-from encoder_zoo.presets.registry import listed_settings
+from encoder_zoo.presets.registry import get_listed_settings
 
 FOLDERS = GOLDEN / "sentence_transformers"
 VERSIONS = sorted(path.name for path in FOLDERS.iterdir())
@@ -498,10 +498,12 @@ class TestListed:
 
     def test_every_entry_has_settings_that_are_known(self):
         for row in ez.list_presets():
-            settings = listed_settings(row.name)
+            settings = get_listed_settings(row.name)
             assert settings.keys() <= {"prompts", "default_prompt", "pooling", "normalize"}
-            assert listed_settings(f"{row.source}@main") == settings or row.source == "bundled"
-        assert listed_settings("bge_small_en_uncased")["prompts"]["query"].endswith("passages: ")
+            assert get_listed_settings(f"{row.source}@main") == settings or row.source == "bundled"
+        assert get_listed_settings("bge_small_en_uncased")["prompts"]["query"].endswith(
+            "passages: "
+        )
 
 
 class TestCrossEncoders:

@@ -108,7 +108,7 @@ def write(request, parts, monkeypatch):
     monkeypatch.setattr(keras.Model, "export", _write_model)
     for name in ("_teach_tf2onnx", "_describe_onnx", "_describe_litert"):
         monkeypatch.setattr(model_files, name, lambda *_: None)
-    for name in ("_of_texts", "_of_ids"):
+    for name in ("_make_text_function", "_make_id_function"):
         monkeypatch.setattr(export, name, lambda *_: None)
     monkeypatch.setattr(export, "_warm_up", lambda *_: [])
     return lambda folder: WRITERS[request.param](parts, folder)

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 import encoder_zoo as ez
-from encoder_zoo.common.lazy import in_numpy
+from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.tasks.classification.class_answers import ClassAnswers
 from encoder_zoo.tasks.embedding.token_answers import TokenAnswers
 from encoder_zoo.tasks.embedding.vector_answers import VectorAnswers
@@ -39,7 +39,7 @@ class Engine:
     def predict(self, x, batch_size=None, *, verbose="auto"):
         if isinstance(x, dict):
             return self.compute(x)
-        texts = tuple(self.preprocessor.texts_of(x))
+        texts = tuple(self.preprocessor.read_texts(x))
         return self.run_texts(texts, batch_size, self.preprocessor.encode)
 
 
@@ -115,6 +115,6 @@ def answer_all() -> None:
 
 
 if __name__ == "__main__":
-    with in_numpy():
+    with use_numpy():
         answer_all()
     assert not sys.modules.keys() & {"keras", "tensorflow", "jax", "torch"}

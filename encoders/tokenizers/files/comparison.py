@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, byte_alphabet
 from encoder_zoo.encoders.tokenizers.files.special_tokens import template_ids
 from encoder_zoo.encoders.tokenizers.steps import (
@@ -129,7 +129,7 @@ def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
         if value != expected[field]:
             of_token = f" for unk_token {tokenizer.unknown_token!r}" * (field == "unk_id")
             raise files.mismatch(
-                f"model.{field} is {shown(value)}", f"{expected[field]!r}{of_token}"
+                f"model.{field} is {quote(value)}", f"{expected[field]!r}{of_token}"
             )
     compare_processors(files, tokenizer)
 
@@ -148,7 +148,7 @@ def compare_processors(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
     for token, token_id in template_ids(found):
         if tokenizer.token_to_id(token) != token_id:
             raise files.mismatch(
-                f"post_processor puts {shown(token)} as {token_id}",
+                f"post_processor puts {quote(token)} as {token_id}",
                 f"the id {tokenizer.token_to_id(token)} for it",
             )
     if not found or _trimming(found) == _trimming(expected):
@@ -165,7 +165,7 @@ def compare_processors(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
             files.json_path,
             describe_steps(found),
             describe_steps(expected),
-            shown(sorted(added)),
+            quote(sorted(added)),
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from encoder_zoo.common.configuration import argument_defaults
-from encoder_zoo.common.wording import differing, invalid, shown
+from encoder_zoo.common.wording import differing, invalid, quote
 from encoder_zoo.encoders.tokenizers.files.special_tokens import FIELDS, Template, read_template
 from encoder_zoo.encoders.tokenizers.steps import flat_steps
 
@@ -152,11 +152,11 @@ class TokenizerFiles:
                     raise ValueError(f"{self.folder}: {name} is {differing(tokens)}")
                 for token in tokens.values():
                     found.setdefault(argument, token)
-        if unknown := self.unknown_of_model():
+        if unknown := self.get_unknown_token():
             found.setdefault("unknown_token", unknown)
-        return {**found, **self._tokens_of_template(found)}
+        return {**found, **self._read_template_tokens(found)}
 
-    def unknown_of_model(self) -> str | None:
+    def get_unknown_token(self) -> str | None:
         """Return the unknown token for the model in tokenizer.json, or None if it is not set."""
         model = self.part("model")
         token, position, vocabulary = (model.get(name) for name in ("unk_token", "unk_id", "vocab"))
@@ -165,7 +165,7 @@ class TokenizerFiles:
             token = entry[0] if isinstance(entry, list) and entry else None
         return token if isinstance(token, str) and token else None
 
-    def special_tokens_for(self, cls: type) -> dict[str, str]:
+    def read_special_tokens(self, cls: type) -> dict[str, str]:
         """Return special tokens from the files, with default values from a tokenizer class."""
         defaults = argument_defaults(cls)
         tokens = {name: defaults[name] for name in SPECIAL_TOKENS} | self.special_tokens()
@@ -178,11 +178,11 @@ class TokenizerFiles:
             raise ValueError(
                 f"{self.folder}: the tokens for start, end, padding and mask (cls_token, "
                 "sep_token, pad_token, mask_token) are "
-                f"{', '.join(map(shown, named))}. Expected four different ones."
+                f"{', '.join(map(quote, named))}. Expected four different ones."
             )
         return tokens
 
-    def _tokens_of_template(self, named: Mapping[str, str]) -> dict[str, str]:
+    def _read_template_tokens(self, named: Mapping[str, str]) -> dict[str, str]:
         """Return the start and end tokens used by the post-processor in tokenizer.json."""
         if (template := self.template()) is None:
             return {}
@@ -191,8 +191,8 @@ class TokenizerFiles:
             if named.get(argument, token) != token:
                 name = " or ".join(SPECIAL_TOKENS[argument])
                 raise ValueError(
-                    f"{self.folder}: {name} is {shown(named[argument])}, but the post_processor in "
-                    f"tokenizer.json puts {shown(token)} in its place. Expected the same."
+                    f"{self.folder}: {name} is {quote(named[argument])}, but the post_processor in "
+                    f"tokenizer.json puts {quote(token)} in its place. Expected the same."
                 )
         return tokens
 
@@ -216,7 +216,7 @@ class TokenizerFiles:
             raise invalid(f"{self.folder / file}: {name}", value, "a string")
         return value or None
 
-    def renamed_tokens(self, name: str, ids: Mapping[str, int]) -> dict[int, str]:
+    def find_renamed_tokens(self, name: str, ids: Mapping[str, int]) -> dict[int, str]:
         """Return tokens with different names in tokenizer.json, which takes precedence.
 
         Args:
@@ -252,8 +252,8 @@ class TokenizerFiles:
                 self.folder.name,
                 len(renamed),
                 name,
-                shown(tokens[i]),
-                shown(renamed[i]),
+                quote(tokens[i]),
+                quote(renamed[i]),
             )
         return renamed
 
@@ -273,7 +273,7 @@ class TokenizerFiles:
         for token in (*ids, *fast):
             if ids.get(token) != fast.get(token) and token not in added:
                 said = {name: ids.get(token), "tokenizer.json": fast.get(token)}
-                raise ValueError(f"{self.folder}: the id of {shown(token)} is {differing(said)}")
+                raise ValueError(f"{self.folder}: the id of {quote(token)} is {differing(said)}")
 
     def compare_added(self, ids: Mapping[str, int]) -> None:
         """Raise an error if an added token has a different id in the vocabulary.
@@ -284,7 +284,7 @@ class TokenizerFiles:
         for token, token_id in self.added_tokens().items():
             if ids.get(token, token_id) != token_id:
                 said = {"the vocabulary": ids[token], "added tokens": token_id}
-                raise ValueError(f"{self.folder}: the id of {shown(token)} is {differing(said)}")
+                raise ValueError(f"{self.folder}: the id of {quote(token)} is {differing(said)}")
 
     def model(self, alternative: str) -> dict:
         """Return the model from tokenizer.json.
@@ -306,7 +306,7 @@ class TokenizerFiles:
     def vocabulary(self, alternative: str) -> dict[str, int]:
         """Return {token: id} for the model in tokenizer.json, see `model`."""
         name = f"{self.json_path}: model.vocab"
-        return checked_vocabulary(self.model(alternative).get("vocab"), name)
+        return check_vocabulary(self.model(alternative).get("vocab"), name)
 
     def all_added_tokens(self) -> list[dict]:
         """Return all added tokens, including special tokens, sorted by id.
@@ -315,20 +315,20 @@ class TokenizerFiles:
         tokenizer_config.json, added_tokens.json.
         """
         known: dict[str, dict] = {}
-        for token in self._added_entries():
+        for token in self._read_added_entries():
             entry = {name: token[name] for name in FIELDS if name in token}
             first = known.setdefault(token["content"], entry)
             if first["id"] != token["id"]:
                 raise ValueError(
-                    f"{self.folder}: the added token {shown(token['content'])} has the ids "
+                    f"{self.folder}: the added token {quote(token['content'])} has the ids "
                     f"{first['id']} and {token['id']}. Expected one."
                 )
         if known:
             ids = {token: entry["id"] for token, entry in known.items()}
-            checked_vocabulary(ids, f"{self.folder}: added_tokens", 2**21)
+            check_vocabulary(ids, f"{self.folder}: added_tokens", 2**21)
         return sorted(known.values(), key=lambda token: token["id"])
 
-    def _added_entries(self) -> list[dict]:
+    def _read_added_entries(self) -> list[dict]:
         """Return added token entries from all files, in order of precedence."""
         later = self._object("tokenizer_config.json").get("added_tokens_decoder") or {}
         try:
@@ -377,7 +377,7 @@ def strip_fast(name: object) -> object:
 MAX_TOKENS = 2**20  # the largest known encoder vocabulary has 900,000 tokens
 
 
-def checked_vocabulary(vocabulary: object, name: str, most: int | None = None) -> dict[str, int]:
+def check_vocabulary(vocabulary: object, name: str, most: int | None = None) -> dict[str, int]:
     """Return {token: id} from parsed JSON, or raise an error if the content is invalid.
 
     Args:
@@ -400,7 +400,7 @@ def checked_vocabulary(vocabulary: object, name: str, most: int | None = None) -
         for token, i in vocabulary.items():
             if owners.setdefault(i, token) != token:
                 raise ValueError(
-                    f"{name} has the id {i} for {shown(owners[i])} and for {shown(token)}. "
+                    f"{name} has the id {i} for {quote(owners[i])} and for {quote(token)}. "
                     "Expected an id of its own for every token."
                 )
     return dict(vocabulary)
@@ -426,7 +426,7 @@ def check_merges(merges: Sequence[str], ids: Mapping[str, int]) -> None:
         for token in (*tokens, "".join(tokens)):
             if token not in ids:
                 raise ValueError(
-                    f"merges[{i}] is {shown(merge)}, but {shown(token)} is not in the vocabulary. "
+                    f"merges[{i}] is {quote(merge)}, but {quote(token)} is not in the vocabulary. "
                     "Expected the vocabulary and merges of the same model."
                 )
 
@@ -473,7 +473,7 @@ def alphabet_bytes() -> dict[str, int]:
     return {c: byte for byte, c in enumerate(byte_alphabet())}
 
 
-def spelled_bytes(token: str) -> bytes:
+def get_token_bytes(token: str) -> bytes:
     """Return the bytes for a token. Special tokens are encoded as UTF-8."""
     byte_of = alphabet_bytes()
     if all(c in byte_of for c in token):

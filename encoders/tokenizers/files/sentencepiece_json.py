@@ -8,7 +8,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     TokenizerFiles,
     append_tokens,
     check_count,
-    checked_vocabulary,
+    check_vocabulary,
     read_merges,
     tokens_by_id,
 )
@@ -85,7 +85,7 @@ def read_bpe_model(
     """
     path = files.json_path
     model = files.part("model")
-    vocabulary = checked_vocabulary(model.get("vocab"), f"{path}: model.vocab")
+    vocabulary = check_vocabulary(model.get("vocab"), f"{path}: model.vocab")
     tokens = tokens_by_id(vocabulary | files.added_ids(roles.values()))
     merges = read_merges(files)
     unknown = roles["unknown_token"]

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.files.reading import check_count
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -134,7 +134,7 @@ def _check(pieces: list[Piece], name: str) -> None:
     for i, piece in enumerate(pieces):
         if first.setdefault(piece.text, i) != i:
             raise ValueError(
-                f"{name}: pieces[{i}] is {shown(piece.text)}, like pieces[{first[piece.text]}]. "
+                f"{name}: pieces[{i}] is {quote(piece.text)}, like pieces[{first[piece.text]}]. "
                 "Expected each piece only once."
             )
     unknown = [piece.text for piece in pieces if piece.kind == UNKNOWN]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.steps import processor_kind
 
 
@@ -111,7 +111,7 @@ def _of_parts(step: Mapping, name: str) -> Template:
         if [single, pair] == expected and segments and not start[0] and first_column < 2:
             return Template(start[1], end[1], separators, second == 1, first_column)
     raise ValueError(
-        f"{name}: single is {_in_short(single)}, pair is {_in_short(pair)}. Expected one start "
+        f"{name}: single is {_shorten(single)}, pair is {_shorten(pair)}. Expected one start "
         "token, first or last, and an end token after each text."
     )
 
@@ -126,8 +126,8 @@ def _parts(parts: object) -> list[tuple[bool, object, object]]:
     return found
 
 
-def _in_short(parts: Sequence[tuple[bool, object, object]]) -> str:
-    return shown(" ".join(f"{name}:{segment}" for _, name, segment in parts))
+def _shorten(parts: Sequence[tuple[bool, object, object]]) -> str:
+    return quote(" ".join(f"{name}:{segment}" for _, name, segment in parts))
 
 
 # Default options for added tokens in tokenizer.json.

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import make_finder, tokenize_around
+from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import (
+    make_added_tokenizer,
+    make_finder,
+)
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import SpecialTokenFinder, Tokens
-from encoder_zoo.encoders.tokenizers.steps import without_interpreter
+from encoder_zoo.encoders.tokenizers.steps import make_unsupported_error
 from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
 from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
 
@@ -41,14 +44,14 @@ class TokenizerGraph(tf.Module):
             self._special_finder = SpecialTokenFinder([t["content"] for t in special], lstrip)
         texts = tf.TensorSpec([None], tf.string)
         words = tf.RaggedTensorSpec([None, None], tf.string)
-        self.ids_of_texts = graph_of_method(self._ids_of_texts, [texts])
-        self.tokens_of_texts = graph_of_method(self._tokens_of_texts, [texts])
-        self.ids_of_words = graph_of_method(self._ids_of_words, [words])
+        self.texts_to_ids = compile_method(self._texts_to_ids, [texts])
+        self.texts_to_tokens = compile_method(self._texts_to_tokens, [texts])
+        self.words_to_ids = compile_method(self._words_to_ids, [words])
 
     def _index_added_tokens(self, steps: Steps) -> None:
         """Build finders for added tokens. This requires the normalizer from the subclass."""
         if len(steps.trims) > 1:
-            raise without_interpreter("post_processor", steps.post_processor)
+            raise make_unsupported_error("post_processor", steps.post_processor)
         options = {"trim_offsets": bool(steps.trims), "keep_first_space": any(steps.trims)}
         raw = [token for token in steps.added_tokens if not token["normalized"]]
         normalized = [token for token in steps.added_tokens if token["normalized"]]
@@ -60,7 +63,7 @@ class TokenizerGraph(tf.Module):
             contents = tf.RaggedTensor.from_row_splits(self._code_points(chars), chars.row_splits)
             self._normalized_finder = make_finder(normalized, contents.to_list(), **options)
 
-    def _ids_of_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def _texts_to_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
         with tf.device("CPU"):
             return self._ids(texts, as_words=False)
 
@@ -68,14 +71,14 @@ class TokenizerGraph(tf.Module):
         """Return ids from `_encode`. This can be overridden with a faster implementation."""
         return self._encode(texts, as_words)[0]
 
-    def _tokens_of_texts(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+    def _texts_to_tokens(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         return self._encode(texts, as_words=False)
 
     def _encode(self, texts: tf.Tensor, as_words: bool) -> tuple[tf.RaggedTensor, ...]:
         """Return ids, starts and ends for texts (B,), or for words that each follow a space."""
         with tf.device("CPU"):  # a GPU would only add copies
             chars = self._characters(texts)
-            tokens = self._trim_spans(self._with_added(chars, as_words))
+            tokens = self._trim_spans(self._tokenize_with_added(chars, as_words))
             splits = tf.cast(tokens.row_splits, tf.int64)
             ids = tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
             row = row_ids(tokens.row_splits, tf.size(tokens.ids))
@@ -90,7 +93,7 @@ class TokenizerGraph(tf.Module):
         chars = characters(texts)
         return chars if self._special_finder is None else self._special_finder(chars)
 
-    def _with_added(self, chars: Characters, as_words: bool) -> Tokens:
+    def _tokenize_with_added(self, chars: Characters, as_words: bool) -> Tokens:
         """Find added tokens, and tokenize the text between them."""
 
         def tokenize(parts: Characters) -> Tokens:
@@ -98,11 +101,11 @@ class TokenizerGraph(tf.Module):
 
         def normalize_and_tokenize(parts: Characters) -> Tokens:
             parts = self._normalize(parts)
-            return tokenize_around(self._normalized_finder, tokenize)(
+            return make_added_tokenizer(self._normalized_finder, tokenize)(
                 parts, self._code_points(parts)
             )
 
-        return tokenize_around(self._raw_finder, normalize_and_tokenize)(chars)
+        return make_added_tokenizer(self._raw_finder, normalize_and_tokenize)(chars)
 
     def _normalize(self, chars: Characters) -> Characters:
         """Normalize characters."""
@@ -124,7 +127,7 @@ class TokenizerGraph(tf.Module):
         """Trim token spans, if this is done by the post-processor."""
         return tokens
 
-    def _ids_of_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    def _words_to_ids(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         with tf.device("CPU"):
             ids = self._ids(words.values, as_words=True)  # (words, None)
             per_text = words.with_values(ids)
@@ -139,7 +142,7 @@ def _call(method: weakref.WeakMethod, *args):
     return method()(*args)
 
 
-def graph_of_method(method: Callable, signature: Sequence[tf.TypeSpec]) -> Callable:
+def compile_method(method: Callable, signature: Sequence[tf.TypeSpec]) -> Callable:
     """Compile a bound method to a `tf.function`.
 
     TensorFlow shows a warning for repeated tracing, and counts methods per class. A partial

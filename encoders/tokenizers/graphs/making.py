@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from encoder_zoo.common.lazy import for_graphs
+from encoder_zoo.common.lazy import use_tensorflow
 from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 from encoder_zoo.encoders.tokenizers.graphs.steps_graph import StepsGraph
@@ -12,8 +12,8 @@ from encoder_zoo.encoders.tokenizers.graphs.wordpiece import WordPieceGraph, has
 from encoder_zoo.encoders.tokenizers.steps import (
     Model,
     Steps,
+    make_unsupported_error,
     model_settings,
-    without_interpreter,
 )
 
 _BPE = {"dropout": None, "continuing_subword_prefix": None}
@@ -36,7 +36,7 @@ def make_graph(steps: Steps, model: Model, exact: bool = False) -> TokenizerGrap
     """
     check_model(steps, model)
     is_wordpiece = model.settings["type"] == "WordPiece" and has_bert_steps(steps)
-    with tf.init_scope(), for_graphs():  # do not add tables to a user's graph
+    with tf.init_scope(), use_tensorflow():  # do not add tables to a user's graph
         return WordPieceGraph(steps, model) if is_wordpiece else StepsGraph(steps, model, exact)
 
 
@@ -56,9 +56,9 @@ def check_model(steps: Steps, model: Model) -> None:
     elif kind in ("WordPiece", "WordLevel") and not is_byte_level:
         expected, unknown = _WORDPIECE if kind == "WordPiece" else {}, "unk_token"
     else:
-        raise without_interpreter("model", [{"type": kind}])
+        raise make_unsupported_error("model", [{"type": kind}])
     for name, value in expected.items():
         if settings.get(name, value) != value:
-            raise without_interpreter("model", [{name: settings[name]}])
+            raise make_unsupported_error("model", [{name: settings[name]}])
     if needs_unknown and settings.get(unknown, model.settings.get(unknown)) is None:
-        raise without_interpreter("model", [{unknown: None}])
+        raise make_unsupported_error("model", [{unknown: None}])

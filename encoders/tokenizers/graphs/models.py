@@ -27,7 +27,7 @@ from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     WordTable,
     word_keys,
 )
-from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, without_interpreter
+from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, make_unsupported_error
 from encoder_zoo.encoders.tokenizers.text.characters import (
     SPECIALS,
     CodePointTable,
@@ -64,7 +64,9 @@ def byte_ids(model: Mapping) -> tf.Tensor | None:
         return None
     ids = token_ids(model)
     if not ids.keys() >= set(BYTE_TOKENS):
-        raise without_interpreter("model", [{"byte_fallback": True, "vocab": "without all bytes"}])
+        raise make_unsupported_error(
+            "model", [{"byte_fallback": True, "vocab": "without all bytes"}]
+        )
     return tf.constant([ids[token] for token in BYTE_TOKENS])
 
 

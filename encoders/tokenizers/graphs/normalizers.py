@@ -13,7 +13,7 @@ from encoder_zoo.encoders.tokenizers.graphs.words import Words
 from encoder_zoo.encoders.tokenizers.steps import (
     COMPOSING,
     QUOTES,
-    without_interpreter,
+    make_unsupported_error,
 )
 from encoder_zoo.encoders.tokenizers.text.characters import (
     Characters,
@@ -179,6 +179,6 @@ def make_normalizer(steps: Sequence[Mapping], runs: Sequence[Run] = RUNS) -> Nor
         elif (one := NORMALIZERS.get(steps[0]["type"], lambda step: None)(steps[0])) is not None:
             found.append(one)
         else:
-            raise without_interpreter("normalizer", steps[:1])
+            raise make_unsupported_error("normalizer", steps[:1])
         del steps[: len(run[0]) if run else 1]
     return functools.partial(apply_all, found)

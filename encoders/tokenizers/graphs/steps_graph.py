@@ -68,7 +68,7 @@ class StepsGraph(TokenizerGraph):
         self._needs_space = steps.keeps_spaces and not steps.inserts_space
         self._trims, self._spaces = steps.trims, None
         if self._trims:
-            self._spaces = tf.constant(spaces_around(steps, ids))
+            self._spaces = tf.constant(count_spaces(steps, ids))
         self._index_added_tokens(steps)
 
     def _make_word_lookup(
@@ -118,7 +118,7 @@ class StepsGraph(TokenizerGraph):
         return Tokens(ids, starts, tf.maximum(ends - trailing, starts), rows)
 
 
-def spaces_around(steps: Steps, vocabulary: Mapping[str, int]) -> np.ndarray:
+def count_spaces(steps: Steps, vocabulary: Mapping[str, int]) -> np.ndarray:
     """Return the number of leading and trailing spaces for each token, with shape (ids, 2)."""
     added = [token["id"] for token in (*steps.special_tokens, *steps.added_tokens)]
     size = 1 + max(*vocabulary.values(), *steps.skipped_ids, *added)

@@ -23,8 +23,8 @@ from encoder_zoo.encoders.tokenizers.steps import (
     LLAMA_WORDS,
     PYTHON_SPACE,
     TWEET_WORDS,
-    split_at,
-    without_interpreter,
+    make_split_step,
+    make_unsupported_error,
 )
 from encoder_zoo.encoders.tokenizers.text.characters import (
     SPECIALS,
@@ -191,7 +191,7 @@ def split_pattern(step: Mapping) -> PreTokenizer | None:
     if step == TWEET_WORDS:
         return split_tweets()
     for pattern, starts in ((GPT2_WORDS, byte_level_word_starts), (LLAMA_WORDS, llama_word_starts)):
-        if step == split_at(pattern):
+        if step == make_split_step(pattern):
             return split_bytes(starts)
     if (find := make_finder(step["pattern"])) is None:
         return None
@@ -298,6 +298,6 @@ def make_pre_tokenizer(steps: Sequence[Mapping]) -> PreTokenizer:
     for i, step in enumerate(steps):
         one = PRE_TOKENIZERS.get(step["type"], lambda step: None)(step)
         if one is None or (step["type"] == "ByteLevel" and i < len(steps) - 1):
-            raise without_interpreter("pre_tokenizer", [step])
+            raise make_unsupported_error("pre_tokenizer", [step])
         found.append(one)
     return lambda words: functools.reduce(lambda words, one: one(words), found, words)

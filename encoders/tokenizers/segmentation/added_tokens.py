@@ -110,10 +110,10 @@ class AddedTokenFinder(tf.Module):
         starts, ends, tokens = (tf.gather(part, chosen) for part in (starts, ends, tokens))
         if "single_word" in self._options:
             alone = ~tf.gather(self._options["single_word"], tokens)
-            word_before = self._word_at(text, starts - 1, starts)
-            alone |= ~(word_before | self._word_at(text, ends, ends))
+            word_before = self._is_word_character(text, starts - 1, starts)
+            alone |= ~(word_before | self._is_word_character(text, ends, ends))
             starts, ends, tokens = (tf.boolean_mask(p, alone) for p in (starts, ends, tokens))
-        rows = row_of(text, starts)
+        rows = find_rows(text, starts)
         starts, ends = self._strip(text, starts, ends, tokens, rows)
         spans = self._spans(text, starts, ends)
         return SplitTexts(
@@ -128,7 +128,7 @@ class AddedTokenFinder(tf.Module):
         """Return the longest match per position as starts, ends and token indices, shape (M,)."""
         numbers = self._numbers(chars.codes)
         origins = tf.cast(tf.where(tf.gather(self._may_begin, numbers))[:, 0], tf.int32)
-        limits = tf.gather(chars.row_splits, row_of(chars, origins) + 1)
+        limits = tf.gather(chars.row_splits, find_rows(chars, origins) + 1)
 
         def symbol_at(searching, offset):
             position = tf.gather(origins, searching) + offset
@@ -141,7 +141,9 @@ class AddedTokenFinder(tf.Module):
         ends = starts + tf.boolean_mask(lengths, found)
         return starts, ends, tf.boolean_mask(tokens, found)
 
-    def _word_at(self, chars: Characters, positions: tf.Tensor, borders: tf.Tensor) -> tf.Tensor:
+    def _is_word_character(
+        self, chars: Characters, positions: tf.Tensor, borders: tf.Tensor
+    ) -> tf.Tensor:
         """Return a mask with shape (K,) for positions with a word character from the same text."""
         size = tf.size(chars.codes)
         apart = tf.gather(index_mask(chars.row_splits, size + 1), borders)
@@ -230,7 +232,7 @@ def remove_spans(
     return chars.take(indices)._replace(row_splits=splits)
 
 
-def tokenize_around(
+def make_added_tokenizer(
     finder: AddedTokenFinder | None, tokenize: Callable[[Characters], Tokens]
 ) -> Callable[..., Tokens]:
     """Make a function to find added tokens and to tokenize the parts between them.
@@ -266,7 +268,7 @@ def merge_tokens(tokens: Tokens, split: SplitTexts) -> Tokens:
     return Tokens(*values, tf.gather(tokens.row_splits, rows + before) + before)
 
 
-def row_of(chars: Characters, positions: tf.Tensor) -> tf.Tensor:
+def find_rows(chars: Characters, positions: tf.Tensor) -> tf.Tensor:
     """Return the row index for each position, with shape (K,)."""
     return tf.searchsorted(chars.row_splits, positions, side="right") - 1
 

@@ -16,8 +16,8 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
 )
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import (
-    in_any_span,
     index_mask,
+    is_in_span,
     shift_left,
     shift_right,
 )
@@ -119,11 +119,11 @@ class SpecialTokenFinder(tf.Module):
                 mask = SPECIALS.start + int(number)
         first = tf.range(tf.size(codes))
         last = tf.minimum(first + lengths, tf.size(codes)) - 1
-        inner = in_any_span(first + 1, last + 1, lengths > 1)
+        inner = is_in_span(first + 1, last + 1, lengths > 1)
         found_all = chars._replace(codes=codes, ends=tf.gather(chars.ends, last)).where(~inner)
-        return found_all if self._lstrip is None else self._strip_before(found_all, mask)
+        return found_all if self._lstrip is None else self._strip_spaces(found_all, mask)
 
-    def _strip_before(self, chars: Characters, mask: int) -> Characters:
+    def _strip_spaces(self, chars: Characters, mask: int) -> Characters:
         """Remove white space directly before mask tokens."""
         is_space = self._spaces(chars.codes) > 0
         solid = tf.concat([tf.where(~is_space)[:, 0], [tf.size(is_space, tf.int64)]], 0)

@@ -10,8 +10,8 @@ import tensorflow as tf
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import WordTokens
 from encoder_zoo.encoders.tokenizers.text.packed_words import HashTable, PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import (
-    in_any_span,
     index_mask,
+    is_in_span,
     row_ids,
     span_indices,
 )
@@ -162,7 +162,7 @@ class Unigram(tf.Module):
         arrivals, reach = self._arrivals(codes)
         starts, ends = split_long_words(begins, splits[1:] - 1, reach)
         lengths = self._best_lengths(arrivals, starts, ends)
-        ids = self._followed_back(arrivals, lengths, starts, ends)
+        ids = self._follow_back(arrivals, lengths, starts, ends)
 
         found = tf.cast(tf.where(ids >= 0)[:, 0], tf.int32)
         within = found - tf.gather(begins, tf.gather(word, found))
@@ -243,7 +243,7 @@ class Unigram(tf.Module):
         best = num_lengths - columns.concat()
         return tf.scatter_nd(positions[:, None], best, tf.shape(arrivals)[:1])
 
-    def _followed_back(
+    def _follow_back(
         self, arrivals: tf.Tensor, lengths: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
     ) -> tf.Tensor:
         """Return token ids (P,) at the start of each token in the best paths, and -1 otherwise."""
@@ -295,7 +295,7 @@ def split_long_words(
     def divided() -> tuple[tf.Tensor, tf.Tensor]:
         num = tf.size(reach)
         position = tf.range(num)
-        crossed = in_any_span(position + 1, position + tf.maximum(reach, 1), reach > 1)
+        crossed = is_in_span(position + 1, position + tf.maximum(reach, 1), reach > 1)
         within, _, _ = span_indices(
             tf.boolean_mask(begins, ends - begins > LONG),
             tf.boolean_mask(ends, ends - begins > LONG),

@@ -249,7 +249,7 @@ class WhitespaceWordLookup(WholeWordLookup):
         mapping: Mapping[int, Sequence[int]],
         lowercase: bool,
     ):
-        kept = unchanged_words([word for word in words if word], rules, mapping)
+        kept = find_unchanged_words([word for word in words if word], rules, mapping)
         super().__init__({word: words[word] for word in kept}, lowercase)
         self._joining = joining_pattern(rules, mapping)
 
@@ -264,13 +264,13 @@ class WhitespaceWordLookup(WholeWordLookup):
         return tf.cond(tf.reduce_any(joins), whole, lambda: split_at_spaces(texts))
 
 
-def unchanged_words(
+def find_unchanged_words(
     words: Sequence[str], rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]
 ) -> list[str]:
     """Return (non-empty) words that are not changed by normalization and will not be split.
 
     Example:
-        >>> unchanged_words(["cat", "½", "a▁b", "``"], {"½": "1/2"}, {})
+        >>> find_unchanged_words(["cat", "½", "a▁b", "``"], {"½": "1/2"}, {})
         ['cat']
     """
     changes = members("extends") | members("prepends") | members("ends_grapheme")

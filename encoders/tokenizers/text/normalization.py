@@ -263,7 +263,7 @@ class NormalizationTables:
 
     def _becomes(self, code: int) -> int:
         """Return the packed result for a character. Add an expansion if needed."""
-        parts = [p for part in self.parts.get(code, [code]) for p in self._lowered(code, part)]
+        parts = [p for part in self.parts.get(code, [code]) for p in self._lower_case(code, part)]
         kept = [p for p in parts if p >> KIND_SHIFT != MARK]
         if all(combining_order(p) for p in parts if p not in kept):  # else the order matters
             if not kept:
@@ -274,7 +274,7 @@ class NormalizationTables:
         self.expansion_splits.append(len(self.expansions))
         return COMPLEX << KIND_SHIFT | len(self.expansion_splits) - 2
 
-    def _lowered(self, code: int, part: int) -> list[int]:
+    def _lower_case(self, code: int, part: int) -> list[int]:
         """Return packed lower-case characters for a part of a decomposition."""
         order = self.orders.get(part, 0) << ORDER_SHIFT
         lowered = self.lower.get(str(part), [part])

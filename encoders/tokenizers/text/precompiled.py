@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.tokenizers.text.characters import (
     SPECIALS,
     Characters,
@@ -120,7 +120,7 @@ class PrecompiledNormalizer(tf.Module):
         for key in reached:
             if len(key) > 2 and key[:2] not in reached:
                 raise ValueError(
-                    f"The rule of {shown(key)} is for {len(key)} characters. Expected up to two."
+                    f"The rule of {quote(key)} is for {len(key)} characters. Expected up to two."
                 )
         pairs = {key: value for key, value in reached.items() if len(key) == 2}
         sequences = [[ord(c) for c in text] for text in pairs.values()]

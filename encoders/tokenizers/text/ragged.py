@@ -58,7 +58,7 @@ def span_indices(
     return array_ops.range(splits[-1]) + array_ops.gather(starts - splits[:-1], span), span, splits
 
 
-def in_any_span(
+def is_in_span(
     starts: array_ops.Tensor, ends: array_ops.Tensor, which: array_ops.Tensor
 ) -> array_ops.Tensor:
     """Return a mask with shape (N,) for indices in half-open spans (N,) selected by `which`."""
@@ -135,7 +135,7 @@ def every_other(flags: array_ops.Tensor) -> array_ops.Tensor:
 CHUNK_BYTES = 2**18  # text size per chunk
 
 
-def in_chunks(
+def map_chunks(
     function: Callable[[array_ops.Tensor], tuple[array_ops.RaggedTensor, ...]],
     rows: array_ops.Tensor | array_ops.RaggedTensor,
 ) -> tuple[array_ops.RaggedTensor, ...]:
@@ -153,7 +153,7 @@ def in_chunks(
         Results for all rows.
 
     Example:
-        >>> letters, = in_chunks(lambda rows: (array_ops.strings.unicode_split(rows, "UTF-8"),),
+        >>> letters, = map_chunks(lambda rows: (array_ops.strings.unicode_split(rows, "UTF-8"),),
         ...                      array_ops.constant(["ab", "c"] * 200_000))
         >>> letters.shape[0], letters[-2].numpy().tolist()
         (400000, [b'a', b'b'])

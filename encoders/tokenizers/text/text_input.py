@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, in_tensorflow, refuse_in_fork, tf
+from encoder_zoo.common.lazy import array_ops, refuse_in_fork, tf, uses_tensorflow
 from encoder_zoo.common.missing import is_masked_array, missing_rows
 from encoder_zoo.common.wording import invalid
 
@@ -37,12 +37,12 @@ def as_text_tensor(texts: object, name: str = "texts") -> array_ops.Tensor:
         >>> as_text_tensor(["naïve", "b"]).shape
         TensorShape([2])
     """
-    if in_tensorflow():  # other backends can also read texts in data loader workers
+    if uses_tensorflow():  # other backends can also read texts in data loader workers
         refuse_in_fork()
     if isinstance(texts, array_ops.Tensor):
-        return _checked_tensor(texts, name)
+        return _check_tensor(texts, name)
     if isinstance(texts, str | bytes):
-        return array_ops.constant(_checked_text(texts, name), array_ops.string)
+        return array_ops.constant(_check_text(texts, name), array_ops.string)
     if isinstance(texts, Sequence) and not hasattr(texts, "__array__"):
         texts = list(texts)  # for example, a column from datasets
     if not isinstance(texts, list) and not hasattr(texts, "__array__"):
@@ -53,16 +53,16 @@ def as_text_tensor(texts: object, name: str = "texts") -> array_ops.Tensor:
         texts = texts.tolist()  # masked values become None
     rows = texts if isinstance(texts, list) else np.asarray(texts, dtype=object).tolist()
     if isinstance(rows, str | bytes):  # an array of rank 0
-        return array_ops.constant(_checked_text(rows, name), array_ops.string)
+        return array_ops.constant(_check_text(rows, name), array_ops.string)
     try:
-        checked = [_checked_text(row, f"{name}[{i}]") for i, row in enumerate(rows)]
+        checked = [_check_text(row, f"{name}[{i}]") for i, row in enumerate(rows)]
     except ValueError as error:
         hint = missing_rows(rows, name)
         raise ValueError(f"{error}{hint}") from None
     return array_ops.constant(checked, array_ops.string, shape=(len(checked),))
 
 
-def _checked_text(text: object, name: str) -> bytes:
+def _check_text(text: object, name: str) -> bytes:
     """Encode a text as UTF-8. Raise an error for all other types."""
     if isinstance(text, str):
         try:
@@ -82,17 +82,17 @@ def _checked_text(text: object, name: str) -> bytes:
     raise invalid(name, text, "a string" + ", not texts nested one deeper" * nested)
 
 
-def _checked_tensor(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
+def _check_tensor(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
     """Check dtype, rank and bytes (only for eager tensors) of a string tensor."""
     if texts.dtype != array_ops.string or (array_ops.TensorShape(texts.shape).rank or 0) > 1:
         raise ValueError(
             f"{name} is a tensor of {texts.dtype.name} with shape {texts.shape}. Expected strings "
             "of rank 0 or 1."
         )
-    if in_tensorflow() and not array_ops.is_symbolic_tensor(texts):  # arrays are already checked
+    if uses_tensorflow() and not array_ops.is_symbolic_tensor(texts):  # arrays are already checked
         repaired = array_ops.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
         for row in np.flatnonzero(np.atleast_1d(tf.not_equal(texts, repaired).numpy())):
-            _checked_text(np.atleast_1d(texts.numpy())[row], f"{name}[{row}]")
+            _check_text(np.atleast_1d(texts.numpy())[row], f"{name}[{row}]")
     return texts
 
 

@@ -17,7 +17,12 @@ import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.generic import GenericTokenizer
 from encoder_zoo.encoders.tokenizers.graphs import normalizers
-from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, GPT2_WORDS, LLAMA_WORDS, split_at
+from encoder_zoo.encoders.tokenizers.steps import (
+    BYTE_TOKENS,
+    GPT2_WORDS,
+    LLAMA_WORDS,
+    make_split_step,
+)
 from encoder_zoo.encoders.tokenizers.text.precompiled import CharacterMap
 
 sys.path.append(str(pathlib.Path(__file__).parent))
@@ -145,9 +150,9 @@ DONE = {
     ),
     "NFC BertNormalizer": before(NFC, {**BERT_STEP, "lowercase": False, "strip_accents": True}),
     "DeBERTa": before(*COMPOSING),
-    "GPT-2's words": words(split_at(GPT2_WORDS), SPLIT_BYTES, model="bytes"),
-    "Llama's words": words(split_at(LLAMA_WORDS), SPLIT_BYTES, model="bytes"),
-    "other words": words(split_at(r"\p{L}+|\p{N}"), SPLIT_BYTES, model="bytes"),
+    "GPT-2's words": words(make_split_step(GPT2_WORDS), SPLIT_BYTES, model="bytes"),
+    "Llama's words": words(make_split_step(LLAMA_WORDS), SPLIT_BYTES, model="bytes"),
+    "other words": words(make_split_step(r"\p{L}+|\p{N}"), SPLIT_BYTES, model="bytes"),
     "Digits ByteLevel": words(step("Digits", individual_digits=True), BYTE_LEVEL, model="bytes"),
     "prefixed words": words(SPLIT, {**BYTE_LEVEL, "add_prefix_space": True}, model="bytes"),
     "BertPreTokenizer": words(BERT, model="WordPiece"),
@@ -258,10 +263,10 @@ def check_engines(case, texts):
             _ = ours.graph
     for engine in engines:
         for text, mine, theirs in zip(
-            texts, found(engine.tokens_of_texts(rows)), truth, strict=True
+            texts, found(engine.texts_to_tokens(rows)), truth, strict=True
         ):
             assert mine == theirs, (case, engine, ascii(text))
-        assert engine.ids_of_texts(rows).to_list() == [[i for i, *_ in row] for row in truth]
+        assert engine.texts_to_ids(rows).to_list() == [[i for i, *_ in row] for row in truth]
 
 
 # One case of each step. The others are slow.

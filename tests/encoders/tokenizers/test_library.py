@@ -193,16 +193,16 @@ DIFFERENT = {"bpe_spaces-added", "nfc-added"}
 
 def check_equal(tokenizer, texts, spans=True, words=True):
     rows = tf.constant(texts, tf.string)
-    ours = [part.to_list() for part in tokenizer.graph.tokens_of_texts(rows)]
-    theirs = [part.to_list() for part in tokenizer.library.tokens_of_texts(rows)]
+    ours = [part.to_list() for part in tokenizer.graph.texts_to_tokens(rows)]
+    theirs = [part.to_list() for part in tokenizer.library.texts_to_tokens(rows)]
     for i, text in enumerate(texts):
         for part in range(3 if spans else 1):
             assert ours[part][i] == theirs[part][i], ascii(text)
-    assert tokenizer.library.ids_of_texts(rows).to_list() == ours[0]
+    assert tokenizer.library.texts_to_ids(rows).to_list() == ours[0]
     if words:
         rows = tf.RaggedTensor.from_row_lengths(rows, [len(texts)])
-        ours = [part.to_list() for part in tokenizer.graph.ids_of_words(rows)]
-        assert [part.to_list() for part in tokenizer.library.ids_of_words(rows)] == ours
+        ours = [part.to_list() for part in tokenizer.graph.words_to_ids(rows)]
+        assert [part.to_list() for part in tokenizer.library.words_to_ids(rows)] == ours
 
 
 def options_of(kind, option):

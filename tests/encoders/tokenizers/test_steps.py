@@ -214,8 +214,8 @@ def differences(ours, theirs, engines=("library", "graph")):
             if name != "graph" or "graphs (tf.data, exports) lack this step" not in str(error):
                 wrong.append((name, str(error)))
             continue
-        ids, starts, ends = (part.to_list() for part in engine.tokens_of_texts(rows))
-        if engine.ids_of_texts(rows).to_list() != ids:
+        ids, starts, ends = (part.to_list() for part in engine.texts_to_tokens(rows))
+        if engine.texts_to_ids(rows).to_list() != ids:
             wrong.append((name, "ids_of_texts"))
         spans = [list(zip(*pair, strict=True)) for pair in zip(starts, ends, strict=True)]
         for what, mine, other in zip(("ids", "offsets"), (ids, spans), expected, strict=True):

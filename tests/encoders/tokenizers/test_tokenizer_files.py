@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import BPE, WordPiece
 
-from encoder_zoo.common.wording import decoded
+from encoder_zoo.common.wording import decode_text
 from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.tokenizers import BYTE_BPE, WORDPIECE
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
@@ -346,7 +346,7 @@ def test_lines_of_merges_are_those_of_the_library(character, tmp_path):
             pairs = BPE.read_file(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))[1]
         except Exception:  # the library's own are of this class
             pairs = None
-        found = parse_merges(decoded((tmp_path / "merges.txt").read_bytes(), "merges.txt"))
+        found = parse_merges(decode_text((tmp_path / "merges.txt").read_bytes(), "merges.txt"))
         found = [tuple(merge.split(" ")) for merge in found]
         if pairs is not None:
             assert found == pairs, line

@@ -52,7 +52,7 @@ TEXTS = st.lists(st.text(st.sampled_from("aabbccdefghpqz  é"), max_size=9), min
 @each_kind
 @given(texts=TEXTS)
 def test_texts_have_the_same_tokens(kind, texts):
-    whole = tiny.tokenizer_of(kind)
+    whole = tiny.build_tokenizer(kind)
     trimmed, kept = trim_tokenizer(whole, texts)
     assert names(trimmed, texts) == names(whole, texts)
     assert trimmed.get_vocabulary() == [whole.get_vocabulary()[i] for i in kept]
@@ -63,7 +63,7 @@ def test_texts_have_the_same_tokens(kind, texts):
 @pytest.mark.parametrize("kind", [k for k in TOKENIZERS if k.name != "BertweetTokenizer"])
 def test_the_library_reads_the_same_tokens_from_the_saved_file(kind):
     texts = ["ab a  cd", "", "c d e\tab", "pé ab"]
-    whole = tiny.tokenizer_of(kind)
+    whole = tiny.build_tokenizer(kind)
     expected = Library.from_str(whole.to_files()["tokenizer.json"])
     trimmed, _ = trim_tokenizer(whole, texts)
     found = Library.from_str(trimmed.to_files()["tokenizer.json"])

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.preprocessing.columns import named_column
+from encoder_zoo.tasks.preprocessing.columns import name_classes
 
 TEXT = "Ann is in Rome."
 SPANS = [
@@ -192,9 +192,9 @@ def test_rejected_and_skipped_rows_are_counted(caplog):
 def test_what_is_not_understood_is_refused(name):
     row, message = REFUSED[name]
     with pytest.raises(ValueError, match=message) as error:
-        from encoder_zoo.extras.annotations.rows import annotations_of
+        from encoder_zoo.extras.annotations.rows import extract_annotations
 
-        annotations_of([OF_TAGGERS["doccano, JSONL"], row], ("spans", "tags"))
+        extract_annotations([OF_TAGGERS["doccano, JSONL"], row], ("spans", "tags"))
     assert re.match("Row 1 ?", str(error.value)), error.value
 
 
@@ -271,9 +271,9 @@ def test_other_names_of_as_many_classes_are_logged(caplog):
     class Column(list):  # as a column of Hugging Face's datasets
         features = types.SimpleNamespace(names=["x", "y"])
 
-    assert named_column(Column([0, 1]), ["a", "b"]) == [0, 1]
+    assert name_classes(Column([0, 1]), ["a", "b"]) == [0, 1]
     assert "classes x, y, and the model a, b" in caplog.text
-    assert named_column(Column([0, 1]), ["y", "x"]) == ["x", "y"]
+    assert name_classes(Column([0, 1]), ["y", "x"]) == ["x", "y"]
 
 
 def test_relations_are_counted(caplog):

@@ -19,7 +19,7 @@ from not_installed import hide
 import encoder_zoo as ez
 from encoder_zoo.common.validation import PositiveInt
 from encoder_zoo.extras.bulk import columns, files
-from encoder_zoo.extras.bulk.rows import files_of
+from encoder_zoo.extras.bulk.rows import find_files
 from encoder_zoo.presets.files.manifest import digest
 
 pa = pytest.importorskip("pyarrow")
@@ -121,10 +121,10 @@ def test_a_pattern_of_folders_finds_every_file_once(tmp_path):
         (tmp_path / "t" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "t" / name).write_text(name)
     expected = [tmp_path / "t" / name for name in ("a/b/d.txt", "a/c.txt", "b.txt")]
-    assert files_of(str(tmp_path / "t/**/*.txt")) == expected
-    assert files_of(tmp_path / "t/**") == expected
+    assert find_files(str(tmp_path / "t/**/*.txt")) == expected
+    assert find_files(tmp_path / "t/**") == expected
     again = [tmp_path / "t/b.txt", tmp_path / "t/**/*.txt", tmp_path / "t/a/*.txt"]
-    assert files_of(again) == [expected[2], *expected[:2]]
+    assert find_files(again) == [expected[2], *expected[:2]]
 
 
 def test_columns_become_the_arguments_of_a_method(tmp_path):

@@ -17,7 +17,7 @@ import encoder_zoo as ez
 from encoder_zoo.extras.corpora import examples, reading
 from encoder_zoo.extras.corpora.reading import Reader, read_examples
 from encoder_zoo.extras.corpora.writing import Shard
-from encoder_zoo.presets.files.manifest import checksum_of, digest
+from encoder_zoo.presets.files.manifest import compute_checksum, digest
 from encoder_zoo.tasks.preprocessing.batching import Plan
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
@@ -284,7 +284,7 @@ class TestDamage:
         if shard:
             path = folder / "shard-00000.safetensors"
             shard.write(path, len(TOKENS))
-            entry = {"bytes": path.stat().st_size, "sha256": checksum_of(path)}
+            entry = {"bytes": path.stat().st_size, "sha256": compute_checksum(path)}
             manifest["shards"][0] |= entry
         manifest |= changes
         manifest["sha256"] = digest(manifest)
@@ -324,7 +324,7 @@ class TestDamage:
             ez.PretrainingCorpus(folder).shard(0)
 
     def test_ids_outside_of_the_vocabulary_are_refused(self, folder, tokenizer):
-        self.rewrite(folder, Shard.of([[[5, 6, 77]], [[5]]]))
+        self.rewrite(folder, Shard.create([[[5, 6, 77]], [[5]]]))
         shard = ez.PretrainingCorpus(folder).shard(0)
         slots = [(shard, examples.full_sentences(shard, 8), 0)]
         with pytest.raises(ValueError, match="id 77.* 20 tokens"):
@@ -435,7 +435,7 @@ def shard():
     """300 documents; every token tells where it stands."""
     rng = np.random.default_rng(1)
     number = itertools.count()
-    return Shard.of(
+    return Shard.create(
         [
             [
                 [next(number) for _ in range(rng.integers(1, 30))]
@@ -530,7 +530,7 @@ def test_half_of_alberts_pairs_are_swapped(shard):
 
 
 def test_pairs_fill_their_rows_and_a_share_is_shorter():
-    shard = Shard.of([[[7] * 5] * 2000, [[8] * 5] * 2000])
+    shard = Shard.create([[[7] * 5] * 2000, [[8] * 5] * 2000])
     made, _ = segments(shard)
     # All but those whose second segment is from the end of a document.
     assert (made.lengths < 63).mean() < 0.03 and made.lengths.max() == 64
@@ -550,7 +550,7 @@ def test_what_is_too_long_is_cut_token_by_token_from_the_longer_segment():
         while sum(wanted) > room:
             wanted[0 if wanted[0] > wanted[1] else 1] -= 1
         given = (100, 100 + lengths[0]), (200, 200 + lengths[1])
-        found = examples._truncated(*given, room, rng)
+        found = examples._truncate_pair(*given, room, rng)
         assert [b - a for a, b in found] == wanted
         for (a, b), (c, d) in zip(found, given, strict=True):
             assert c <= a < b <= d
@@ -559,7 +559,7 @@ def test_what_is_too_long_is_cut_token_by_token_from_the_longer_segment():
 
 
 def test_a_single_document_has_real_pairs_only():
-    _, pairs = segments(Shard.of([[[7] * 9] * 50]))
+    _, pairs = segments(Shard.create([[[7] * 9] * 50]))
     assert pairs and not any(label for _, label in pairs)
 
 

@@ -320,7 +320,7 @@ def test_thresholds_of_entities_are_those_of_what_is_chosen(tiny, nested):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     model = tiny.task(ez.BertBackbone.family, "EntityExtractor")
     data = model.tiny_data()
-    scored = model._scored_labels(data.x, data.y, nested=nested)
+    scored = model._score_labels(data.x, data.y, nested=nested)
     for threshold in (0.0, 0.3, 0.45, 0.5, 0.55, 0.7):
         right = model.evaluate_entities(data.x, data.y, threshold=threshold, nested=nested)
         of_labels = zip(*scored[:4], strict=True)

@@ -11,10 +11,10 @@ from processes import run
 import encoder_zoo as ez
 from encoder_zoo.extras.explanations import attributions as attributions_module
 from encoder_zoo.extras.explanations.attributions import (
+    compute_weighted_logits,
     integrated_gradients,
     lobatto,
     values_and_gradients,
-    weighted_logits,
 )
 
 METHODS = ("integrated_gradients", "gradient_x_input")
@@ -155,7 +155,7 @@ def test_gradients_are_those_of_finite_differences(tagger):
     vectors = ops.convert_to_numpy(tagger.backbone._embed(inputs)).repeat(2, axis=0)
 
     def function(x):
-        return weighted_logits(tagger, inputs, weights, x)
+        return compute_weighted_logits(tagger, inputs, weights, x)
 
     _, gradients = values_and_gradients(function, vectors)
     np.testing.assert_allclose(gradients[0], gradients[1], atol=1e-6)

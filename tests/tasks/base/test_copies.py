@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.common.layers import layers_in, own_weights
+from encoder_zoo.common.layers import list_layers, own_weights
 from encoder_zoo.encoders import get_family
 
 TEXTS, LABELS = ["one two", "three", "four five", "six"], ["a", "b", "a", "b"]
@@ -118,7 +118,7 @@ def state_of_layers(model) -> list:
             getattr(layer, "lora_rank", None),
             getattr(layer, "lora_alpha", None) if getattr(layer, "lora_enabled", 0) else None,
         )
-        for layer in layers_in(model)
+        for layer in list_layers(model)
     ]
 
 

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo import display
-from encoder_zoo.tasks.base.classes import rows_of
-from encoder_zoo.tasks.base.confidence import threshold_of_each
+from encoder_zoo.tasks.base.classes import find_label_rows
+from encoder_zoo.tasks.base.confidence import expand_thresholds
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
 from encoder_zoo.tasks.tagging.entity_answers import label_set
@@ -490,11 +490,11 @@ INDEXES = {
     "hybrid remove": (2_500, lambda: hybrid_remove),
 }
 NAMES = {  # of labels, tags and tokens; no model is asked
-    "labels of a dataset": (2_000, lambda: lambda n: rows_of(ids_of(n), ids_of(n)[::-1])),
+    "labels of a dataset": (2_000, lambda: lambda n: find_label_rows(ids_of(n), ids_of(n)[::-1])),
     "No labels": (2_000, lambda: lambda n: label_set(ids_of(n))),
     "thresholds": (
         2_000,
-        lambda: lambda n: threshold_of_each(dict.fromkeys(ids_of(n), 0.5), ids_of(n), 0),
+        lambda: lambda n: expand_thresholds(dict.fromkeys(ids_of(n), 0.5), ids_of(n), 0),
     ),
     "types of tags": (
         2_000,

@@ -8,7 +8,7 @@ from sklearn.metrics import classification_report, confusion_matrix
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.classification.class_scores import class_report, coverage_at
+from encoder_zoo.tasks.classification.class_scores import class_report, compute_coverage
 from encoder_zoo.testing import tiny
 
 TEXTS = ["a b c", "d e", "f g h", "a d", "b e h", "c", "g a b", "h d e"]
@@ -259,7 +259,7 @@ class TestCoverage:
     def test_by_hand(self):
         scores = np.float32([0.9, 0.8, 0.7, 0.6])
         right = np.array([True, True, False, True])
-        found = coverage_at(scores, right, [0.0, 0.7, 0.9, 0.95])
+        found = compute_coverage(scores, right, [0.0, 0.7, 0.9, 0.95])
         assert [row["answered"] for row in found] == [4, 3, 1, 0]
         assert [row["coverage"] for row in found] == [1.0, 0.75, 0.25, 0.0]
         assert [row["accuracy"] for row in found[:3]] == pytest.approx([3 / 4, 2 / 3, 1.0])

@@ -6,7 +6,11 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.classification.zero_shot import find_nli_classes, hypotheses_of, label_scores
+from encoder_zoo.tasks.classification.zero_shot import (
+    find_nli_classes,
+    label_scores,
+    make_hypotheses,
+)
 
 TEXTS = ["a b ab", "", "c d e a b", "p"]
 LABELS = ["a", "b c", "p"]
@@ -154,7 +158,7 @@ class TestAnswers:
             zero_shot.classify(TEXTS, labels, **options)
 
     def test_braces_elsewhere_in_a_template_are_text(self):
-        assert hypotheses_of(["x", "y"], "{a} {} {0}", False) == ["{a} x {0}", "{a} y {0}"]
+        assert make_hypotheses(["x", "y"], "{a} {} {0}", False) == ["{a} x {0}", "{a} y {0}"]
 
 
 def test_scores_of_large_logits_are_numbers():

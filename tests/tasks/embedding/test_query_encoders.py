@@ -289,7 +289,7 @@ class TestTable:
     def test_the_layer_is_its_rows(self, shared):
         table = ez.TermTable.from_documents(shared.preprocessor.tokenizer, TEXTS, max_length=4)
         table.weight.assign(table.weight - 1.0)  # some are negative
-        ids = table.encoded_queries(tf.constant(TEXTS))["token_ids"]
+        ids = table.encode_queries(tf.constant(TEXTS))["token_ids"]
         assert int(ids.row_lengths().numpy().max()) == 4
         inputs = {"token_ids": ids.to_tensor(), "padding_mask": tf.ones_like(ids).to_tensor()}
         np.testing.assert_allclose(table(inputs), table.embed(TEXTS).toarray(), atol=1e-6)

@@ -12,7 +12,7 @@ from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.losses import InfoNCE
-from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
+from encoder_zoo.tasks.losses.chunks import recompute_in_chunks
 
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
 
@@ -81,7 +81,7 @@ def test_parts_are_of_like_lengths_without_common_padding():
     x = np.where(mask, np.arange(6, dtype="float32")[:, None] + 1, 0)
     model = keras.Sequential([keras.layers.Dense(1)])
     model.build((None, 1))
-    found = recomputed_in_chunks(model, call, {"x": x, "padding_mask": mask}, 2)
+    found = recompute_in_chunks(model, call, {"x": x, "padding_mask": mask}, 2)
     np.testing.assert_allclose(found[:, 0], lengths * (np.arange(6) + 1))  # in the order given
     assert shapes == [1, 3, 6]
 
@@ -180,10 +180,10 @@ def test_parts_have_at_most_so_many_rows():
         return model(inputs["x"])
 
     x = np.random.default_rng(0).normal(size=(7, 3)).astype("float32")
-    found = recomputed_in_chunks(model, call, {"x": x}, 3)
+    found = recompute_in_chunks(model, call, {"x": x}, 3)
     assert seen == [3, 3, 3]
     np.testing.assert_allclose(found, model(x), rtol=1e-6)
-    assert recomputed_in_chunks(model, call, {"x": x[:0]}, 3).shape == (0, 2)
+    assert recompute_in_chunks(model, call, {"x": x[:0]}, 3).shape == (0, 2)
 
 
 # -- memory ---------------------------------------------------------------------------------------

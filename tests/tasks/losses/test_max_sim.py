@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.losses import max_sim as max_sim_module
-from encoder_zoo.tasks.losses.max_sim import max_sim, max_sim_of_rows
+from encoder_zoo.tasks.losses.max_sim import compute_row_max_sim, max_sim
 
 
 def tokens(shape, seed=0):
@@ -33,7 +33,7 @@ def test_scores_leave_out_vectors_of_zeros():
     np.testing.assert_allclose(max_sim(queries, documents), expected, rtol=1e-5)
     rows = tokens((3, 2, 6, 5), seed=2)
     expected = [[by_hand(q, d) for d in row] for q, row in zip(queries, rows, strict=True)]
-    np.testing.assert_allclose(max_sim_of_rows(queries, rows), expected, rtol=1e-5)
+    np.testing.assert_allclose(compute_row_max_sim(queries, rows), expected, rtol=1e-5)
 
 
 def by_definition(queries, documents):

@@ -7,7 +7,7 @@ import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.presets.formats.config import backbone_arguments
 from encoder_zoo.presets.restoring import EXTENDED
-from encoder_zoo.tasks.serving.export import FORMATS, OTHER_FILES, format_of
+from encoder_zoo.tasks.serving.export import FORMATS, OTHER_FILES, get_format
 
 pytestmark = pytest.mark.eager
 BERT = get_family("bert")
@@ -93,8 +93,8 @@ def test_settings_of_other_libraries_cannot_be_set(tiny, task, name):
 
 
 def test_the_suffix_of_a_path_chooses_the_format():
-    assert {s: format_of(f"folder/model{s}") for s in FORMATS} == FORMATS
-    assert format_of("served/1") == format_of("served/v1.2") == "tf_saved_model"
+    assert {s: get_format(f"folder/model{s}") for s in FORMATS} == FORMATS
+    assert get_format("served/1") == get_format("served/v1.2") == "tf_saved_model"
 
 
 @pytest.mark.slow(except_for=r"^\.pth$")

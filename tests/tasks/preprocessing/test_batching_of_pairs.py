@@ -9,7 +9,7 @@ from encoder_zoo.tasks.preprocessing.batching import (
     Plan,
     epoch_order,
     example_lengths,
-    grouped_batches,
+    group_batches,
 )
 
 
@@ -71,7 +71,7 @@ def test_windows_of_a_dataset_are_drawn_at_random_too():
     texts = np.array(["a" * (i % 50 + 1) for i in range(400)])
     windows = tf.data.Dataset.from_tensor_slices(texts).batch(400)
     for group_lengths, low, high in ((True, 0, 3), (False, 25, 50)):
-        found = list(grouped_batches(windows, 8, 0, group_lengths))
+        found = list(group_batches(windows, 8, 0, group_lengths))
         spread = np.mean([np.ptp(tf.strings.length(batch)) for batch in found])
         assert low <= spread < high
         assert sorted(np.concatenate([batch.numpy() for batch in found])) == sorted(

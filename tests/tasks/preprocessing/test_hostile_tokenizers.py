@@ -101,13 +101,13 @@ def test_a_precompiled_normalizer_that_fails_at_texts(content):
     normalizer = {"type": "Precompiled", "precompiled_charsmap": charsmap}
     tokenizer = FileTokenizer(json.dumps({**FILE, "normalizer": normalizer}))
     with pytest.raises(ValueError, match="A text cannot be read: PanicException"):
-        tokenizer.ids_of(["abc"])
+        tokenizer.compute_ids(["abc"])
 
 
 def test_a_panic_of_the_library_is_an_error():
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}
     tokenizer = FileTokenizer(json.dumps({**FILE, "pre_tokenizer": {**split, "invert": False}}))
-    for tokenize in (tokenizer.ids_of, tokenizer.tokenize_with_offsets):
+    for tokenize in (tokenizer.compute_ids, tokenizer.tokenize_with_offsets):
         with pytest.raises(ValueError, match="A text cannot be read: PanicException"):
             tokenize(["a" * 40 + "b"])
 

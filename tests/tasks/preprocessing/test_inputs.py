@@ -55,7 +55,7 @@ def test_in_a_graph():
 def test_columns_are_chosen_by_name():
     table = pd.DataFrame({"id": [1, 2, 3], "c": OPTIONS, "a": TITLES})
     assert lists(INPUTS.read(table, ["a", "c"])) == [TITLES, OPTIONS]
-    assert INPUTS.names_in(["x", "y"]) == {"x": "titles", "y": "options"}
+    assert INPUTS.match_names(["x", "y"]) == {"x": "titles", "y": "options"}
 
 
 def test_optional_repeated_and_either():

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from encoder_zoo.tasks.base.classes import validated_labels
+from encoder_zoo.tasks.base.classes import validate_labels
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
     learn_classes,
@@ -112,7 +112,7 @@ def test_enumerations_of_strings_are_their_values(make):
     assert multi_label_targets(rows, ["bad", "good"], 2).numpy().tolist() == [[0, 1], [0, 0]]
     assert learn_labels(make([[Tag.OUTSIDE, Tag.BEGIN], []])) == ["O", "B-PER"]
     assert learn_labels(make([[(0, 4, Mood.GOOD)], []])) == ["O", "B-good", "I-good"]
-    assert validated_labels([*Mood]) == ["good", "bad"]
+    assert validate_labels([*Mood]) == ["good", "bad"]
 
 
 def test_enumerations_of_numbers_are_numbers():

@@ -230,4 +230,4 @@ def test_the_advice_keeps_every_row(tasks):
         tasks["pairs"][0].fit((["a", "b", "c"], column), ["O", "B-X", "O"])
     assert "rop" not in str(error.value)
     filled = eval('column.fillna("")', {"column": column})
-    assert len(filled) == 3 and tasks["pairs"][0].preprocessor.texts_of((filled, filled))
+    assert len(filled) == 3 and tasks["pairs"][0].preprocessor.read_texts((filled, filled))

@@ -12,7 +12,7 @@ import tensorflow as tf
 import torch
 
 import encoder_zoo as ez
-from encoder_zoo.common.lazy import in_numpy
+from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
@@ -304,7 +304,7 @@ def test_the_advice_for_rows_of_labels(rows):
         assert len(left) == 3 and check_given(left) is left
 
 
-@pytest.mark.parametrize("context", [contextlib.nullcontext, in_numpy])
+@pytest.mark.parametrize("context", [contextlib.nullcontext, use_numpy])
 @pytest.mark.parametrize(
     "y",
     [
@@ -316,7 +316,7 @@ def test_the_advice_for_rows_of_labels(rows):
     ids=["texts in TensorFlow", "TensorFlow", "PyTorch", "JAX"],
 )
 def test_tensors_of_every_package(y, context):
-    """Other backends than TensorFlow check labels in NumPy, as inside `in_numpy`."""
+    """Other backends than TensorFlow check labels in NumPy, as inside `use_numpy`."""
     with context(), pytest.raises(ValueError, match="Row 2 has no label"):
         check_given(y)
 

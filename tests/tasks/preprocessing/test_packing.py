@@ -15,10 +15,10 @@ from encoder_zoo.tasks.preprocessing.batching import (
     Plan,
     bucket_length,
     epoch_order,
-    grouped_batches,
+    group_batches,
     megabatch_size,
 )
-from encoder_zoo.tasks.preprocessing.packing import pack, pad, truncated_lengths
+from encoder_zoo.tasks.preprocessing.packing import pack, pad, truncate_lengths
 
 lengths = st.lists(st.integers(0, 40), min_size=1, max_size=8)
 
@@ -36,7 +36,7 @@ def longest_first(first, second, budget):
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(2, 50))
 def test_the_longer_text_is_trimmed_first(first, second, budget):
-    kept = truncated_lengths(tf.constant([first]), tf.constant([second]), budget)
+    kept = truncate_lengths(tf.constant([first]), tf.constant([second]), budget)
     a, b = (int(k[0]) for k in kept)
     slow_a, slow_b = longest_first(first, second, budget)
     assert a + b == min(first + second, budget)
@@ -190,7 +190,7 @@ def test_an_epoch_may_be_longer_than_a_pass():
 def test_weights_without_labels_are_grouped():
     dataset = tf.data.Dataset.from_tensor_slices((["a", "bb", "c"], [1.0, 2.0, 3.0]))
     megabatches = dataset.map(lambda text, weight: (text, None, weight)).batch(megabatch_size(2))
-    weights = [weight.numpy().tolist() for _, _, weight in grouped_batches(megabatches, 2, 0)]
+    weights = [weight.numpy().tolist() for _, _, weight in group_batches(megabatches, 2, 0)]
     assert sorted(map(len, weights)) == [1, 2]
     assert sorted(weights[0] + weights[1]) == [1.0, 2.0, 3.0]
 
@@ -204,7 +204,7 @@ def test_single_examples_of_a_dataset_are_grouped_by_length(count):
     megabatches = dataset.ragged_batch(megabatch_size(2)).repeat(2)
 
     def numbers(seed):
-        return [n.numpy().tolist() for _, n in grouped_batches(megabatches, 2, seed)]
+        return [n.numpy().tolist() for _, n in group_batches(megabatches, 2, seed)]
 
     found = numbers(1)
     assert found == numbers(1)

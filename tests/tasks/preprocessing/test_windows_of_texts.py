@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.classification.window_pooling import pooled_logits
+from encoder_zoo.tasks.classification.window_pooling import pool_logits
 
 LETTERS = list("abcdefghijklmnop")
 TEXTS = ["a b c", "a b c d e f g h i j k", "", "p o n m l k j", "d " * 30]
@@ -227,7 +227,7 @@ def test_pooling_ignores_windows_that_are_not_there():
         mask[3 * text : 3 * text + 3, 0] = 1
     groups = [logits[3 * text : 3 * text + count] for text, count in enumerate(counts)]
     for pooling, pool in (("mean", np.mean), ("max", np.max)):
-        found = ops.convert_to_numpy(pooled_logits(logits, mask, 3, pooling))
+        found = ops.convert_to_numpy(pool_logits(logits, mask, 3, pooling))
         np.testing.assert_allclose(found, [pool(g, axis=0) for g in groups], rtol=1e-5)
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import draws_of_texts
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import make_text_draws
 from encoder_zoo.testing import tiny
 
 rng = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def test_masks_of_training_change():
 
 def test_draws_are_uniform_and_independent_of_padding():
     ids = rng.integers(5, 30_000, (400, 50)).astype("int32")
-    draws = np.asarray(draws_of_texts(ids, np.ones(ids.shape, bool)))
+    draws = np.asarray(make_text_draws(ids, np.ones(ids.shape, bool)))
     assert draws.min() >= 0 and draws.max() < 1
     counts = np.histogram(draws, 10, (0, 1))[0]
     assert abs(counts / draws.size - 0.1).max() < 0.005
@@ -54,5 +54,5 @@ def test_draws_are_uniform_and_independent_of_padding():
     assert abs(np.corrcoef(flat.T) - np.eye(3)).max() < 0.02
     assert abs(np.corrcoef(draws[:, 1:, 0].ravel(), draws[:, :-1, 0].ravel())[0, 1]) < 0.02
     padded = np.pad(ids, [(0, 0), (0, 7)])
-    again = np.asarray(draws_of_texts(padded, np.pad(np.ones(ids.shape, bool), [(0, 0), (0, 7)])))
+    again = np.asarray(make_text_draws(padded, np.pad(np.ones(ids.shape, bool), [(0, 0), (0, 7)])))
     assert np.array_equal(again[:, :50], draws)

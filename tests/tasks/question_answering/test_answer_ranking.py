@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from encoder_zoo.common.lazy import array_ops, for_graphs, in_numpy
+from encoder_zoo.common.lazy import array_ops, use_numpy, use_tensorflow
 from encoder_zoo.tasks.preprocessing.windows import make_windows
 from encoder_zoo.tasks.question_answering.answer_ranking import (
     answer_scores,
@@ -39,7 +39,7 @@ def reference(spans, totals, nulls, n_best):
 
 @pytest.mark.parametrize("n_best", [1, 4])
 @pytest.mark.parametrize("kind", LENGTHS)
-@pytest.mark.parametrize("engine", [in_numpy, for_graphs])
+@pytest.mark.parametrize("engine", [use_numpy, use_tensorflow])
 def test_the_best_spans_of_all_windows(engine, kind, n_best):
     with engine():
         for seed in range(3):

@@ -11,7 +11,7 @@ from paths import CHECKPOINTS
 from processes import printed
 
 import encoder_zoo as ez
-from encoder_zoo.common.lazy import in_numpy
+from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.tasks.question_answering.span_qa import SpanQA
 
 FAMILY = ez.XLNetBackbone.family
@@ -191,7 +191,7 @@ def test_scores_are_shares_of_the_spans_of_the_beam(model):
 @pytest.mark.slow
 def test_of_several_passages_the_likeliest(model):
     found = model.answer(QUESTIONS[0], CONTEXTS, top_k=3)
-    with in_numpy():  # the operations of JAX and PyTorch
+    with use_numpy():  # the operations of JAX and PyTorch
         again = model.answer(QUESTIONS[0], CONTEXTS, top_k=3)
     assert [a["start"] for a in again] == [a["start"] for a in found]
     assert [a["score"] for a in again] == pytest.approx([a["score"] for a in found], rel=1e-4)

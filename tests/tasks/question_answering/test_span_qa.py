@@ -7,7 +7,7 @@ import tensorflow as tf
 from paths import CHECKPOINTS, ROOT
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.question_answering.answers import answer_lists, find_spans, split_examples
+from encoder_zoo.tasks.question_answering.answers import answer_lists, find_spans, split_inputs
 
 SQUAD = ROOT / "guides" / "data" / "squad_excerpt.json"
 NAMES = ["anna", "ben", "carl", "dora"]
@@ -484,7 +484,7 @@ class TestRefusals:
         x = {"id": ["a1"], "question": ["Who?"], "context": ["Anna."]}
         x, y = model._begin_fit(x, [{"text": "Anna", "answer_start": 0}])
         assert "'question'" in caplog.text and "'context'" in caplog.text
-        assert split_examples(x, y)[2] is y
+        assert split_inputs(x, y)[2] is y
 
     def test_examples_of_different_kinds(self):
         answerless = {"question": "Who?", "context": "Anna."}
@@ -494,7 +494,7 @@ class TestRefusals:
             ({"question": ["Who?"], "text": ["Anna."], "id": ["a1"]}, "questions, contexts"),
         ):
             with pytest.raises(ValueError, match=message):
-                split_examples(examples, None)
+                split_inputs(examples, None)
 
 
 @pytest.mark.matrix

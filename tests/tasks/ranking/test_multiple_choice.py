@@ -13,7 +13,7 @@ import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.tasks.ranking.multiple_choice import logits_of_choices
+from encoder_zoo.tasks.ranking.multiple_choice import pool_choice_logits
 from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import MultipleChoicePreprocessor
 
 QUESTIONS = ["a b ab", "c", "c d e a b"]
@@ -225,7 +225,7 @@ class TestWindows:
         index = np.array([[0, 0, 1, 2], [0, 1, -1, -1]])
         expected = {"mean": [[2, 7, 5], [2, 4]], "max": [[3, 7, 5], [2, 4]]}
         for pooling, rows in expected.items():
-            found = ops.convert_to_numpy(logits_of_choices(logits, index, pooling))
+            found = ops.convert_to_numpy(pool_choice_logits(logits, index, pooling))
             for row, values in zip(found, rows, strict=True):
                 assert row.tolist() == [*values, *[MASKED_LOGIT] * (4 - len(values))]
 

@@ -13,8 +13,8 @@ from keras import ops
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.common.lazy import in_numpy
-from encoder_zoo.testing.tiny import moved
+from encoder_zoo.common.lazy import use_numpy
+from encoder_zoo.testing.tiny import randomize_weights
 
 WORDS = "who what sings runs she he it a the song mile red blue".split()
 QUERIES = ["who sings", "what", "who runs the mile", "it", "red"]
@@ -42,7 +42,7 @@ def build(tokenizer):
             max_sequence_length=24,
         )
         preprocessor = ez.RerankerPreprocessor(tokenizer, max_length=max_length)
-        return moved(ez.Reranker(backbone, preprocessor, **arguments))
+        return randomize_weights(ez.Reranker(backbone, preprocessor, **arguments))
 
     return build
 
@@ -368,7 +368,7 @@ class TestEvaluateRanking:
         relevance[0][best[0][1]], relevance[0][best[0][3]] = 1, 2  # places 2 and 4
         relevance[1][best[1][0]] = 1  # place 1; the third query has none
         found = reranker.evaluate_ranking(QUERIES[:3], lists, relevance)
-        with in_numpy():  # the operations of JAX and PyTorch
+        with use_numpy():  # the operations of JAX and PyTorch
             assert reranker.evaluate_ranking(QUERIES[:3], lists, relevance) == found
         dcg = (1 / np.log2(3) + 2 / np.log2(5)) / (2 + 1 / np.log2(3))
         expected = {"ndcg@10": (dcg + 1) / 2, "mrr@10": 0.75, "map@100": (0.5 + 1) / 2}

@@ -529,26 +529,26 @@ def test_ids_of_another_type_are_none_of_the_index(asked):
 
 def test_documents_as_beir_has_them():
     corpus = {"d1": {"title": "Cats", "text": "They sleep."}, "d2": {"title": "", "text": "Tax."}}
-    found = Documents.of(corpus)
+    found = Documents.create(corpus)
     assert found.ids == ["d1", "d2"] and found.texts == ["Cats They sleep.", "Tax."]
     assert found.metadata == [{"title": "Cats"}, {"title": ""}]
-    plain = Documents.of({7: "Cats.", 9: "Tax."})
+    plain = Documents.create({7: "Cats.", 9: "Tax."})
     assert plain.ids == [7, 9] and plain.texts == ["Cats.", "Tax."] and plain.metadata is None
-    columns = Documents.of({"id": ["a"], "text": ["Tax."]})  # a table, as before
+    columns = Documents.create({"id": ["a"], "text": ["Tax."]})  # a table, as before
     assert columns.ids == ["a"] and columns.texts == ["Tax."]
-    bodies = Documents.of({"d1": {"title": "Cats", "body": "Tax."}}, text_column="body")
+    bodies = Documents.create({"d1": {"title": "Cats", "body": "Tax."}}, text_column="body")
     assert bodies.ids == ["d1"] and bodies.texts == ["Tax."]
     with pytest.raises(ValueError, match=r"documents\[1\] is empty"):
-        Documents.of({"d1": {"text": "Tax."}, "d2": {}})
+        Documents.create({"d1": {"text": "Tax."}, "d2": {}})
     with pytest.raises(ValueError, match="documents is empty"):
-        Documents.of({})
+        Documents.create({})
 
 
 def test_lines_are_json():
-    documents = Documents.of(["a"], ids=[3], metadata=[{"t": 'x"\n\u2028', "n": [1, 2]}])
+    documents = Documents.create(["a"], ids=[3], metadata=[{"t": 'x"\n\u2028', "n": [1, 2]}])
     [line] = documents.lines()
     assert json.loads(line) == {"id": 3, "metadata": {"t": 'x"\n\u2028', "n": [1, 2]}}
-    assert Documents.of_lines([line.encode()], ["a"], "f").metadata == documents.metadata
+    assert Documents.from_lines([line.encode()], ["a"], "f").metadata == documents.metadata
 
 
 @pytest.fixture(scope="module")
@@ -609,7 +609,7 @@ class TestChunks:
             if overlap >= length:
                 continue
             text = "a" + "".join(draw.choice(parts) + draw.choice(["", " "]) for _ in range(60))
-            chunks = Documents.of([text]).chunked(tokenizer, length, overlap)
+            chunks = Documents.create([text]).split_into_chunks(tokenizer, length, overlap)
             spans = [(fields["start"], fields["end"]) for fields in chunks.metadata]
             assert all(text[start:end].strip() for start, end in spans)
             for (start, end), (next_start, next_end) in itertools.pairwise(spans):

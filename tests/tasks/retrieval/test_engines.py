@@ -6,7 +6,7 @@ from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.retrieval import engines
-from encoder_zoo.tasks.retrieval.engines import GraphVectors, check_graph, taken_graph
+from encoder_zoo.tasks.retrieval.engines import GraphVectors, check_graph, take_from_graph
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors, Int8Vectors
 
 faiss = pytest.importorskip("faiss", reason="engines need faiss-cpu")
@@ -41,7 +41,7 @@ def built():
 
     def store_of(kind, function):
         if (kind, function) not in made:
-            made[kind, function] = GraphVectors(kind.of(drawn(COUNT, 0, function), function))
+            made[kind, function] = GraphVectors(kind.create(drawn(COUNT, 0, function), function))
         return made[kind, function]
 
     return store_of
@@ -52,7 +52,7 @@ def built():
     [*((Float32Vectors, f) for f in FUNCTIONS), *((Int8Vectors, f) for f in FUNCTIONS[:3])],
 )
 def test_nearly_all_that_an_exact_search_finds(built, kind, function):
-    exact, store = kind.of(drawn(COUNT, 0, function), function), built(kind, function)
+    exact, store = kind.create(drawn(COUNT, 0, function), function), built(kind, function)
     queries = drawn(50, 1, function)
     assert recall(store, exact, queries) > 0.95
     indices, scores = store.nearest(queries, 10)
@@ -66,11 +66,11 @@ def test_nearly_all_that_an_exact_search_finds(built, kind, function):
 
 @pytest.mark.parametrize("kind", [Float32Vectors, Int8Vectors])
 def test_finds_what_the_bare_library_finds(built, kind):
-    vectors, queries = kind.of(drawn(COUNT, 0)).rows(slice(None)), drawn(50, 1)
+    vectors, queries = kind.create(drawn(COUNT, 0)).rows(slice(None)), drawn(50, 1)
     theirs = faiss.IndexHNSWFlat(WIDTH, engines.LINKS, faiss.METRIC_INNER_PRODUCT)
     theirs.hnsw.efConstruction, theirs.hnsw.efSearch = engines.BUILDING_BREADTH, 40
     theirs.add(vectors)
-    exact = Float32Vectors.of(vectors)
+    exact = Float32Vectors.create(vectors)
     found, expected = theirs.search(queries, 10)[1], exact.nearest(queries, 10)[0]
     of_theirs = np.mean([len(set(a) & set(b)) for a, b in zip(found, expected, strict=True)]) / 10
     assert recall(built(kind, "dot"), exact, queries) > of_theirs - 0.02
@@ -119,14 +119,14 @@ def test_vectors_that_are_removed_part_by_part(built, kind):
     exact = store.base
     while len(store) > COUNT / 2:
         kept = np.sort(draw.permutation(len(store))[: int(0.9 * len(store))])
-        store, exact = store.taken(kept), exact.taken(kept)
+        store, exact = store.take(kept), exact.take(kept)
         np.testing.assert_array_equal(store.rows(slice(None)), exact.rows(slice(None)))
         check_graph("here", store.links, store.levels, len(store))
     assert recall(store, exact, queries) > recall(GraphVectors(exact), exact, queries) - 0.03
 
 
 def test_many_that_are_removed_at_once(built):
-    store = built(Float32Vectors, "dot").taken(np.arange(0, COUNT, 2))
+    store = built(Float32Vectors, "dot").take(np.arange(0, COUNT, 2))
     assert recall(store, store.base, drawn(50, 1)) > 0.95
     assert store.nearest(drawn(1, 1), 10)[0].max() < COUNT / 2
 
@@ -134,24 +134,24 @@ def test_many_that_are_removed_at_once(built):
 def test_another_order_finds_the_same(built):
     store, queries = built(Float32Vectors, "dot"), drawn(20, 1)
     order = np.random.default_rng(4).permutation(COUNT)
-    links, levels = taken_graph(store.links, store.levels, order)
+    links, levels = take_from_graph(store.links, store.levels, order)
     np.testing.assert_array_equal(levels, store.levels[order])
-    again = taken_graph(links, levels, np.argsort(order))
+    again = take_from_graph(links, levels, np.argsort(order))
     starts = engines._starts(store.levels)
     for level in range(int(store.levels.max())):
         slots = engines._slots(starts[np.flatnonzero(store.levels > level)], level)
         np.testing.assert_array_equal(
             *(np.sort(one[slots], axis=1) for one in (again[0], store.links))
         )
-    moved = store.taken(order)
+    moved = store.take(order)
     assert recall(moved, moved.base, queries) > 0.95
 
 
 @pytest.mark.parametrize("kind", [Float32Vectors, Int8Vectors])
 def test_vectors_that_are_added(kind):
     first, more = drawn(3_000, 0), 1.5 * drawn(1_000, 5)  # beyond the ranges of int8
-    store = GraphVectors(kind.of(first)).joined(more)
-    exact = kind.of(first).joined(more)
+    store = GraphVectors(kind.create(first)).join(more)
+    exact = kind.create(first).join(more)
     np.testing.assert_array_equal(store.rows(slice(None)), exact.rows(slice(None)))
     check_graph("here", store.links, store.levels, 4_000)
     assert recall(store, exact, drawn(50, 1)) > 0.95

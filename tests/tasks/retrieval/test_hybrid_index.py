@@ -12,7 +12,7 @@ import encoder_zoo as ez
 from encoder_zoo.tasks.retrieval import terms
 from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex
 from encoder_zoo.tasks.retrieval.index_kinds import BM25Index, VectorIndex
-from encoder_zoo.tasks.retrieval.terms import words_of
+from encoder_zoo.tasks.retrieval.terms import split_words
 
 needs_bm25s = pytest.mark.skipif(
     importlib.util.find_spec("bm25s") is None, reason="needs the package bm25s"
@@ -348,7 +348,7 @@ class TestBM25:
         ],
     )
     def test_words_of_other_scripts(self, text, words):
-        assert words_of(text) == words
+        assert split_words(text) == words
 
     def test_texts_without_words(self, tmp_path):
         index = BM25Index(["?!", "🙂"])

@@ -58,7 +58,7 @@ def found(documents: Documents, where: object) -> list[int]:
 def test_filters_find_what_pandas_finds(name, table):
     column = COLUMNS[name]
     given = TABLES[table]({"text": pd.Series(["w"] * len(column)), "v": column})
-    documents = Documents.of(given)
+    documents = Documents.create(given)
     frame = pd.DataFrame({"v": column})
     for value, (operator, symbol) in itertools.product(WANTED.get(name, NUMBERS), SYMBOLS.items()):
         if name in ("category", "text") and operator not in ("$eq", "$ne"):
@@ -75,11 +75,11 @@ def test_filters_find_what_pandas_finds(name, table):
 
 def test_conditions_of_one_field_hold_together():
     words = [{"words": n} for n in (100, 300, 301, 500, 501)] + [{}]
-    documents = Documents.of(["w"] * 6, metadata=words)
+    documents = Documents.create(["w"] * 6, metadata=words)
     assert found(documents, {"words": {"$gt": 300, "$lte": 500}}) == [2, 3]
     assert found(documents, {"words": {"$ne": 300, "$lt": 500}}) == [0, 2]
     assert found(documents, {"words": {"$gte": 600}}) == []
-    tags = Documents.of(["w"] * 3, metadata=[{"t": ["a", "b"]}, {"t": ["b"]}, {}])
+    tags = Documents.create(["w"] * 3, metadata=[{"t": ["a", "b"]}, {"t": ["b"]}, {}])
     assert found(tags, {"t": {"$ne": "a"}}) == [1]
     assert found(tags, {"t": {"$in": ["a", "c"]}}) == [0]
 
@@ -95,7 +95,7 @@ def test_conditions_of_one_field_hold_together():
     ],
 )
 def test_dates_are_compared_by_time(column):
-    documents = Documents.of({"text": ["w"] * 4, "day": column})
+    documents = Documents.create({"text": ["w"] * 4, "day": column})
     for bound in (
         datetime.date(2024, 1, 2),
         datetime.datetime(2024, 1, 2),
@@ -112,7 +112,7 @@ def test_dates_are_compared_by_time(column):
 def test_times_of_several_zones_are_compared_in_utc():
     east = datetime.timezone(datetime.timedelta(hours=9))
     times = [datetime.datetime(2024, 1, 2, 8, tzinfo=east), datetime.datetime(2024, 1, 2, 1)]
-    documents = Documents.of(["w"] * 2, metadata=[{"at": time} for time in times])
+    documents = Documents.create(["w"] * 2, metadata=[{"at": time} for time in times])
     assert found(documents, {"at": {"$lt": datetime.date(2024, 1, 2)}}) == [0]
 
 
@@ -131,7 +131,7 @@ def test_times_of_several_zones_are_compared_in_utc():
     ],
 )
 def test_conditions_that_are_refused(where, message):
-    documents = Documents.of(["w"], metadata=[{"year": 2000}])
+    documents = Documents.create(["w"], metadata=[{"year": 2000}])
     with pytest.raises(ValueError, match=message):
         documents.where(where)
 
@@ -175,7 +175,7 @@ def test_an_unknown_id_is_named_at_once():
     begin = time.process_time()
     for unknown in (str(uuid.uuid4()), "a" * 100_000, ids[7][:-1]):
         with pytest.raises(ValueError, match="no document"):
-            documents.indices_of(unknown)
+            documents.find_indices(unknown)
     assert time.process_time() - begin < 3  # 31 s each
 
 

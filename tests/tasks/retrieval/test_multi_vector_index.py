@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 import encoder_zoo as ez
 from encoder_zoo.tasks.retrieval import token_vectors
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
-from encoder_zoo.tasks.retrieval.token_vectors import pooled
+from encoder_zoo.tasks.retrieval.token_vectors import pool_tokens
 
 PRECISIONS = ("float32", "int8", "binary")
 DIM = 20
@@ -179,7 +179,7 @@ class TestPrecisions:
 
     def test_a_bit_is_nearer_than_the_centroid_alone(self):
         given = Model(dim=32).embed([" ".join(f"w{i}" for i in range(4_000))])[0]
-        store = token_vectors.BinaryResiduals.of(given)
+        store = token_vectors.BinaryResiduals.create(given)
         cosines = (store.rows(slice(None)) * given).sum(1)
         of_centroids = (store.centroids[store.codes] * given).sum(1)
         assert cosines.mean() > 0.85 and of_centroids.mean() < 0.7
@@ -224,12 +224,12 @@ class TestPrecisions:
 
     def test_centroids_are_as_long_as_their_vectors_and_nearest(self):
         vectors = Model().embed([" ".join(f"w{i}" for i in range(900))])[0]
-        found = token_vectors.centroids_of(vectors)
+        found = token_vectors.compute_centroids(vectors)
         assert found.shape == (128, DIM)  # 8 * sqrt(900) = 240
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
         codes = token_vectors.nearest_centroids(vectors, found)
         np.testing.assert_array_equal(codes, (vectors @ found.T).argmax(1))
-        longer = token_vectors.centroids_of(vectors * np.repeat([[1.0], [3.0]], 450, axis=0))
+        longer = token_vectors.compute_centroids(vectors * np.repeat([[1.0], [3.0]], 450, axis=0))
         assert 0.99 < np.linalg.norm(longer, axis=1).min() < 1.5
         assert 2.99 < np.linalg.norm(longer, axis=1).max() < 3.01
         drawn = vectors[np.random.default_rng(1).choice(900, 128, replace=False)]
@@ -241,7 +241,7 @@ class TestPooling:
         base = Model().embed(["a b c d"])[0]
         noise = 0.01 * np.random.default_rng(0).standard_normal((8, DIM)).astype("float32")
         tokens = np.concatenate([base, base]) + noise  # a b c d a b c d
-        found = pooled(tokens, 2)
+        found = pool_tokens(tokens, 2)
         expected = tokens[:4] + tokens[4:]
         expected /= np.linalg.norm(expected, axis=1, keepdims=True)
         lengths = np.linalg.norm(tokens, axis=1, keepdims=True)
@@ -252,7 +252,7 @@ class TestPooling:
     @pytest.mark.parametrize("factor", [1, 2, 3, 50])
     def test_counts_and_lengths(self, count, factor):
         tokens = Model().embed([" ".join(f"w{i}" for i in range(count))])[0]
-        found = pooled(tokens, factor)
+        found = pool_tokens(tokens, factor)
         assert len(found) == -(-count // factor)
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
         assert factor > 1 or found is tokens
@@ -267,12 +267,12 @@ class TestPooling:
             groups[b] += groups.pop(a)
         sums = [tokens[sorted(group)].sum(0) for group in sorted(groups, key=min)]
         expected = np.array([total / np.linalg.norm(total) for total in sums])
-        np.testing.assert_allclose(pooled(tokens.astype("float32"), 3), expected, atol=1e-6)
+        np.testing.assert_allclose(pool_tokens(tokens.astype("float32"), 3), expected, atol=1e-6)
 
     def test_of_an_index(self):
         model, documents = Model(), texts_of(40)
         index = MultiVectorIndex.build(model, documents, pool_factor=2)
-        expected = [pooled(tokens, 2) for tokens in model.embed(documents)]
+        expected = [pool_tokens(tokens, 2) for tokens in model.embed(documents)]
         for found, tokens in zip(index.vectors, expected, strict=True):
             np.testing.assert_allclose(found, tokens, atol=1e-6)
         index.add(["a b c d"])

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 import encoder_zoo as ez
-from encoder_zoo.common.validation import known_names
+from encoder_zoo.common.validation import list_argument_names
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.evaluation import (
     average_ranks,
-    judged,
+    merge_judgements,
     pearson,
     ranking_metrics,
     spearman,
@@ -348,7 +348,7 @@ def test_vectors_that_are_not_finite_are_refused():
 
 def test_judgements_by_question_are_refused():
     with pytest.raises(ValueError, match="relevant is {0: "):
-        judged(["q", "r"], ["a", "b"], {0: {1: 1}, 1: {0: 1}})
+        merge_judgements(["q", "r"], ["a", "b"], {0: {1: 1}, 1: {0: 1}})
 
 
 def test_equal_similarities_have_no_correlation():
@@ -359,9 +359,9 @@ def test_equal_similarities_have_no_correlation():
 def test_indices_may_be_of_any_kind_of_sequence():
     documents = ["a", "b", "c"]
     for relevant in (np.array([2, 0]), [np.array([2]), (0,)], [{2}, {0: 2}], [[2], np.int64(0)]):
-        found = judged(["q", "r"], documents, relevant).relevant
+        found = merge_judgements(["q", "r"], documents, relevant).relevant
         assert [set(grades) for grades in found] == [{2}, {0}]
-    assert judged(["q"], ["a", "b", "a"], [{0: 1, 2: 3}]).relevant == [{0: 3.0}]
+    assert merge_judgements(["q"], ["a", "b", "a"], [{0: 1, 2: 3}]).relevant == [{0: 3.0}]
 
 
 # -- of an index -----------------------------------------------------------------------------------
@@ -420,9 +420,9 @@ def test_a_reranker_is_part_of_the_search():
     "cls", [ez.VectorIndex, ez.MultiVectorIndex, ez.SparseIndex, ez.BM25Index, ez.HybridIndex]
 )
 def test_an_evaluation_takes_the_options_of_its_search(cls):
-    of_search = known_names(cls.search) - {"self", "queries", "top_k"}
+    of_search = list_argument_names(cls.search) - {"self", "queries", "top_k"}
     of_itself = {"self", "queries", "relevant", "cutoffs"}
-    assert known_names(cls.evaluate) - of_itself == of_search
+    assert list_argument_names(cls.evaluate) - of_itself == of_search
     assert inspect.getdoc(cls.evaluate) == inspect.getdoc(ez.VectorIndex.evaluate)
 
 

@@ -10,7 +10,7 @@ from scipy import sparse
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.retrieval import index_export
-from encoder_zoo.tasks.retrieval.terms import normalized_for
+from encoder_zoo.tasks.retrieval.terms import normalize_rows
 
 WIDTH = 40
 
@@ -233,7 +233,7 @@ class TestFiles:
 @pytest.mark.parametrize("size", [1e-30, 1e-12, 1.0, 1e15])
 def test_weights_of_any_size_have_their_cosines(size):
     rows = sparse.csr_array(np.float32([[3, 4, 0], [0, 0, 0], [0, 0, 2]]) * np.float32(size))
-    found = normalized_for(rows, "cosine").toarray()
+    found = normalize_rows(rows, "cosine").toarray()
     np.testing.assert_allclose(found, [[0.6, 0.8, 0], [0, 0, 0], [0, 0, 1]], rtol=1e-6)
 
 

@@ -15,7 +15,7 @@ from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tokenizers import Tokenizer
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.preprocessing.batching import GRAPH_BATCH, in_graph_batches
+from encoder_zoo.tasks.preprocessing.batching import GRAPH_BATCH, map_graph_batches
 from encoder_zoo.tasks.serving import export
 
 FAMILIES = ("Bert", "Roberta")
@@ -647,7 +647,7 @@ def test_batches_in_a_graph_keep_the_order_of_the_rows(count):
             tf.py_function(lambda n: sizes.append(int(n)), [rows["token_ids"].nrows()], [])
             return rows["token_ids"].values[:, None]
 
-        return in_graph_batches(function, rows, rows["token_ids"].row_lengths(), 1)
+        return map_graph_batches(function, rows, rows["token_ids"].row_lengths(), 1)
 
     assert run().to_list() == [[[v] for v in row] for row in rows["token_ids"].to_list()]
     assert max(sizes, default=0) <= GRAPH_BATCH

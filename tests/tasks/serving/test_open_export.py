@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.presets.files.manifest import checksum_of, digest
+from encoder_zoo.presets.files.manifest import compute_checksum, digest
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.serving import engines
 from encoder_zoo.testing import tiny
@@ -370,7 +370,7 @@ def test_a_model_that_reads_another_file(copied, tmp_path):
     path = copied / "model.onnx"
     path.write_bytes(onnx.helper.make_model(graph, ir_version=9).SerializeToString())
     manifest = json.loads((copied / "encoder_zoo.json").read_text())
-    entry = {"bytes": path.stat().st_size, "sha256": checksum_of(path)}
+    entry = {"bytes": path.stat().st_size, "sha256": compute_checksum(path)}
     manifest["files"]["model.onnx"] = entry
     manifest["sha256"] = digest(manifest)
     (copied / "encoder_zoo.json").write_text(json.dumps(manifest))

@@ -42,7 +42,7 @@ def answers(function, texts):
 def test_every_batch_is_answered(name):
     task = getattr(ez, name).from_preset("bert_nano_en_uncased", **ARGUMENTS[name])
     for served in task.signatures().values():
-        function = export._of_texts(served, tf.no_op)
+        function = export._make_text_function(served, tf.no_op)
         expected = answers(function, ALONE)
         mixed = answers(function, [EMPTY[0], ALONE[0], EMPTY[1], ALONE[1], *EMPTY[2:]])
         for key, values in mixed.items():

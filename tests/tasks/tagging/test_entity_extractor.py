@@ -14,7 +14,10 @@ from replayed_hub import write_old_gliner
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import kinds_of_characters, split_words
+from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
+    compute_character_kinds,
+    split_words,
+)
 
 FOLDERS = GOLDEN / "gliner"
 SLOW = ("bert_marker", "deberta", "modernbert")
@@ -72,7 +75,7 @@ def test_words_are_those_of_the_pattern():
     array = np.array([text.encode() for text in texts], object)
     import tensorflow as tf
 
-    words, starts, ends = split_words(tf.constant(array), kinds_of_characters())
+    words, starts, ends = split_words(tf.constant(array), compute_character_kinds())
     for i, text in enumerate(texts):
         theirs = list(re.finditer(r"\w+(?:[-_]\w+)*|\S", text))
         assert [w.decode() for w in words[i].numpy()] == [m.group() for m in theirs], repr(text)

@@ -267,13 +267,13 @@ def test_the_resolution_is_chosen_before_the_training(caplog):
 @pytest.mark.slow
 def test_the_first_training_labels_the_tokens_that_its_answers_need(monkeypatch):
     x, y = with_spans("turkish")
-    model, encode, labels_all = classifier("bert", strategy="simple"), Preprocessor.labels_of, []
+    model, encode, labels_all = classifier("bert", strategy="simple"), Preprocessor.align_labels, []
 
     def labels_of(preprocessor, *args):
         labels_all.append(preprocessor.label_all_tokens)
         return encode(preprocessor, *args)
 
-    monkeypatch.setattr(Preprocessor, "labels_of", labels_of)
+    monkeypatch.setattr(Preprocessor, "align_labels", labels_of)
     history = model.fit(x, y, validation_data=(x, y), verbose=0).history
     assert labels_all[-2:] == [True, True]
     found = model.evaluate(x, y, return_dict=True, verbose=0)

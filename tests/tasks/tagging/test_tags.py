@@ -3,12 +3,12 @@
 import pytest
 import tensorflow as tf
 
-from encoder_zoo.tasks.preprocessing.windows import make_windows, merge, owned, take
+from encoder_zoo.tasks.preprocessing.windows import make_windows, mask_owned, merge, take
 from encoder_zoo.tasks.tagging.tags import (
+    find_spans,
     notation_line,
     parse_tags,
-    sorted_tags,
-    spans_of_tags,
+    sort_tags,
     subword_tags,
     word_tags,
 )
@@ -51,7 +51,7 @@ def test_every_notation_is_read_as_hyphens_are(notation, scheme):
     assert parsed.type_names == ["LOC", "PER"]
     assert subword_tags(tags).tolist() == subword_tags(scheme).tolist()
     assert word_tags(tags).tolist() == word_tags(scheme).tolist()
-    assert sorted_tags(tags) == written(sorted_tags(scheme), notation)
+    assert sort_tags(tags) == written(sort_tags(scheme), notation)
     line = notation_line(tags)
     is_usual = set(tags) <= {*BIOES, "L-PER", "U-PER", "L-LOC", "U-LOC"}
     assert (line is None) == is_usual, line
@@ -118,7 +118,7 @@ def test_types_that_look_like_notations(tags, types):
     ],
 )
 def test_spans(tags, spans):
-    assert spans_of_tags(tags.split()) == spans
+    assert find_spans(tags.split()) == spans
 
 
 @pytest.mark.parametrize(
@@ -133,16 +133,16 @@ def test_spans(tags, spans):
     ],
 )
 def test_strict_reading_leaves_ill_formed_spans_out(scheme, tags, spans):
-    assert spans_of_tags(tags.split(), scheme) == spans
+    assert find_spans(tags.split(), scheme) == spans
 
 
 def test_an_unknown_scheme_is_refused():
     with pytest.raises(ValueError, match="scheme.*'IO'.*IOB2"):
-        spans_of_tags(["O"], "IO")
+        find_spans(["O"], "IO")
 
 
 def test_tags_are_sorted_by_type():
-    assert sorted_tags(["I-B", "S-A", "B-B", "E-A", "B-A", "I-A"]) == [
+    assert sort_tags(["I-B", "S-A", "B-B", "E-A", "B-A", "I-A"]) == [
         *("O", "B-A", "I-A", "E-A", "S-A"),
         *("B-B", "I-B"),
     ]
@@ -185,7 +185,7 @@ def test_every_piece_belongs_to_one_window_with_the_most_context(capacity, doc_s
     assert merge(seen, windows).numpy().tolist() == pieces.flat_values.numpy().tolist()
     assert max(len(row) for row in seen.to_list()) <= capacity
     assert seen.nrows() == len(set(zip(*(f.numpy() for f in windows[:2]), strict=True)))
-    rows = zip(windows.example.numpy(), seen.to_list(), owned(windows).to_list(), strict=True)
+    rows = zip(windows.example.numpy(), seen.to_list(), mask_owned(windows).to_list(), strict=True)
     context, chosen = {}, {}
     for example, row, mine in rows:
         for place, piece in enumerate(row):

@@ -11,7 +11,7 @@ from keras import ops
 from paths import CHECKPOINTS
 
 import encoder_zoo as ez
-from encoder_zoo.common.lazy import in_numpy
+from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.tasks.tagging.entities import find_entities
 from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.tagging.tags import parse_tags
@@ -281,7 +281,7 @@ def learned_logits(classifier, x, y):
     Answers read the tokens with NumPy.
     """
     labels = classifier.preprocessor.encode(x, y)["labels"][:, 1:-1].flat_values
-    with in_numpy():
+    with use_numpy():
         tokens = classifier.preprocessor.tokens(x, classifier.split_symbols)
     return tokens, np.eye(classifier.num_classes)[labels]
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.common.layers import layers_in
+from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks import TASKS, get_task
 from encoder_zoo.tasks.preprocessing.batch_shapes import REAL_ROWS
@@ -28,7 +28,7 @@ def without_dropout(cls):
     """A tiny task, with the same weights every time."""
     keras.utils.set_random_seed(0)
     task = tiny.task(get_family("electra" if cls.supports(get_family("electra")) else "bert"), cls)
-    for layer in layers_in(task):
+    for layer in list_layers(task):
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0
     return task

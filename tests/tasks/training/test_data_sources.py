@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.common.lazy import in_numpy
+from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
@@ -138,7 +138,7 @@ def test_endless_sources_end_after_their_steps(task, source, method):
 @pytest.mark.parametrize("steps, expected", [(None, 4), (3, 9)])
 def test_batches_of_datasets_are_counted_on_every_backend(task, steps, expected):
     """Operations of NumPy, as on JAX and PyTorch, are not for graphs of `tf.data`."""
-    with in_numpy():
+    with use_numpy():
         plan = Plan(4, steps_per_epoch=steps)
         source = as_source(dataset(4).batch(3), plan=plan, maker=task.batch_maker)
         assert source.count_examples() == expected

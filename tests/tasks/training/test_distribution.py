@@ -18,7 +18,7 @@ import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
-from encoder_zoo.tasks.training.distribution import Distribution, parts_of_batches
+from encoder_zoo.tasks.training.distribution import Distribution, split_batches
 from encoder_zoo.testing import tiny
 
 CHECKPOINT = CHECKPOINTS / "Roberta_ForSequenceClassification"
@@ -383,7 +383,7 @@ def test_every_row_of_a_batch_goes_to_one_replica(workers):
     parts = []
     for worker in range(workers):
         context = tf.distribute.InputContext(workers, worker, num_replicas_in_sync=4)
-        mine = [part[0]["ids"].numpy()[:, 0] for part in parts_of_batches(dataset, context)]
+        mine = [part[0]["ids"].numpy()[:, 0] for part in split_batches(dataset, context)]
         parts.append(np.array(mine, object).reshape(len(batches), -1))
     for step, batch in enumerate(batches):
         sizes = {len(part) for row in parts for part in row[step]}
@@ -398,7 +398,7 @@ def test_a_worker_with_its_own_examples_keeps_them_all():
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     dataset = tf.data.Dataset.range(6).batch(6).with_options(options)
     context = tf.distribute.InputContext(2, 1, num_replicas_in_sync=4)
-    parts = [part[0].numpy().tolist() for part in parts_of_batches(dataset, context)]
+    parts = [part[0].numpy().tolist() for part in split_batches(dataset, context)]
     assert parts == [[0, 1, 2], [3, 4, 5]]
 
 
@@ -409,7 +409,7 @@ class OddLoss(keras.losses.Loss):
 
 def test_a_loss_that_reduces_itself_is_refused():
     with pytest.raises(ValueError, match="loss is .*`__call__`"):
-        BatchLoss(OddLoss()).check_adds_up()
+        BatchLoss(OddLoss()).check_is_summable()
 
 
 @pytest.mark.matrix
@@ -859,8 +859,8 @@ class TestProcessesOfJax:
 def test_default_losses_add_up_over_replicas(task):
     """In the default run; the table of `plain_training.py` compares their gradients."""
     model = tiny.task(get_family("bert" if task.supports(get_family("bert")) else "electra"), task)
-    BatchLoss(model.objective.default_loss()).check_adds_up()
+    BatchLoss(model.objective.default_loss()).check_is_summable()
     if task is ez.SequenceClassifier:
         for problem in ("regression", "multi_label_classification"):
             other = task(model.backbone, num_classes=2, problem_type=problem)
-            BatchLoss(other.objective.default_loss()).check_adds_up()
+            BatchLoss(other.objective.default_loss()).check_is_summable()

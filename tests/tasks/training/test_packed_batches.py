@@ -15,8 +15,8 @@ from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.packed_batch import encode_packed
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     PACKED_TOKENS,
+    add_packed_tokens,
     choose_sequence_counts,
-    with_packed_tokens,
 )
 from encoder_zoo.tasks.preprocessing.batching import epoch_order, round_robin
 from encoder_zoo.testing import tiny
@@ -34,7 +34,7 @@ def batch(tokens=30, width=9):
 
 def test_sequences_hold_each_real_token_once_and_texts_whole():
     x = batch()
-    tokens = with_packed_tokens(x, (2, 3, 5))[PACKED_TOKENS]
+    tokens = add_packed_tokens(x, (2, 3, 5))[PACKED_TOKENS]
     assert tokens.shape == (3, 9)  # two would not hold 19 tokens
     expected = np.flatnonzero(x["padding_mask"] & x["real_rows"][:, None])
     assert sorted(tokens[tokens < 45]) == expected.tolist()
@@ -51,7 +51,7 @@ def test_the_last_count_holds_any_texts(lengths):
     assert list(counts) == sorted(set(counts)) and counts[-1] == len(lengths)
     assert len(counts) <= 3
     mask = np.arange(16) < lengths[:, None]
-    x = with_packed_tokens({"token_ids": mask * 7, "padding_mask": mask}, counts)
+    x = add_packed_tokens({"token_ids": mask * 7, "padding_mask": mask}, counts)
     tokens = x[PACKED_TOKENS]
     assert np.count_nonzero(tokens < mask.size) == lengths.sum()
 
@@ -70,7 +70,7 @@ def test_outputs_and_gradients_are_those_of_padded_batches(family):
     own = {name: v[:, :width] for name, v in own.items()}
     if family.uses_segments:
         own["segment_ids"] = (np.arange(width) > 1) * own["padding_mask"].astype("int32")
-    tokens = with_packed_tokens(own, (len(LENGTHS),))[PACKED_TOKENS]
+    tokens = add_packed_tokens(own, (len(LENGTHS),))[PACKED_TOKENS]
     real = own["padding_mask"]
     found = []
     for run in (backbone, functools.partial(encode_packed, backbone, packed_tokens=tokens)):

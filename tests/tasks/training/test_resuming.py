@@ -21,7 +21,7 @@ from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
 from encoder_zoo.tasks.training import callbacks
 from encoder_zoo.tasks.training.callbacks import STATE
-from encoder_zoo.tasks.training.sources import as_source, checksum_of_examples
+from encoder_zoo.tasks.training.sources import as_source, compute_examples_checksum
 
 WORDS = "the cat sat on a mat dog ran film was good bad it is not".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -428,7 +428,7 @@ def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
 def test_examples_of_another_shape_or_type_are_others():
     ids = np.arange(12, dtype="int32")
     examples = [ids.reshape(2, 6), ids.reshape(2, 3, 2), ids.view("float32").reshape(2, 6)]
-    found = [checksum_of_examples({"token_ids": part}) for part in examples]
+    found = [compute_examples_checksum({"token_ids": part}) for part in examples]
     assert {row["examples"] for row in found} == {2}
     assert len({row["sha256"] for row in found}) == 3
 
@@ -635,7 +635,7 @@ def test_weights_that_are_no_numbers_are_not_backed_up(tmp_path):
 def other_worker(monkeypatch, numbers):
     """Has a second worker call with these numbers where the first one calls with as many."""
     monkeypatch.setattr(
-        callbacks, "of_all_workers", lambda strategy, mine: [mine, numbers[len(mine)]]
+        callbacks, "gather_from_workers", lambda strategy, mine: [mine, numbers[len(mine)]]
     )
 
 

@@ -9,7 +9,7 @@ from paths import CHECKPOINTS
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.common.layers import layers_in
+from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import get_family
 from encoder_zoo.testing import tiny as facade_tiny
 
@@ -524,7 +524,7 @@ def test_a_generator_has_labels_of_the_sizes_of_the_outputs(name, arguments, x, 
         task = cls(
             backbone, cls.record.preprocessor_class(facade_tiny.tokenizer(family)), **arguments
         )
-        for layer in layers_in(task):
+        for layer in list_layers(task):
             if isinstance(layer, keras.layers.Dropout):
                 layer.rate = 0.0
         data = (x, y) if in_memory else (iter([(x, y)]),)
@@ -581,7 +581,7 @@ SENTENCES = [(" ".join("abcdefgh"[(i * j) % 8] for j in range(1 + i % 5)), i % 3
 def classifier(tiny):
     keras.utils.set_random_seed(1)
     task = tiny.task(get_family("bert"), "SequenceClassifier")
-    for layer in layers_in(task):  # PyTorch's DataLoader draws of the numbers of its dropout
+    for layer in list_layers(task):  # PyTorch's DataLoader draws of the numbers of its dropout
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0
     task.compile(optimizer=keras.optimizers.SGD(0.1))
