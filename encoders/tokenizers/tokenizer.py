@@ -36,7 +36,7 @@ from encoder_zoo.common.wording import (
     unknown_argument,
 )
 from encoder_zoo.encoders.tokenizers import ANY_STEPS
-from encoder_zoo.encoders.tokenizers.files.comparison import compare_steps
+from encoder_zoo.encoders.tokenizers.files.comparison import compare_processors, compare_steps
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.special_tokens import (
     complete_added_tokens,
@@ -400,17 +400,24 @@ class Tokenizer(TokenizerArguments):
             ValueError: If a field has an invalid value, or if a step is not supported, see
                 `compare_steps`.
         """
+        tokenizer, has_own_steps = None, False
         try:
             tokenizer = cls._from_files(files, **template)
             if "tokenizer.json" in files:
                 compare_steps(files, tokenizer)
+                has_own_steps = True
+                compare_processors(files, tokenizer, type(tokenizer).__name__)
             return tokenizer
-        except ValueError as error:
+        except ValueError as own:
+            error = own
             if "tokenizer.json" in files and not files.names_class:
-                with contextlib.suppress(ValueError):
+                try:
                     return ANY_STEPS.load().from_files(files, cls, **template)
+                except ValueError as general:
+                    # Steps that differ from those of this class are not why the file is refused.
+                    error = own if tokenizer is None or has_own_steps else general
             if str(files.folder) in str(error):
-                raise
+                raise error from None
             raise ValueError(f"{files.folder}: {error}") from None
 
     @classmethod

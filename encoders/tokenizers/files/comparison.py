@@ -131,19 +131,32 @@ def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
             raise files.mismatch(
                 f"model.{field} is {quote(value)}", f"{expected[field]!r}{of_token}"
             )
-    compare_processors(files, tokenizer)
 
 
-def compare_processors(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
-    """Compare the special tokens added around texts, and the settings to trim spans."""
+def compare_processors(
+    files: TokenizerFiles, tokenizer: Tokenizer, class_name: str | None = None
+) -> None:
+    """Compare the special tokens added around texts, and the settings to trim spans.
+
+    Args:
+        files: `TokenizerFiles` with a tokenizer.json.
+        tokenizer: `Tokenizer` loaded from these files.
+        class_name: Optional string. The class whose steps the file contains. A file without special
+            tokens can name this class instead. Defaults to None.
+
+    Raises:
+        ValueError: If the file adds no special tokens, or others than the tokenizer.
+    """
     found, expected = files.steps("post_processor"), tokenizer.steps.post_processor
     template = files.template()
     if template is None and not files.names_class:
+        advice = class_name and (
+            f", or name a tokenizer_class in tokenizer_config.json, such as {class_name}"
+        )
         raise ValueError(
             f"{files.json_path}: post_processor is {describe_steps(found)}, which puts no special "
             f"tokens around texts. Write one that does, such as {tokenizer.start_token} $A "
-            f"{tokenizer.end_token}, or name a tokenizer_class in tokenizer_config.json, such as "
-            f"{type(tokenizer).__name__}."
+            f"{tokenizer.end_token}{advice or ''}."
         )
     for token, token_id in template_ids(found):
         if tokenizer.token_to_id(token) != token_id:

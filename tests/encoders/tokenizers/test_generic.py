@@ -397,3 +397,15 @@ def test_a_step_is_added_to_the_graph(monkeypatch):
     monkeypatch.setitem(normalizers.NORMALIZERS, "Nmt", nmt)
     monkeypatch.setitem(CASES, "Nmt", (*CASES["Nmt"][:3], True))
     check_engines("Nmt", TEXTS)
+
+
+def test_a_file_without_a_template_is_refused_for_that(tmp_path):
+    """The steps before it differ from every named class, but that is no reason to refuse them."""
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    file = json.loads(ez.BertTokenizer(tokens).to_files()["tokenizer.json"])
+    file |= {"pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(file))
+    with pytest.raises(
+        ValueError, match=r"tokenizer\.json: post_processor.*\[CLS\] \$A \[SEP\]\.$"
+    ):
+        ez.Tokenizer.from_preset(tmp_path)
