@@ -87,7 +87,7 @@ def full_sentences(shard: Shard, length: int) -> ShardExamples:
     Source: Liu et al. 2019, section 4.2, FULL-SENTENCES.
 
     Example:
-        >>> examples = full_sentences(Shard.of([[[1, 2], [3]], [[4, 5], [6, 7, 8]]]), length=8)
+        >>> examples = full_sentences(Shard.create([[[1, 2], [3]], [[4, 5], [6, 7, 8]]]), length=8)
         >>> examples.spans.tolist(), examples.example_splits.tolist(), examples.lengths.tolist()
         ([[0, 3], [3, 5], [5, 8]], [0, 2, 3], [8, 5])
     """
@@ -109,7 +109,7 @@ def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardEx
     `pack_examples`.
 
     Example:
-        >>> shard = Shard.of([[[1, 2], [3]], [[4, 5], [6, 7, 8]]])
+        >>> shard = Shard.create([[[1, 2], [3]], [[4, 5], [6, 7, 8]]])
         >>> examples = document_sentences(shard, 10, random.Random(0))
         >>> sorted(examples.spans.tolist()), examples.slots
         ([[0, 3], [3, 8]], 2)
@@ -182,7 +182,7 @@ def segment_pairs(
     with it and uses one length for a whole document. Lan et al. 2020, section 3.1.
 
     Example:
-        >>> shard = Shard.of([[[1, 2], [3, 4], [5]], [[6], [7, 8]]])
+        >>> shard = Shard.create([[[1, 2], [3, 4], [5]], [[6], [7, 8]]])
         >>> examples = segment_pairs(shard, 20, True, 0.0, random.Random(0))
         >>> np.diff(examples.example_splits).tolist(), examples.lengths.tolist()
         ([2, 2], [8, 6])

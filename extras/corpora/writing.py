@@ -39,7 +39,7 @@ class Shard:
         documents: Int64 array of shape (D + 1,). Offsets in `sentences`.
 
     Example:
-        >>> shard = Shard.of([[[5, 6], [7]], [[8]]])
+        >>> shard = Shard.create([[[5, 6], [7]], [[8]]])
         >>> shard.tokens.tolist(), shard.sentences.tolist(), shard.documents.tolist()
         ([5, 6, 7, 8], [0, 2, 3, 4], [0, 2, 3])
     """
@@ -87,7 +87,7 @@ class Shard:
         """Return the documents from index `first` to index `last` (exclusive).
 
         Example:
-            >>> Shard.of([[[5, 6], [7]], [[8]]]).part(1, 2).tokens.tolist()
+            >>> Shard.create([[[5, 6], [7]], [[8]]]).part(1, 2).tokens.tolist()
             [8]
         """
         documents = self.documents[first : last + 1]

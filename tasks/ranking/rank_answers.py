@@ -104,7 +104,7 @@ class RankAnswers(Answers):
             return np.zeros(0, "float32")
         return self.runner.predict(columns, batch_size, verbose=0)[:, 0]
 
-    _scores_of_texts = find_logits
+    _score_texts = find_logits
 
     def _activate(self, logits: np.ndarray) -> np.ndarray:
         return sigmoid(logits) if self.activation == "sigmoid" else logits

@@ -64,7 +64,7 @@ class Int8Residuals(Float32Vectors):
 
     Example:
         >>> vectors = np.eye(4, dtype="float32")
-        >>> store = Int8Residuals.of(vectors)
+        >>> store = Int8Residuals.create(vectors)
         >>> store, bool(np.abs(store.rows(slice(None)) - vectors).max() < 0.01)
         (<Int8Residuals: 4 of 4>, True)
     """
@@ -163,7 +163,7 @@ class BinaryResiduals(Int8Residuals):
         codes, scales, centroids: See `Int8Residuals`.
 
     Example:
-        >>> store = BinaryResiduals.of(np.eye(16, dtype="float32"))
+        >>> store = BinaryResiduals.create(np.eye(16, dtype="float32"))
         >>> store.vectors.shape, int(store.rows([3]).argmax())
         ((16, 2), 3)
     """

@@ -289,7 +289,7 @@ def check_fields(
         ValueError: If a field is missing or unknown, or has a wrong value.
 
     Example:
-        >>> from encoder_zoo.common.validation import PositiveInt, rule_of
+        >>> from encoder_zoo.common.validation import PositiveInt, get_rule
         >>> check_fields({"top_k": 0}, {"top_k": get_rule(PositiveInt)}, "encoder_zoo.json")
         Traceback (most recent call last):
         ValueError: encoder_zoo.json: top_k is 0. Expected an integer of 1 or more.

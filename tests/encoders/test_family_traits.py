@@ -60,7 +60,7 @@ def test_the_layer_before_the_output_has_the_activation_of_config_json(
 def test_electras_discriminator_has_the_activation_of_its_blocks(tiny):
     """Its classifier and its generator have GELU, whatever `hidden_act` says."""
     family = ez.ElectraBackbone.family
-    task = tiny.moved(tiny.task(family, "ReplacedTokenDetection", activation="relu"))
+    task = tiny.randomize_weights(tiny.task(family, "ReplacedTokenDetection", activation="relu"))
     rows = tiny.rows(family)
     x = ops.convert_to_numpy(task.backbone(rows)["sequence_output"])
     kernels = [(layer.kernel, layer.bias) for layer in (task.head.hidden.dense,)]
@@ -269,7 +269,7 @@ def test_local_blocks_see_the_window_alone():
 
 def test_rotary_positions_tell_distances_alone(tiny):
     """The same text further behind, after padding, has the same outputs."""
-    backbone = tiny.moved(modernbert())
+    backbone = tiny.randomize_weights(modernbert())
     text = np.array([[7, 3, 9, 4]])
     alone = backbone({"token_ids": text})["sequence_output"]
     ids, mask = np.pad(text, ((0, 0), (5, 0))), np.arange(9)[None] >= 5

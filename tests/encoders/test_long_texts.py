@@ -86,7 +86,7 @@ CASES = {
 )
 def test_part_by_part_is_all_at_once(tiny, compute, case, mode):
     inputs, window = CASES[case]
-    backbone = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=window))
+    backbone = tiny.randomize_weights(ez.ModernBertBackbone(30, **SIZES, local_attention=window))
     expected, expected_gradients = compute(backbone, inputs, short=1000, mode=mode)
     found, gradients = compute(backbone, inputs, short=1, mode=mode)
     real = inputs["padding_mask"]
@@ -122,7 +122,7 @@ def test_the_window_is_found_by_its_distances():
 @pytest.mark.matrix
 @pytest.mark.slow
 def test_gradient_checkpointing_of_long_texts_changes_nothing(tiny, compute):
-    backbone = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
+    backbone = tiny.randomize_weights(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
     expected, expected_gradients = compute(backbone, PACKED, short=1)
     backbone.enable_gradient_checkpointing()
     found, gradients = compute(backbone, PACKED, short=1)
@@ -138,7 +138,9 @@ def test_gradient_checkpointing_of_long_texts_drops_the_same(tiny, compute):
     for checkpointing in (False, True):
         keras.utils.set_random_seed(0)
         rates = {"dropout": 0.0, "attention_dropout": 0.5}
-        backbone = tiny.moved(ez.ModernBertBackbone(30, **SIZES, **rates, local_attention=4))
+        backbone = tiny.randomize_weights(
+            ez.ModernBertBackbone(30, **SIZES, **rates, local_attention=4)
+        )
         if checkpointing:
             backbone.enable_gradient_checkpointing()
         found.append(compute(backbone, PACKED, short=1))
@@ -179,7 +181,7 @@ def test_chunks_and_blocks_drop_in_training(monkeypatch, max_distance):
 
 @pytest.mark.slow
 def test_long_texts_are_close_in_mixed_precision(tiny, monkeypatch):
-    exact = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
+    exact = tiny.randomize_weights(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
     mixed = ez.ModernBertBackbone(30, **SIZES, local_attention=4, dtype="mixed_bfloat16")
     mixed.set_weights(exact.get_weights())
     monkeypatch.setattr(long_attention, "SHORT", 1)
@@ -246,7 +248,7 @@ def test_a_backbone_of_short_texts_has_its_mask_once():
 @pytest.mark.slow
 def test_graphs_for_others_hold_attention_all_at_once(tiny, compute):
     """XLA has no gradient for a choice between two ways, other runtimes no loops."""
-    backbone = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
+    backbone = tiny.randomize_weights(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
     inputs = rows(23)
     expected, expected_gradients = compute(backbone, inputs, short=1000)
     compiled = compute(backbone, inputs, short=1, mode="xla")

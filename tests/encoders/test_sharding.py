@@ -22,7 +22,7 @@ import jax
 import numpy as np
 import tensorflow as tf
 import encoder_zoo as ez
-from encoder_zoo.common.layers import layers_in
+from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.testing import tiny
@@ -37,7 +37,7 @@ def trained(family, weights=None):
     sizes = {"vocabulary_size": 32, "num_heads": 4, "hidden_dim": 16}  # multiples of the mesh's
     sizes |= {"num_key_value_heads": 4} if family.name == "eurobert" else {}
     task = tiny.task(family, ez.SequenceClassifier, **sizes)
-    for layer in layers_in(task):
+    for layer in list_layers(task):
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0
     if weights is not None:

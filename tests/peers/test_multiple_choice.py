@@ -30,7 +30,7 @@ def test_logits_of_texts_are_those_of_transformers(tiny, family, contexts, tmp_p
         family, pooler=ez.MultipleChoice.head_of(family).pooled, max_sequence_length=48
     )
     preprocessor = ez.MultipleChoicePreprocessor(tiny.tokenizer(family))
-    here = tiny.moved(ez.MultipleChoice(backbone, preprocessor))
+    here = tiny.randomize_weights(ez.MultipleChoice(backbone, preprocessor))
     here.save_to_preset(tmp_path)
     there, report = transformers.AutoModelForMultipleChoice.from_pretrained(
         tmp_path, output_loading_info=True

@@ -29,7 +29,7 @@ def reranker(name: str, activation: str, **arguments):
     family = get_family(name)
     backbone = tiny.backbone(family, pooler=ez.Reranker.head_of(family).pooled)
     preprocessor = ez.RerankerPreprocessor(tiny.tokenizer(family), **arguments)
-    return tiny.moved(ez.Reranker(backbone, preprocessor, activation=activation))
+    return tiny.randomize_weights(ez.Reranker(backbone, preprocessor, activation=activation))
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "linear"])

@@ -247,7 +247,7 @@ QUANTIZED = [
 def test_quantized_tasks_open_with_equal_outputs(tiny, name, mode, tmp_path):
     """As the error of `save_to_preset` advises; "17 objects could not be loaded" it was."""
     family = get_family("electra" if name == "ReplacedTokenDetection" else "bert")
-    task = tiny.moved(tiny.task(family, name))
+    task = tiny.randomize_weights(tiny.task(family, name))
     inputs = tiny.rows(family)
     task.quantize(mode)
     with pytest.raises(ValueError, match=r"\.save\("):
@@ -259,7 +259,7 @@ def test_quantized_tasks_open_with_equal_outputs(tiny, name, mode, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_quantized_backbones_open_with_equal_outputs(tiny, family):
-    backbone = tiny.moved(tiny.backbone(get_family(family)))
+    backbone = tiny.randomize_weights(tiny.backbone(get_family(family)))
     backbone.quantize("int8")
     assert any(weight.dtype == "int8" for weight in backbone.weights)
     assert_keras_file_round_trip(backbone, tiny.rows(get_family(family)))

@@ -44,8 +44,8 @@ def test_a_room_loads_without_a_framework(pattern):
 ENCODE = """
 import sys
 import encoder_zoo as ez
-from encoder_zoo.common.lazy import in_numpy
-with in_numpy():
+from encoder_zoo.common.lazy import use_numpy
+with use_numpy():
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat"]
     preprocessor = ez.SequenceClassifierPreprocessor(ez.BertTokenizer(tokens))
     print(preprocessor(["A cat", "a"])["token_ids"].tolist())

@@ -69,7 +69,7 @@ def saved(tiny):
     @functools.cache
     def files(kind) -> dict:
         template = {"uses_segments": kind.uses_segments, "pair_separators": kind.pair_separators}
-        return tiny.tokenizer_of(kind, **template).to_files()
+        return tiny.build_tokenizer(kind, **template).to_files()
 
     return files
 
@@ -161,7 +161,7 @@ def test_every_family_opens_and_saves_every_kind_of_tokenizer(
 ):
     segments = kind.uses_segments and family.uses_segments
     separators = kind.pair_separators
-    expected = tiny.tokenizer_of(kind, uses_segments=segments, pair_separators=separators)
+    expected = tiny.build_tokenizer(kind, uses_segments=segments, pair_separators=separators)
     folder = write(tmp_path / "theirs", {**saved(kind), **model_files(family.name)})
     edit(folder / "config.json", pad_token_id=expected.pad_token_id)
     if family.name == "mpnet" and expected.pad_token_id != 1:  # its positions are counted from 1
@@ -289,7 +289,7 @@ def test_padding_of_config_json_counts_where_the_model_reads_it(saved, model_fil
 @pytest.mark.slow(except_for="^(BertTokenizer|MPNetTokenizer)")
 @each_kind
 def test_a_tokenizer_opens_from_its_own_files_alone(tiny, saved, tmp_path, kind):
-    expected = tiny.tokenizer_of(
+    expected = tiny.build_tokenizer(
         kind, uses_segments=kind.uses_segments, pair_separators=kind.pair_separators
     )
     least = {"tokenizer.json", "tokenizer_config.json"}
@@ -343,7 +343,7 @@ def test_for_a_tokenizer_no_weights_are_downloaded():
 )
 def test_settings_that_differ_are_pointed_out(tiny, tmp_path, caplog, name, strips):
     """AutoTokenizer of transformers takes the same; see tests/peers/test_tokenizer_layouts.py."""
-    folder = write(tmp_path, tiny.tokenizer_of(WORDPIECE).to_files())
+    folder = write(tmp_path, tiny.build_tokenizer(WORDPIECE).to_files())
     edit(folder / "tokenizer_config.json", strip_accents=False, tokenizer_class=name)
     normalizer = json.loads((folder / "tokenizer.json").read_text())["normalizer"]
     edit(folder / "tokenizer.json", normalizer={**normalizer, "strip_accents": True})
@@ -377,7 +377,7 @@ def test_kerashub_is_not_given_a_tokenizer_that_its_class_cannot_hold(tiny):
 
     backbone = tiny.backbone(get_family("roberta"))
     with pytest.raises(ValueError, match=r"BertTokenizer.*RobertaTokenizer"):
-        keras_hub_tokenizer(tiny.tokenizer_of(WORDPIECE), backbone)
+        keras_hub_tokenizer(tiny.build_tokenizer(WORDPIECE), backbone)
 
 
 # -- without TensorFlow --------------------------------------------------------------------------

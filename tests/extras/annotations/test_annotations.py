@@ -272,7 +272,7 @@ def test_other_names_of_as_many_classes_are_logged(caplog):
         features = types.SimpleNamespace(names=["x", "y"])
 
     assert name_classes(Column([0, 1]), ["a", "b"]) == [0, 1]
-    assert "classes x, y, and the model a, b" in caplog.text
+    assert "x, y in the dataset and a, b in the model" in caplog.text
     assert name_classes(Column([0, 1]), ["y", "x"]) == ["x", "y"]
 
 

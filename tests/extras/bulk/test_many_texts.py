@@ -660,7 +660,7 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 import encoder_zoo as ez
 from encoder_zoo.extras.bulk import columns, files
-from encoder_zoo.extras.bulk.rows import files_of
+from encoder_zoo.extras.bulk.rows import find_files
 from test_many_texts import Reversing
 
 files.CHUNK_CHARACTERS = 2**20

@@ -131,7 +131,7 @@ def classifier(tiny, family="bert"):
     head = ez.SequenceClassifier.head_of(family)
     backbone = tiny.backbone(family, pooler=head.pooled)
     preprocessor = ez.SequenceClassifierPreprocessor(tiny.tokenizer(family))
-    return tiny.moved(ez.SequenceClassifier(backbone, preprocessor, labels=["a", "b"]))
+    return tiny.randomize_weights(ez.SequenceClassifier(backbone, preprocessor, labels=["a", "b"]))
 
 
 @pytest.mark.slow(except_for="keras|freeze_all")

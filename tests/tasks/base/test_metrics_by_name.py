@@ -251,7 +251,7 @@ def make(cls, metrics, **arguments):
     '''Return a model whose outputs are far from ties: parts of a batch are rounded otherwise.'''
     keras.utils.set_random_seed(0)
     pooler = cls is ez.SequenceClassifier
-    model = tiny.moved(cls(ez.BertBackbone(20, 1, 1, 4, 8, pooler=pooler), **arguments))
+    model = tiny.randomize_weights(cls(ez.BertBackbone(20, 1, 1, 4, 8, pooler=pooler), **arguments))
     model.compile(metrics=metrics)
     return model
 

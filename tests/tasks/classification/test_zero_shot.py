@@ -21,7 +21,7 @@ def nli(tiny, labels=("Contradiction", "neutral", "ENTAILMENT"), **arguments):
     family = get_family("bert")
     preprocessor = ez.SequenceClassifierPreprocessor(tiny.tokenizer(family), **arguments)
     classifier = ez.SequenceClassifier(tiny.backbone(family), preprocessor, labels=list(labels))
-    return tiny.moved(classifier)
+    return tiny.randomize_weights(classifier)
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def test_relations_are_those_of_the_attention_probabilities_and_of_values():
 def test_projections_are_what_the_attention_is_made_of(name, tiny):
     family = get_family(name)
     sizes = {n: 64 if n == "local_attention" else size for n, size in tiny.sizes(family).items()}
-    model = tiny.moved(family.backbone(**sizes, pooler=False))
+    model = tiny.randomize_weights(family.backbone(**sizes, pooler=False))
     inputs = tiny.rows(family)
     query, key, value = model(inputs, return_projections=True)["projections"]
     assert query.shape == key.shape == value.shape == (3, 16, 2, 4)

@@ -110,7 +110,7 @@ def test_candidates_have_a_reranker():
 
 @pytest.mark.slow
 def test_indexes_have_their_embedder(tmp_path):
-    embedder, other = make("TextEmbedder"), tiny.moved(make("TextEmbedder"))
+    embedder, other = make("TextEmbedder"), tiny.randomize_weights(make("TextEmbedder"))
     embedder.index(TEXTS).save(tmp_path / "a")
     with pytest.raises(ValueError, match=r"another embedder.*index\(documents\)"):
         ez.VectorIndex.load(tmp_path / "a", other)
@@ -127,7 +127,7 @@ def test_indexes_have_their_embedder(tmp_path):
 def test_indexes_are_built_anew(tmp_path):
     embedder = make("TextEmbedder")
     index = embedder.index(TEXTS)
-    tiny.moved(embedder)
+    tiny.randomize_weights(embedder)
     with pytest.raises(ValueError, match=r"embedder has changed"):
         index.save(tmp_path)
     embedder.index(TEXTS).save(tmp_path)

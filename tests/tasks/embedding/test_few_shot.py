@@ -21,7 +21,7 @@ def classifier_of(tiny, **arguments):
     family = get_family("bert")
     preprocessor = ez.TextEmbedderPreprocessor(tiny.tokenizer(family))
     backbone = tiny.backbone(family, pooler=False, dropout=0.0, attention_dropout=0.0)
-    return ez.FewShotClassifier(tiny.moved(backbone), preprocessor, **arguments)
+    return ez.FewShotClassifier(tiny.randomize_weights(backbone), preprocessor, **arguments)
 
 
 @pytest.fixture(scope="module")

@@ -189,8 +189,8 @@ class TestExamples:
         shared.embed(["good " * 9], "query")
         shared.embed(["good " * 5], "query")
         advice = (
-            "the rest is not read. LateInteraction.from_preset(..., query_length=..., "
-            "document_length=...) sets other lengths."
+            "the rest is not read. Use LateInteraction.from_preset(..., query_length=..., "
+            "document_length=...) to set other lengths."
         )
         assert warnings(caplog) == [
             f"2 of 3 documents are longer than 12 tokens; {advice}",

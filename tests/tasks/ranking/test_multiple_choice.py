@@ -26,7 +26,7 @@ def model_of(tiny, pooling="mean", **arguments):
     family = get_family("bert")
     preprocessor = ez.MultipleChoicePreprocessor(tiny.tokenizer(family), **arguments)
     backbone = tiny.backbone(family, dropout=0.0, attention_dropout=0.0)
-    return tiny.moved(ez.MultipleChoice(backbone, preprocessor, window_pooling=pooling))
+    return tiny.randomize_weights(ez.MultipleChoice(backbone, preprocessor, window_pooling=pooling))
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ class TestInputs:
 
     def test_by_order_are_no_labels(self):
         table = {"question": QUESTIONS, "options": CHOICES, "label": [0, 1, 0]}
-        with pytest.raises(ValueError, match="'label' holds numbers .*text_columns="):
+        with pytest.raises(ValueError, match="'label'.*text_columns="):
             read(table)
 
     def test_are_found_in_tables_with_other_columns(self):

@@ -550,7 +550,7 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 import contextlib, keras
 import encoder_zoo as ez
-from encoder_zoo.testing.tiny import moved
+from encoder_zoo.testing.tiny import randomize_weights
 
 words, data = json.load(sys.stdin)
 tokenizer = ez.BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
@@ -561,7 +561,7 @@ for strategy in (None, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
         sizes = dict(num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
         keras.utils.set_random_seed(0)
         backbone = ez.BertBackbone(30, **sizes, dropout=0.0, attention_dropout=0.0)
-        task = moved(ez.Reranker(backbone, ez.RerankerPreprocessor(tokenizer)))
+        task = randomize_weights(ez.Reranker(backbone, ez.RerankerPreprocessor(tokenizer)))
         task.compile(keras.optimizers.SGD(0.1))
     # Of the last batch, a single query, one of two replicas has none.
     fitted = task.fit((queries, lists), scores, epochs=2, batch_size=2, verbose=0).history

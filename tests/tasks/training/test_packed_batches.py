@@ -109,7 +109,7 @@ from dataclasses import replace
 import keras
 import numpy as np
 import encoder_zoo as ez
-from encoder_zoo.common.layers import layers_in
+from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.layers import Dropout
 from encoder_zoo.tasks.preprocessing.batching import Plan
@@ -129,7 +129,7 @@ def made(cls, packs):
     keras.utils.set_random_seed(0)
     kind = type("Task", (cls,), {"record": replace(cls.record, packs_batches=packs)})
     task = tiny.task(get_family("bert"), kind)
-    for layer in layers_in(task):
+    for layer in list_layers(task):
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0
     task.compile(learning_rate=1e-3, metrics=["accuracy"] if cls is ez.Classifier else None)

@@ -136,7 +136,7 @@ warnings.simplefilter("ignore")
 import keras
 import numpy as np
 import encoder_zoo as ez
-from encoder_zoo.common.layers import layers_in
+from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import get_family
 from encoder_zoo.testing import tiny
 
@@ -261,7 +261,7 @@ if importlib.util.find_spec("grain"):
 def make(name):
     keras.utils.set_random_seed(0)
     task = tiny.task(get_family("bert"), getattr(ez, name.split(",")[0]))
-    for layer in layers_in(task):
+    for layer in list_layers(task):
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0
     task.compile(optimizer=keras.optimizers.SGD(0.1))
