@@ -95,12 +95,7 @@ class Drawing:
         texts, dim = self.texts(), self.random.choice([None, 32])
         expected = self.tasks["vectors"].embed(texts, dim=dim)
         fields = {"input": texts, "dimensions": dim}
-        return (
-            "/v1/embeddings",
-            fields,
-            lambda body: [row["embedding"] for row in body["data"]],
-            expected,
-        )
+        return "/v1/embeddings", fields, select_embeddings, expected
 
     def draw_masks(self):
         texts = [f"{text[:300]} [MASK]." for text in self.texts()]
@@ -116,14 +111,8 @@ class Drawing:
     def draw_spans(self):
         questions, context = [text[:100] for text in self.texts()], self.text()
         answers = self.tasks["spans"].answer(questions, [context] * len(questions))
-        expected = [answer["score"] for answer in answers]
         fields = {"question": questions, "context": context}
-        return (
-            "/answer",
-            fields,
-            lambda body: [answer["score"] for answer in body["answers"]],
-            expected,
-        )
+        return "/answer", fields, select_answer_scores, select_answer_scores({"answers": answers})
 
     def draw_hits(self):
         queries = self.texts()
@@ -137,7 +126,17 @@ def select_scores(body: dict) -> list:
     return [[row["score"] for row in rows] for rows in body["answers"]]
 
 
-def order_by_index(ranked: list[dict]) -> list[tuple]:
+def select_answer_scores(body: dict) -> list[float]:
+    """Return the score of the only answer to each question."""
+    return [answer["score"] for answer in body["answers"]]
+
+
+def select_embeddings(body: dict) -> list[list[float]]:
+    """Return the vectors of a response in the format of OpenAI."""
+    return [row["embedding"] for row in body["data"]]
+
+
+def order_by_index(ranked: list[dict]) -> list[float]:
     """Return scores in the order of the texts, because the order of equal scores can differ."""
     return [row["score"] for row in sorted(ranked, key=lambda row: row["index"])]
 

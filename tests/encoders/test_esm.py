@@ -1,4 +1,4 @@
-"""What ESM-2 has that other families have not: masks without a vector, contacts, residues."""
+"""Test masked embeddings, predicted contacts and the tags of residues in ESM-2."""
 
 import json
 import shutil
