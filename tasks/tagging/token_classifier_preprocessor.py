@@ -201,8 +201,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         tokens = words_split_at_symbols(tokens, self._symbols)
         if not in_graph:
             warn_moved_spans(y, labels, as_column(x))
-            if np.any(cuts_words(tokens, labels)):  # never if each residue is a word
-                warn_misaligned_spans(labels, as_column(x))
+            warn_misaligned_spans(labels, as_column(x), tokens)
         return convert_spans(tokens, labels, self.labels, self.label_all_tokens)
 
     def measure_cut_spans(self, x, y) -> float:

@@ -29,7 +29,14 @@ from encoder_zoo.tasks.preprocessing.columns import (
 )
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
 from encoder_zoo.tasks.preprocessing.inputs import as_column
-from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words, keys
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
+    as_word_tensor,
+    is_list,
+    is_words,
+    keys,
+    word_begins,
+)
 from encoder_zoo.tasks.tagging.tags import all_tags, parse_tags, sort_tags
 
 logger = logging.getLogger("encoder_zoo")
@@ -126,25 +133,29 @@ def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_o
 
 
 def warn_misaligned_spans(
-    spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor
+    spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor, tokens: TokenizedTexts
 ) -> None:
     """Log the number of spans starting or ending inside a word, with the first span as an example.
 
     In most cases, this happens when offsets are given in bytes or for a different version of the
     text. Scripts without capital letters are not checked, as spaces are often not used between
-    words, or particles are attached to names.
+    words, or particles are attached to names. Letters that are words of the tokenizer, such as the
+    residues of a protein, are not checked either.
 
     Args:
         spans: Spans from `check_spans`.
         texts: String tensor of shape (N,).
+        tokens: `TokenizedTexts`.
     """
     texts = [text.decode() for text in texts.numpy()]
     columns = spans["start"].value_rowids(), spans["start"].flat_values, spans["end"].flat_values
-    cut = [
-        (i, start, end)
-        for i, start, end in zip(*(column.numpy().tolist() for column in columns), strict=True)
-        if any(_inside_word(texts[i], offset) for offset in (start, end))
-    ]
+    read = [*zip(*(column.numpy().tolist() for column in columns), strict=True)]
+    inside = {(i, k) for i, *bounds in read for k in bounds if _inside_word(texts[i], k)}
+    if inside:
+        begins = word_begins(tokens).numpy()
+        words = tokens.ids.value_rowids().numpy(), tokens.starts.flat_values.numpy()
+        inside -= {*zip(*(column[begins].tolist() for column in words), strict=True)}
+    cut = [(i, start, end) for i, start, end in read if {(i, start), (i, end)} & inside]
     if not cut:
         return
     example, start, end = cut[0]

@@ -382,7 +382,6 @@ class TestSpansThatCutWords:
             tagger(labels=["O", "B-X", "I-X"]).preprocessor([text, "a film"], spans)
         return caplog.text
 
-    @pytest.mark.slow
     def test_the_first_is_shown(self, caplog):
         told = self.told(caplog, "a good film", 2, 5)
         assert "1 of the spans begin or end inside a word" in told
