@@ -68,8 +68,8 @@ def trim_tokenizer(
     flat = np.asarray(before.flat_values)
     rows = np.asarray(before.value_rowids())[flat == tokenizer.unknown_token_id]
     unknown = [texts[row] for row in np.unique(rows)]
-    kept = sorted(_needed_ids(tokenizer, {*np.unique(flat).tolist(), *ids}, unknown))
-    trimmed = _with_tokens(tokenizer, kept)
+    kept = sorted(_find_needed_ids(tokenizer, {*np.unique(flat).tolist(), *ids}, unknown))
+    trimmed = _select_tokens(tokenizer, kept)
     after = trimmed.tokenize(texts)
     same = np.asarray(before.row_lengths()) == np.asarray(after.row_lengths())
     if same.all():
@@ -83,7 +83,7 @@ def trim_tokenizer(
     return trimmed, kept
 
 
-def changed_tokens(
+def count_changed_tokens(
     tokenizer: Tokenizer, trimmed: Tokenizer, texts: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Count the tokens in each text that are different with a trimmed vocabulary.
@@ -113,7 +113,7 @@ def _named_spans(tokenizer: Tokenizer, texts: Sequence[str]) -> list[set[tuple[s
     ]
 
 
-def _needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[str]) -> set[int]:
+def _find_needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[str]) -> set[int]:
     """Return the ids of all tokens that are needed to find the same tokens in texts.
 
     Args:
@@ -124,11 +124,11 @@ def _needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[str]) -
     ids = {*found, *tokenizer.special_token_ids}
     ids |= {token["id"] for token in tokenizer.added_tokens}
     if isinstance(tokenizer, BertTokenizer):
-        ids |= _ids_in_unknown_words(tokenizer, unknown)
+        ids |= _find_unknown_word_ids(tokenizer, unknown)
     elif isinstance(tokenizer, RobertaTokenizer):
         known = tokenizer.vocabulary
         ids |= {known[byte] for byte in byte_alphabet() if byte in known}
-        ids |= _merged_ids(known, tokenizer.merges, ids)
+        ids |= _find_merged_ids(known, tokenizer.merges, ids)
     elif isinstance(tokenizer, SentencePieceTokenizer):
         scores, known = tokenizer.scores, {t: i for i, t in enumerate(tokenizer.vocabulary)}
         # Tokens that are not found in texts have fixed positions in the files.
@@ -141,11 +141,11 @@ def _needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[str]) -
             ids.add(min(range(len(scores)), key=lambda i: scores[i] or 0.0))
         else:
             merged = ids.intersection(tokenizer.ids_in_texts)
-            ids |= _merged_ids(known, tokenizer.merges_in_texts, merged)
+            ids |= _find_merged_ids(known, tokenizer.merges_in_texts, merged)
     return ids
 
 
-def _ids_in_unknown_words(tokenizer: BertTokenizer, texts: Sequence[str]) -> set[int]:
+def _find_unknown_word_ids(tokenizer: BertTokenizer, texts: Sequence[str]) -> set[int]:
     """Return the ids of the tokens that WordPiece matches in unknown words before it fails."""
     ids, starts, ends = tokenizer.tokenize_with_offsets(list(texts))
     unknown = np.asarray(ids.flat_values) == tokenizer.unknown_token_id
@@ -155,14 +155,14 @@ def _ids_in_unknown_words(tokenizer: BertTokenizer, texts: Sequence[str]) -> set
     words = {word for part in parts for word in tokenizer.library.split(part)}
     known = {token: i for i, token in enumerate(tokenizer.vocabulary)}
     short = (word for word in words if len(word) <= MAX_WORD_LENGTH)
-    return {token_id for word in short for token_id in _longest_matches(word, known)}
+    return {token_id for word in short for token_id in _match_longest(word, known)}
 
 
-def _longest_matches(word: str, known: Mapping[str, int]) -> list[int]:
+def _match_longest(word: str, known: Mapping[str, int]) -> list[int]:
     """Return the ids of the longest tokens from left to right, until no token matches.
 
     Example:
-        >>> _longest_matches("abcx", {"a": 0, "ab": 1, "##b": 2, "##c": 3})
+        >>> _match_longest("abcx", {"a": 0, "ab": 1, "##b": 2, "##c": 3})
         [1, 3]
     """
     found, start = [], 0
@@ -176,7 +176,9 @@ def _longest_matches(word: str, known: Mapping[str, int]) -> list[int]:
     return found
 
 
-def _merged_ids(known: Mapping[str, int], merges: Sequence[str], ids: Iterable[int]) -> set[int]:
+def _find_merged_ids(
+    known: Mapping[str, int], merges: Sequence[str], ids: Iterable[int]
+) -> set[int]:
     """Return the ids of all tokens that BPE merges to the given tokens.
 
     The characters of a token in a text are merged in the same order as without the text, because
@@ -184,15 +186,17 @@ def _merged_ids(known: Mapping[str, int], merges: Sequence[str], ids: Iterable[i
     """
     tokens = {i: token for token, i in known.items()}
     ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
-    symbols = {symbol for i in ids if i in tokens for symbol in _merged_symbols(tokens[i], ranks)}
+    symbols = {
+        symbol for i in ids if i in tokens for symbol in _find_merged_symbols(tokens[i], ranks)
+    }
     return {known[symbol] for symbol in symbols if symbol in known}
 
 
-def _merged_symbols(token: str, ranks: Mapping[tuple[str, str], int]) -> set[str]:
+def _find_merged_symbols(token: str, ranks: Mapping[tuple[str, str], int]) -> set[str]:
     """Return all symbols that occur while BPE merges the characters of a token.
 
     Example:
-        >>> sorted(_merged_symbols("abc", {("b", "c"): 0, ("a", "b"): 1, ("a", "bc"): 2}))
+        >>> sorted(_find_merged_symbols("abc", {("b", "c"): 0, ("a", "b"): 1, ("a", "bc"): 2}))
         ['a', 'abc', 'b', 'bc', 'c']
     """
     symbols = list(token)
@@ -207,7 +211,7 @@ def _merged_symbols(token: str, ranks: Mapping[tuple[str, str], int]) -> set[str
         found.add(symbols[at])
 
 
-def _with_tokens(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
+def _select_tokens(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
     """Return a tokenizer with some of the tokens. The id of a token is its position in `kept`."""
     config, new = tokenizer.get_config(), {old: i for i, old in enumerate(kept)}
     given = config["vocabulary"]

@@ -542,6 +542,10 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             `{"index", "text", "changed"}` with the fraction of changed tokens in each other text,
             in descending order.
 
+        Raises:
+            ValueError: If `texts` is not a list or column of strings, or is empty.
+            TypeError: If there is no tokenizer, or if its model is not known.
+
         Example:
             >>> from encoder_zoo import TextEmbedder
             >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased_embedder")

@@ -14,13 +14,14 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.tokenizers.library import decode_texts
 from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
-from encoder_zoo.encoders.tokenizers.trimming import TRIMMABLE, changed_tokens, trim_tokenizer
+from encoder_zoo.encoders.tokenizers.trimming import TRIMMABLE, count_changed_tokens, trim_tokenizer
 from encoder_zoo.presets.origin import Vocabulary
 
 if TYPE_CHECKING:
     import keras
 
     from encoder_zoo.encoders.backbone import Backbone
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.tasks.base.task import Task
     from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
@@ -65,17 +66,17 @@ def trim_task(task: T, texts: object) -> T:
     See `Task.trim_vocabulary` for arguments and errors.
     """
     _check_can_trim(task)
-    tokenizer, settings = task.preprocessor.tokenizer, _settings(task.preprocessor)
+    tokenizer, settings = _get_tokenizer(task), _settings(task.preprocessor)
     known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
-    words = [*_strings_in(settings), *(task.labels or ())]
+    words = [*_find_strings(settings), *(task.labels or ())]
     ids = {*_fixed_ids(task), *(known[word] for word in words if word in known)}
-    trimmed, kept = trim_tokenizer(tokenizer, [*words, *texts_read(task, texts)], ids)
-    backbone = _trimmed_backbone(task.backbone, kept)
+    trimmed, kept = trim_tokenizer(tokenizer, [*words, *list_read_texts(task, texts)], ids)
+    backbone = _make_backbone(task.backbone, kept)
     backbone.checkpoint_vocabulary = Vocabulary.create(trimmed)
     parts = {"backbone": backbone, "preprocessor": type(task.preprocessor)(trimmed, **settings)}
     copied = type(task).from_config({**task.get_config(), **parts})
     pairs = zip(task.weights, copied.weights, strict=True)
-    copied.set_weights([_rows_of(own, smaller, kept) for own, smaller in pairs])
+    copied.set_weights([_select_rows(own, smaller, kept) for own, smaller in pairs])
     for name in ("learning_rate", "new_head", "kept_weights"):
         setattr(copied, name, getattr(task, name))
     logger.info(
@@ -92,9 +93,8 @@ def compare_vocabulary(task: Task, trimmed: Task, texts: object) -> VocabularyRe
 
     See `Task.compare_vocabulary` for arguments.
     """
-    given = strings_of(texts)
-    both = (each.preprocessor.tokenizer for each in (task, trimmed))
-    changed, count = changed_tokens(*both, given)
+    both, given = map(_get_tokenizer, (task, trimmed)), read_strings(texts)
+    changed, count = count_changed_tokens(*both, given)
     shares = changed / np.maximum(count, 1)
     order = np.argsort(-shares, kind="stable")[: np.count_nonzero(changed)]
     return {
@@ -124,18 +124,24 @@ def _check_can_trim(task: Task) -> None:
             f"This {name} has a query_encoder with the same vocabulary. Trim a {name} without it, "
             "and create a query_encoder for the new tokenizer."
         )
-    tokenizer = task.preprocessor and task.preprocessor.tokenizer
+
+
+def _get_tokenizer(task: Task) -> Tokenizer:
+    """Return the tokenizer of a task. Raise a TypeError if its vocabulary cannot be trimmed."""
+    tokenizer = getattr(getattr(task, "preprocessor", None), "tokenizer", None)
     if not isinstance(tokenizer, TRIMMABLE):
         kinds = ", ".join(kind.__name__ for kind in TRIMMABLE)
         raise TypeError(
-            f"The tokenizer of this {name} is a {type(tokenizer).__name__}. Expected one of the "
-            f"classes {kinds} or a subclass, whose rules to find tokens are known."
+            f"The tokenizer of this {type(task).__name__} is a {type(tokenizer).__name__}. "
+            f"Expected one of the classes {kinds} or a subclass, whose rules to find tokens are "
+            "known."
         )
+    return tokenizer
 
 
-def texts_read(task: Task, texts: object) -> list[str]:
+def list_read_texts(task: Task, texts: object) -> list[str]:
     """Return all texts that the tokenizer reads for some texts: with prompts, and as words."""
-    given, settings = strings_of(texts), task.preprocessor.get_config()
+    given, settings = read_strings(texts), task.preprocessor.get_config()
     read = [
         prompt + text
         for prompt in ("", *(settings.get("prompts") or {}).values())
@@ -147,7 +153,7 @@ def texts_read(task: Task, texts: object) -> list[str]:
     return read
 
 
-def strings_of(texts: object) -> list[str]:
+def read_strings(texts: object) -> list[str]:
     """Convert a column of texts to a list of strings."""
     column = as_text_tensor(texts)
     if len(column.shape) != 1 or not column.shape[0]:
@@ -160,39 +166,39 @@ def _settings(preprocessor: Preprocessor) -> dict[str, Any]:
     return {name: v for name, v in preprocessor.get_config().items() if name != "tokenizer"}
 
 
-def _strings_in(value: object) -> Iterator[str]:
+def _find_strings(value: object) -> Iterator[str]:
     """Yield all strings in nested settings, such as prompts and markers."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
         for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _strings_in(inner)
+            yield from _find_strings(inner)
 
 
 def _fixed_ids(task: Task) -> set[int]:
     """Return the token ids that the backbone uses, and ids that must not change."""
-    ids = set(_ids_in_config(task.backbone).values())
+    ids = set(_read_token_ids(task.backbone).values())
     if task.backbone.family.positions_skip_padding:  # positions start after the padding id
         ids |= {*range(task.preprocessor.tokenizer.pad_token_id)}
     return ids
 
 
-def _ids_in_config(backbone: Backbone) -> dict[str, int]:
+def _read_token_ids(backbone: Backbone) -> dict[str, int]:
     """Return the backbone arguments that are token ids."""
     config = backbone.get_config()
     return {name: value for name, value in config.items() if name.endswith("_token_id")}
 
 
-def _trimmed_backbone(backbone: Backbone, kept: list[int]) -> Backbone:
+def _make_backbone(backbone: Backbone, kept: list[int]) -> Backbone:
     """Create a backbone for the tokens in `kept`. Its weights have initial values."""
-    ids = {name: kept.index(value) for name, value in _ids_in_config(backbone).items()}
+    ids = {name: kept.index(value) for name, value in _read_token_ids(backbone).items()}
     config = {**backbone.get_config(), "vocabulary_size": len(kept), **ids}
     copied = type(backbone).from_config(config)
     copied.origin, copied.pooler_is_new = backbone.origin, backbone.pooler_is_new
     return copied
 
 
-def _rows_of(weight: keras.Variable, smaller: keras.Variable, kept: list[int]) -> np.ndarray:
+def _select_rows(weight: keras.Variable, smaller: keras.Variable, kept: list[int]) -> np.ndarray:
     """Return the values of a weight for the tokens in `kept`, on the axis that became smaller."""
     values = whole_array(weight)
     for axis, (before, after) in enumerate(zip(weight.shape, smaller.shape, strict=True)):

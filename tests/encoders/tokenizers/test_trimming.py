@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Library
 import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers import TOKENIZERS, tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
-from encoder_zoo.encoders.tokenizers.trimming import changed_tokens, trim_tokenizer
+from encoder_zoo.encoders.tokenizers.trimming import count_changed_tokens, trim_tokenizer
 from encoder_zoo.testing import tiny
 
 pytestmark = pytest.mark.eager
@@ -211,7 +211,7 @@ def test_other_ids_can_be_kept_with_all_that_is_merged_to_them():
 def test_a_text_with_other_tokens_is_refused(monkeypatch):
     from encoder_zoo.encoders.tokenizers import trimming
 
-    monkeypatch.setattr(trimming, "_longest_matches", lambda word, known: [])
+    monkeypatch.setattr(trimming, "_match_longest", lambda word, known: [])
     whole = ez.BertTokenizer([*BERT, "a", "ab", "c", "##bd"])
     with pytest.raises(ValueError, match=re.escape("'abd'")):
         trim_tokenizer(whole, ["a", "abd", "cbd"])
@@ -220,7 +220,7 @@ def test_a_text_with_other_tokens_is_refused(monkeypatch):
 def test_changed_tokens_are_counted():
     whole = ez.BertTokenizer([*BERT, "a", "ab", "##b", "c"])
     trimmed, _ = trim_tokenizer(whole, ["a", "ab"])
-    changed, count = changed_tokens(whole, trimmed, ["ab a", "c a ab c", "", "zz", "ab b"])
+    changed, count = count_changed_tokens(whole, trimmed, ["ab a", "c a ab c", "", "zz", "ab b"])
     assert changed.tolist() == [0, 2, 0, 0, 0]
     assert count.tolist() == [2, 4, 0, 1, 2]
     assert isinstance(changed, np.ndarray)

@@ -206,6 +206,20 @@ class TestRefused:
         task = ez.TextEmbedder(tiny.backbone(BERT))
         with pytest.raises(TypeError, match="tokenizer"):
             task.trim_vocabulary(TEXTS)
+        for other in (task, "small"):
+            with pytest.raises(TypeError, match="tokenizer"):
+                make("TextEmbedder").compare_vocabulary(other, TEXTS)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")  # of Keras's export
+@pytest.mark.parametrize("format", ["onnx", "litert"])
+def test_exports_answer_as_the_whole_model(format, tmp_path):
+    texts = ["Good morning!", "Good night, and good luck."]
+    task = ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+    task.trim_vocabulary(texts).export(tmp_path / "served", format)
+    found = ez.open_export(tmp_path / "served").embed(texts)
+    np.testing.assert_allclose(found, task.embed(texts), atol=1e-6)
 
 
 def test_uncovered_texts_are_reported():
