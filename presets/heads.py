@@ -270,12 +270,12 @@ def restore_head(
     unused = _find_unused_tensors(checkpoint, pretrained - _list_layer_names([head]), kept)
     unread = _unread_files(checkpoint)
     logger.warning(
-        "%s: the head of %s starts from random weights: %s%s%s.%s%s Fine-tune before use.",
+        "%s: the head of %s starts from random weights: %s%s.%s%s%s Fine-tune before use.",
         checkpoint.folder.name,
         type(task).__name__,
         reason,
-        "; the pooler too" if new_pooler else "",
         f", except {_join_names(kept)}" if kept else "",
+        " The pooler also starts from random weights." if new_pooler else "",
         f" Not used: {unused}." if unused else "",
         f" Not read: {unread}." if unread else "",
     )

@@ -334,7 +334,7 @@ class LabelledTask(Task):
         None.
         """
         if self.num_classes is None:
-            return "its labels are still to be learned"
+            return "the labels will be learned from the data"
         names = labels_from_config(config)
         if not self._has_task_head(config) or not self._renames(names):
             return None

@@ -65,7 +65,7 @@ def test_a_missing_head_and_pooler_are_said_in_one_line(golden, caplog):
         ez.SequenceClassifier.from_preset(golden("Bert_ForMaskedLM").folder, num_classes=2)
     [line] = [record.getMessage() for record in caplog.records]
     assert "head of SequenceClassifier" in line
-    assert "; the pooler too" in line
+    assert "The pooler" in line
     assert "Fine-tune before use" in line and "cls." not in line
 
 
@@ -350,8 +350,8 @@ def test_the_head_of_another_task_is_not_taken_over(golden, caplog):
     checkpoint = golden("Bert_ForTokenClassification")
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
         ez.SequenceClassifier.from_preset(checkpoint.folder, num_classes=3)
-    expected = "the checkpoint has the head of BertForTokenClassification; the pooler too"
-    assert expected in caplog.text
+    assert "the checkpoint has the head of BertForTokenClassification" in caplog.text
+    assert "The pooler" in caplog.text
 
 
 def test_several_labels_as_a_table(build):
