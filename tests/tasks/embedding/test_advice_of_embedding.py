@@ -49,7 +49,7 @@ def test_few_shot_classes():
 def test_widths_of_late_interaction(tmp_path):
     backbone = tiny.backbone(BERT, pooler=False)
     layers = [{"units": 6}, {"units": 4}]
-    with pytest.raises(ValueError, match=r"dim is 3.*projections.*4"):
+    with pytest.raises(ValueError, match=r"dim is 3.*projection has 4"):
         ez.LateInteraction(backbone, dim=3, projections=layers)
     for arguments in ({"projections": layers}, {"dim": 3}):
         own = ez.LateInteraction(backbone, preprocessor("LateInteraction"), **arguments)
