@@ -20,8 +20,9 @@ NAMES = [
     "block_0", "block_1", "blocks", "classifier", "terms", "relative_bias", "transitions",
 ]  # fmt: skip
 NEUTRAL = "model"
-# transformers' Trainer: `get_decay_parameter_names`.
-FORBIDDEN = r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)"
+# transformers' Trainer: `get_decay_parameter_names`, whose LayerNorm modules are known by class;
+# ESM's `emb_layer_norm_after` is the only one that none of its patterns names.
+FORBIDDEN = r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)|layer_norm_after"
 
 
 class OwnBlock(EncoderBlock):
