@@ -40,14 +40,24 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Add pages for the guides and for Markdown files in the root of the repository."""
+    """Add pages for the guides, Markdown files in the root of the repository, and llms.txt."""
     for path in sorted(notebooks.GUIDES.glob("*.py")):
         for name, content in notebooks.files_of(path).items():
             files.append(File.generated(config, f"guides/{name}", content=content))
     for name in PROJECT:
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, f"project/{name.lower()}", content=text))
+    llms = (ROOT / "facade" / "llms.txt").read_text(encoding="utf-8")
+    files.append(File.generated(config, "llms.txt", content=link_to_pages(llms)))
     return files
+
+
+def link_to_pages(text: str) -> str:
+    """Replace links to files in the repository by links to the pages of the site."""
+    text = re.sub(r"\(docs/pages/(\S+)\.md\)", r"(\1.html)", text)
+    text = re.sub(r"\(guides/(\S+)\.py\)", r"(guides/\1.html)", text)
+    text = text.replace("(CONTRIBUTING.md)", "(project/contributing.html)")
+    return text.replace("relative to the root of the repository", "relative to this file")
 
 
 def on_page_markdown(markdown, page, config, files):

@@ -373,7 +373,7 @@ class TestSite:
 
     def test_the_home_page_begins_with_code_and_its_output(self, site):
         text = re.sub(r"<[^>]+>", "", (site / "index.html").read_text("utf-8"))
-        places = [text.index(part) for part in ("extract_entities(", "LOC", "pip install")]
+        places = [text.index(part) for part in ("extract_entities(", "location", "pip install")]
         assert places == sorted(places)
 
     def test_examples_are_code_and_sections_are_text(self, site):
