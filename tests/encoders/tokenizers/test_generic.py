@@ -7,11 +7,14 @@ TensorFlow's graphs give equal ids and offsets, or refuse the step by its name.
 import json
 import pathlib
 import pickle
+import re
 import sys
 
 import pytest
 import tensorflow as tf
 from tokenizers import Tokenizer
+from tokenizers import normalizers as normalizers_of
+from tokenizers import pre_tokenizers as words_of
 
 import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
@@ -30,6 +33,9 @@ from test_library import byte_bpe, sentencepiece
 from test_steps import TEXTS
 
 pytestmark = pytest.mark.eager
+
+ROOT = pathlib.Path(__file__).parents[3]
+OTHERS = {"NORMALIZERS", "Normalizer", "PreTokenizer", "Sequence"}  # no steps of texts
 
 ROLES = {"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "mask_token": "<mask>"}
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -202,6 +208,8 @@ DONE = {
 }
 REFUSED = {
     "Nmt": before(step("Nmt")),
+    "ByteLevel before": before(step("ByteLevel"), model="WordLevel", words=(SPLIT,)),
+    "FixedLength": words(step("FixedLength", length=3)),
     "Replace before": before(replace(" ", Regex=r" (?=\.)")),
     "Replace ends": before(replace("", Regex=r"\s+$")),
     "Split empty": words(split("a*")),
@@ -280,6 +288,25 @@ USUAL += "|Metaspace first|Nmt|Split ahead|Split property|words of bytes"
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_is_equal_in_each_engine_or_refused_by_name(case):
     check_engines(case, TEXTS)
+
+
+def step_types(cases, part):
+    return {step["type"] for case in cases.values() for step in case[part]}
+
+
+@pytest.mark.parametrize(
+    ("row", "part", "names"), [("normalizer", 1, normalizers_of), ("pre_tokenizer", 2, words_of)]
+)
+def test_the_page_lists_the_steps_of_each_engine(row, part, names):
+    """The cases above prove what it says, and every step of the library is in it."""
+    page = (ROOT / "docs/pages/topics/presets.md").read_text("utf-8")
+    [cells] = [
+        line.split("|")[2:4] for line in page.splitlines() if line.startswith(f"| `{row}` |")
+    ]
+    both, refused = (set(re.findall("`(.+?)`", cell)) for cell in cells)
+    assert both == step_types(DONE, part)
+    assert refused == step_types(REFUSED, part) - both
+    assert both | refused == {name for name in dir(names) if name[0].isupper()} - OTHERS
 
 
 # Cases whose steps have tables of characters.
@@ -386,7 +413,6 @@ def test_the_decoder_spells_the_tokens(decoder, tokens, text):
 # -- a step that is new in the graph --------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_step_is_added_to_the_graph(monkeypatch):
     controls = [*range(1, 9), 11, *range(14, 32), 127, 143, 159]  # which "Nmt" removes
     spaces = [9, 10, 12, 13, 0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD]
