@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -41,7 +41,8 @@ class ConfigFromSignature:
             ValueError: If the constructor would reject this value.
             AttributeError: If this argument cannot be changed after creating the object.
         """
-        rule = argument_rules(type(self)).get(name)
+        cls: type = type(self)
+        rule = argument_rules(cls).get(name)
         if rule is not None:
             check_argument(name, value, rule)
             _check_can_change(self, name, value)
@@ -49,7 +50,8 @@ class ConfigFromSignature:
 
     def get_config(self) -> dict:
         """Return the constructor arguments of this object."""
-        config = super().get_config() if hasattr(super(), "get_config") else {}
+        parent: Any = super()
+        config = parent.get_config() if hasattr(parent, "get_config") else {}
         arguments = {name: getattr(self, name) for name in argument_names(type(self))}
         return {**config, **arguments}
 

@@ -13,6 +13,7 @@ import os
 import sys
 import types
 from collections.abc import Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from encoder_zoo.common.backend import backend
@@ -40,7 +41,8 @@ class LazyModule(types.ModuleType):
 
     def __init__(self, name: str, missing: str | None = None):
         super().__init__(name)
-        self._missing, self._module = missing, None
+        self._missing = missing
+        self._module: ModuleType | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "__wrapped__":  # doctest looks up this attribute for every object
@@ -73,11 +75,11 @@ numpy_ops = LazyModule("encoder_zoo.common.numpy_ops")
 
 # "numpy", "tensorflow" or None, the backend's. This is not an argument, because then every
 # `array_ops` operation and every function that calls one would need it.
-_engine = contextvars.ContextVar("engine", default=None)
+_engine: contextvars.ContextVar[str | None] = contextvars.ContextVar("engine", default=None)
 
 
 @contextlib.contextmanager
-def _using(engine: str) -> Iterator[None]:
+def _using(engine: str | None) -> Iterator[None]:
     token = _engine.set(engine)
     try:
         yield

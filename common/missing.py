@@ -73,8 +73,8 @@ def missing_rows(values: Sequence, name: str) -> str:
     rows = [row for row, value in enumerate(values) if is_missing(value)]
     if not rows:
         return ""
-    kinds = {"None" if values[row] is None else "NaN" for row in rows}
-    kinds = " or ".join(sorted(kinds, reverse=True))
+    found = {"None" if values[row] is None else "NaN" for row in rows}
+    kinds = " or ".join(sorted(found, reverse=True))
     return (
         f" {len(rows)} of {len(values)} rows of {name} {'is' if len(rows) == 1 else 'are'} missing "
         f"({kinds}), the first is row {rows[0]}. Fill them with an empty text or a placeholder, "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import zipfile
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, TypeVar
 
 import keras
 
@@ -95,7 +96,7 @@ def _get_weight_bytes() -> int | None:
     Keras builds a model before reading its weights and does not pass the file to the model. For
     this reason, the archive is found in a calling function's local variables.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         for value in frame.f_locals.values():
             if isinstance(value, zipfile.ZipFile):
@@ -108,7 +109,7 @@ def _get_weight_bytes() -> int | None:
     return None
 
 
-def check_file_holds(cls: type, config: Mapping) -> None:
+def check_file_holds(cls: Any, config: Mapping) -> None:
     """Check that an opened `.keras` file can contain all weights, before allocating memory.
 
     `cls.least_weights(config)` is a lower bound for the number of weights.
@@ -194,7 +195,7 @@ def _frozen_layers(model: keras.Model) -> dict[str, list]:
         for j, weight in enumerate(own_weights(layer))
         if weight.trainable != layer.trainable
     ]
-    found = {"layers": frozen, "weights": weights}
+    found: dict[str, list] = {"layers": frozen, "weights": weights}
     return {name: values for name, values in found.items() if values}
 
 
@@ -209,7 +210,7 @@ def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
 
 
 # Maps configuration keys to functions that read and restore layer states.
-LAYER_STATES = {
+LAYER_STATES: dict[str, tuple[Callable, Callable]] = {
     "quantized": (_find_quantized_layers, _quantize_layers),
     "low_rank_updates": (_find_updated_layers, _update_layers),
     "frozen": (_frozen_layers, _freeze_layers),

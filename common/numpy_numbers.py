@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -122,7 +123,7 @@ def bincount(values, minlength: int = 0, maxlength: int = 0, axis=None, **option
 
 def top_k(values, k: int) -> tuple[Array, Array]:
     order = argsort(values, direction="DESCENDING")[..., : int(k)]
-    return as_array(np.take_along_axis(as_array(values), order, -1)), order
+    return as_array(np.take_along_axis(as_array(values), order, -1)), as_array(order)
 
 
 def count_nonzero(values, axis=None, dtype=np.int64) -> Array:
@@ -159,7 +160,7 @@ class TensorArray:
     """A list of arrays that are written one after another."""
 
     def __init__(self, dtype=None, size=0, **options):
-        self._values = [None] * int(size)
+        self._values: list[Any] = [None] * int(size)
 
     def write(self, index, value) -> TensorArray:
         self._values[int(index)] = value

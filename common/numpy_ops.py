@@ -9,9 +9,11 @@ See TensorFlow for the documentation. Only differences are documented here.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import itertools
 from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -74,7 +76,7 @@ class TensorShape(tuple):
         """The number of axes."""
         return len(self)
 
-    def is_compatible_with(self, other) -> bool:
+    def is_compatible_with(self, other) -> builtins.bool:
         """Check whether sizes are equal, as far as they are known."""
         pairs = zip(self, other, strict=False)
         return len(self) == len(other) and all(None in (a, b) or a == b for a, b in pairs)
@@ -105,15 +107,15 @@ def convert_to_tensor(value, dtype=None):
     return constant(value, dtype)
 
 
-def is_tensor(value) -> bool:
+def is_tensor(value) -> builtins.bool:
     return isinstance(value, Array | RaggedArray)
 
 
-def is_symbolic_tensor(value) -> bool:
+def is_symbolic_tensor(value) -> builtins.bool:
     return False
 
 
-def executing_eagerly() -> bool:
+def executing_eagerly() -> builtins.bool:
     return True
 
 
@@ -154,7 +156,7 @@ def size(value, out_type=int32) -> Array:
 
 
 def reshape(value, shape) -> Array:
-    return as_array(value).reshape(make_sizes(shape))
+    return as_array(as_array(value).reshape(make_sizes(shape)))
 
 
 def broadcast_to(value, shape) -> Array:
@@ -182,8 +184,8 @@ def range(start, limit=None, delta=1, dtype=None) -> Array:
     if limit is None:
         start, limit = 0, start
     values = [value for value in (start, limit) if isinstance(value, np.ndarray | np.generic)]
-    dtype = dtype or (np.result_type(*values) if values else int32)
-    return np.arange(int(start), int(limit), int(delta), dtype).view(Array)
+    kind: Any = dtype or (np.result_type(*values) if values else int32)
+    return np.arange(int(start), int(limit), int(delta), dtype=kind).view(Array)
 
 
 def unstack(value, num: int | None = None, axis: int = 0) -> list[Array]:
@@ -271,7 +273,7 @@ def boolean_mask(values, mask) -> Array:
     return as_array(values)[np.asarray(mask)]
 
 
-def searchsorted(values, found, side: str = "left", out_type=int32) -> Array:
+def searchsorted(values, found, side: Literal["left", "right"] = "left", out_type=int32) -> Array:
     return np.searchsorted(values, found, side).astype(out_type).view(Array)
 
 
@@ -307,7 +309,7 @@ def ragged_range(starts, limits=None) -> RaggedArray:
 
 def ragged_constant(rows, dtype=None, ragged_rank=None) -> RaggedArray:
     if len(rows) and isinstance(rows[0], list) and rows[0] and isinstance(rows[0][0], list):
-        inner = ragged_constant([row for part in rows for row in part], dtype)
+        inner: Array | RaggedArray = ragged_constant([row for part in rows for row in part], dtype)
     else:
         flat = list(itertools.chain.from_iterable(rows))
         inner = as_array(flat, dtype) if flat else np.zeros(0, dtype or int32).view(Array)

@@ -9,6 +9,7 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ def each(function: Callable, *values, dtype=object):
     if isinstance(values[0], RaggedArray):
         return values[0].with_flat_values(each(function, values[0].flat_values, dtype=dtype))
     arrays = np.broadcast_arrays(*(as_array(value) for value in values))
-    found = np.empty(arrays[0].shape, dtype)
+    found: Any = np.empty(arrays[0].shape, dtype)
     found.flat = [function(*row) for row in zip(*(array.flat for array in arrays), strict=True)]
     return found.view(Array)
 

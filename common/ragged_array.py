@@ -55,7 +55,7 @@ def _encode_strings(array: np.ndarray) -> np.ndarray:
     """Encode all strings in an array as UTF-8."""
     if array.dtype != object or not any(isinstance(text, str) for text in array.flat):
         return array
-    encoded = np.empty(array.shape, object)
+    encoded: Any = np.empty(array.shape, object)
     encoded.flat = [t.encode() if isinstance(t, str) else t for t in array.flat]
     return encoded
 
@@ -183,7 +183,7 @@ class RaggedArray:
 
     def row_starts(self) -> Array:
         """Return the start positions of the rows, (N,) int64."""
-        return self.row_splits[:-1]
+        return as_array(self.row_splits[:-1])
 
     def row_lengths(self, axis: int = 1) -> Any:
         """Return the row lengths on axis 1 or 2, int64."""

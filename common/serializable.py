@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from encoder_zoo.common.lazy import keras
 
@@ -72,12 +72,13 @@ class AfterImport:
         finally:
             self._others_are_asked = False
         if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
+            loader: Any = spec.loader
+            execute = loader.exec_module
 
             def execute_and_call(module):
                 execute(module)
                 for function in self.functions:
                     function()
 
-            spec.loader.exec_module = execute_and_call
+            loader.exec_module = execute_and_call
         return spec

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ def current_trace() -> Trace:
 
 
 @contextlib.contextmanager
-def tracing(**changes: object) -> Iterator[None]:
+def tracing(**changes: Any) -> Iterator[None]:
     """Trace graphs with other settings inside a `with` block.
 
     Args:

@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import (
     Annotated,
+    Any,
     Literal,
     NamedTuple,
     TypeVar,
@@ -35,7 +36,7 @@ class Rule(NamedTuple):
         (True, False)
     """
 
-    holds: Callable[[object], bool]
+    holds: Callable[[Any], bool]
     words: str
 
 
@@ -63,7 +64,7 @@ def min_integer(least: int) -> Rule:
 SMALLEST, LARGEST = 1e-30, 1e30  # products of such numbers still fit into float32
 
 
-def is_number(value: object) -> bool:
+def is_number(value: Any) -> bool:
     """Check whether a value is a number that fits into float32. Booleans are not accepted.
 
     Example:
@@ -150,8 +151,9 @@ def validate_arguments(function: F) -> F:
                 check_argument(name, given[name], rule)
         return function(*args, **kwargs)
 
-    validated.autograph_info__ = {}  # tells TensorFlow not to convert this function with AutoGraph
-    validated.__signature__ = signature  # Keras reads the argument names from here
+    marked = cast(Any, validated)
+    marked.autograph_info__ = {}  # tells TensorFlow not to convert this function with AutoGraph
+    marked.__signature__ = signature  # Keras reads the argument names from here
     return cast(F, validated)
 
 
@@ -169,7 +171,7 @@ def list_argument_names(function: Callable) -> set[str] | None:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             annotation = _evaluate(parameter.annotation, _find_names(function))
             options = next(iter(get_args(annotation)), None)
-            if not is_typeddict(options):
+            if options is None or not is_typeddict(options):
                 return None
             names |= options.__required_keys__ | options.__optional_keys__
         else:
@@ -227,7 +229,7 @@ def _evaluate(annotation: object, names: dict) -> object:
         return None
 
 
-def get_rule(annotation: object) -> Rule | None:
+def get_rule(annotation: Any) -> Rule | None:
     """Return the rule in an annotation, or None.
 
     Example:
@@ -244,14 +246,15 @@ def get_rule(annotation: object) -> Rule | None:
     if origin is Literal:
         return one_of(*get_args(annotation))
     if origin in (Union, types.UnionType):
-        rules = [get_rule(member) for member in get_args(annotation)]
-        if None not in rules:  # a union with an unchecked member accepts any value
+        members = get_args(annotation)
+        rules = [rule for rule in map(get_rule, members) if rule is not None]
+        if len(rules) == len(members):  # with an unchecked member, a union accepts any value
             words = ", or ".join(rule.words for rule in rules)
             return Rule(lambda v: any(rule.holds(v) for rule in rules), words)
     return None
 
 
-def check_argument(name: str, value: object, rule: Rule) -> None:
+def check_argument(name: str, value: Any, rule: Rule) -> None:
     """Check that an argument value satisfies its rule.
 
     Raises:

@@ -14,7 +14,7 @@ from encoder_zoo.common.lazy import array_ops, tf
 _COUNTED = re.compile(r"(^[^/]+|/seed_generator)_\d+(?=/)")
 
 
-class NamesVariablesAlike(type(keras.Model)):
+class NamesVariablesAlike(type(keras.Model)):  # type: ignore[misc]
     """Metaclass for models that use the same TensorFlow variable names in every instance.
 
     For each variable name, TensorFlow compiles its creation once and keeps 35 kB until the process

@@ -13,7 +13,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from encoder_zoo.common.lazy import keras, refuse_in_fork
 from encoder_zoo.common.validation import validate_arguments
@@ -221,13 +221,13 @@ class LocksWeights:
         return weights_lock(self).version
 
 
-def _answers(name: str, method: object) -> bool:
+def _answers(name: str, method: Any) -> bool:
     """Check whether a class attribute is a public method with a `batch_size` argument."""
     is_public = inspect.isfunction(method) and not name.startswith("_")
     return is_public and "batch_size" in inspect.signature(method).parameters
 
 
-def _hold(way: str, method: Callable) -> Callable:
+def _hold(way: str, method: Any) -> Callable:
     """Wrap a method to hold its model's lock. The lock is acquired after checking arguments."""
     if "__signature__" in vars(method):  # by `validate_arguments`
         return validate_arguments(_hold(way, method.__wrapped__))

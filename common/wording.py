@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _MOST = 60
 _MOST_NAMES, _MOST_LETTERS = 1000, 200  # limits for the comparison with an unknown name
 
 
-def quote(value: object) -> str:
+def quote(value: Any) -> str:
     """Return the `repr` for a value from a file, shortened for error messages.
 
     Example:
@@ -19,7 +19,8 @@ def quote(value: object) -> str:
     """
     # Shorten a long value before it is formatted.
     if isinstance(value, str | bytes | list | tuple) and len(value) > 4 * _MOST:
-        value = value[:_MOST] + value[-_MOST:]
+        long: Any = value
+        value = long[:_MOST] + long[-_MOST:]
     try:
         text = repr(value)
     except ValueError:  # an integer with too many digits

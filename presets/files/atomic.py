@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from encoder_zoo.presets.files.folder_files import is_plain
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
@@ -434,7 +434,7 @@ def _walk(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
             yield path, path.relative_to(folder).as_posix()
 
 
-def _raise(error: OSError) -> NoReturn:
+def _raise(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):  # the folder does not need to exist
         raise error
 
@@ -470,7 +470,7 @@ def _exchange(new: pathlib.Path, target: pathlib.Path, temporary: pathlib.Path) 
 
 def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
     """Exchange two paths with one system call. Return False if this is not supported."""
-    libc = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    libc: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
     paths = os.fsencode(new), os.fsencode(target)
     if sys.platform == "darwin" and hasattr(libc, "renamex_np"):
         return libc.renamex_np(*paths, 2) == 0  # RENAME_SWAP

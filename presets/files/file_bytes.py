@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -36,7 +36,7 @@ class FileBytes:
     """
 
     def __init__(self, file: BinaryIO, advice: str = TORCH_SAVE):
-        self._file = file
+        self._file: Any = file  # `BinaryIO` does not declare `readinto`
         self._advice = advice
         self.name = file.name
         self.size = file.seek(0, 2)
@@ -56,8 +56,8 @@ class FileBytes:
             ValueError: If the file is truncated.
         """
         self.check_size(start + count)
-        content = np.empty(count, "uint8")
-        waiting = memoryview(content)
+        content = np.empty(count, np.uint8)
+        waiting = content.data
         self._file.seek(start)
         while waiting:
             taken = self._file.readinto(waiting)

@@ -45,9 +45,10 @@ class Hdf5File:
     def __init__(self, file: BinaryIO):
         self.file, self.path = file, file.name
         self._declared: dict[str, int] = {}  # size in bytes for each array
-        with self._open() as file:
-            self._root = next((root for root in _ROOTS if file.get(root, getlink=True)), _ROOTS[0])
-            self._names = list(self._find(file, self._root))
+        with self._open() as opened:
+            roots = (root for root in _ROOTS if opened.get(root, getlink=True))
+            self._root = next(roots, _ROOTS[0])
+            self._names = list(self._find(opened, self._root))
 
     def count(self, layer: str) -> int:
         """Count layers named `layer`, `layer_1`, and so on."""

@@ -225,7 +225,7 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is not valid JSON")
 
 
-def _find_code(value: object, depth: int) -> tuple[str, str] | None:
+def _find_code(value: Any, depth: int) -> tuple[str, str] | None:
     """Find classes that run code, or JSON that is nested too deeply.
 
     Returns:

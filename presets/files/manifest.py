@@ -10,7 +10,7 @@ import json
 import pathlib
 import re
 from collections.abc import Mapping
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import invalid, quote
@@ -21,7 +21,7 @@ NAME = "encoder_zoo.json"
 FORMAT = 1
 CARD = "README.md"  # not verified, because users can edit it
 # (subfolder, name). KerasHub's tokenizer and sentence-transformers' modules are in subfolders.
-_SUBFOLDER = re.compile(r"(?:(assets/tokenizer|(?:[A-Za-z]\w*_)?\d+_\w+)/)?(.*)", re.DOTALL)
+_SUBFOLDER = re.compile(r"(assets/tokenizer|(?:[A-Za-z]\w*_)?\d+_\w+)/")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
 
 
@@ -69,14 +69,15 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
         raise ValueError(_describe_change(path, "its own checksum does not match"))
     for name, entry in manifest["files"].items():
         if name != CARD and (weights or not name.endswith(_WEIGHTS)):
-            inside, plain = _SUBFOLDER.fullmatch(name).groups()
-            _check(files.file(plain, f"{path}: files", inside or ""), entry)
+            found = _SUBFOLDER.match(name)
+            inside, start = (found[1], found.end()) if found else ("", 0)
+            _check(files.file(name[start:], f"{path}: files", inside), entry)
     return manifest
 
 
-def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
+def _check_schema(manifest: Mapping, path: pathlib.PurePath) -> None:
     """Check the types and values of the fields."""
-    files = manifest.get("files")
+    files: Any = manifest.get("files")
     kinds = {"bytes": int, "sha256": str}
     rate = manifest.get("learning_rate", 1e-5)
     for field, is_valid, words in (
@@ -125,7 +126,7 @@ def _check(file: BinaryIO, entry: Mapping) -> None:
         raise ValueError(_describe_change(file.name, f"SHA-256 {found[:12]}, expected {expected}"))
 
 
-def _describe_change(path: str | pathlib.Path, how: str) -> str:
+def _describe_change(path: str | pathlib.PurePath, how: str) -> str:
     return (
         f"{path} is damaged or changed: {how}. If you or another program changed it on purpose, "
         "pass verify=False and save the preset again."

@@ -53,6 +53,8 @@ class OpenFolder(FolderFiles):
         {'hidden_size': 8}
     """
 
+    path: pathlib.Path
+
     def __init__(self, path: str | os.PathLike, patterns: Iterable[str] = ()):
         patterns = list(patterns)
         for _ in range(_ATTEMPTS):
@@ -135,7 +137,10 @@ class OpenFolder(FolderFiles):
 
     def _open(self, name: str) -> None:
         path = self.path / name
-        if not self._is_link(name) and not stat.S_ISREG(self._stat(name, missing=True).st_mode):
+        state = self._stat(name)
+        if state is None:
+            raise FileNotFoundError(path)
+        if not self._is_link(name) and not stat.S_ISREG(state.st_mode):
             raise ValueError(f"{path} is not a regular file.")
         real = self._real(path) if self._has_links(name) else None
 
@@ -154,14 +159,12 @@ class OpenFolder(FolderFiles):
         if self._handle is None:
             self._check_not_replaced()
 
-    def _stat(self, name: str, missing: bool = False) -> os.stat_result | None:
+    def _stat(self, name: str) -> os.stat_result | None:
         """Return the state for a path without following links. Missing paths return None."""
         path = self.path / name if self._handle is None else name
         try:
             return os.stat(path, dir_fd=self._handle, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
-            if missing:
-                raise FileNotFoundError(self.path / name) from None
             return None
 
     def _is_link(self, name: str) -> bool:

@@ -13,6 +13,7 @@ import dataclasses
 import pickletools
 import struct
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.file_bytes import FileBytes
@@ -162,7 +163,7 @@ class PickleInterpreter:
     def _refuse(self, what: str) -> ValueError:
         return self._stream.error(what, NOTHING_RUNS)
 
-    def _number(self, layout: str) -> int | float:
+    def _number(self, layout: str) -> Any:
         return struct.unpack(layout, self._stream.take(struct.calcsize(layout)))[0]
 
     def _pop(self, count: int) -> list:
@@ -179,7 +180,7 @@ class PickleInterpreter:
         values, self._stack = self._stack, self._below.pop()
         return values
 
-    def _top(self, kind: type | tuple[type, ...], word: str) -> object:
+    def _top(self, kind: type | tuple[type, ...], word: str) -> Any:
         if not self._stack or not isinstance(self._stack[-1], kind):
             raise self._refuse(f"modifies an object that is not {word}")
         return self._stack[-1]
@@ -269,8 +270,8 @@ class PickleInterpreter:
 
 
 def _name_instruction(code: bytes) -> str:
-    known = pickletools.code2op.get(code.decode("latin-1"))
-    return known.name if known else f"0x{code.hex()}, which is unknown"
+    names = {opcode.code: opcode.name for opcode in pickletools.opcodes}
+    return names.get(code.decode("latin-1")) or f"0x{code.hex()}, which is unknown"
 
 
 _INSTRUCTION: dict[bytes, Callable[[PickleInterpreter], None]] = {

@@ -7,7 +7,7 @@ bytes without gaps. Source: https://github.com/huggingface/safetensors
 from __future__ import annotations
 
 import math
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -96,7 +96,7 @@ class SafetensorsFile:
         header.pop("__metadata__", None)
         return header, 8 + length
 
-    def _entry(self, name: str, entry: object) -> tuple[np.dtype, tuple[int, ...], int]:
+    def _entry(self, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int]:
         """Check dtype, shape and offsets for a tensor, and return dtype, shape and start."""
         try:
             dtype, shape, (start, end) = (entry[k] for k in ("dtype", "shape", "data_offsets"))

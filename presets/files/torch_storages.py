@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -279,7 +280,7 @@ class TensorPickle:
         }
         return PickleInterpreter(stream, globals, self._storage).load()
 
-    def _storage(self, key: object) -> Storage:
+    def _storage(self, key: Any) -> Storage:
         """Create a storage from ('storage', class, key, device, size[, part in old files])."""
         match key:
             case ("storage", Global(kind), str(name), str(), size, *part):

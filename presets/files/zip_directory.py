@@ -123,7 +123,7 @@ class ZipDirectory:
         signature, disk, first, here, entries, size, start, comment = _END.unpack(tail)
         if (signature, comment) != (b"PK\5\6", 0):
             raise self._error("it is cut off, because a zip archive ends with its directory")
-        found = disk, first, here, entries, size, start
+        found: tuple[int, ...] = disk, first, here, entries, size, start
         if end >= _END64.size + _LOCATOR.size:
             end64 = end - _END64.size - _LOCATOR.size
             tail = source.read(end64, _END64.size + _LOCATOR.size)

@@ -71,7 +71,7 @@ def read_charsmap(content: bytes, name: str) -> dict[str, str]:
 def _entries(units: np.ndarray, name: str) -> list[tuple[bytes, int]]:
     """Return (key, value) for keys with up to `MAX_GRAPHEME_BYTES` bytes."""
     units = np.append(units, np.zeros(256, units.dtype))  # add units without a label
-    found = []
+    found: list[tuple[bytes, int]] = []
     waiting = [(b"", _offset(int(units[0])))]
     for _ in range(len(units)):  # avoid endless loops, since a trie may contain cycles
         if not waiting:

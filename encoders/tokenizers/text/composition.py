@@ -196,7 +196,6 @@ def composition_tables(compatible: bool = False) -> CompositionTables:
         expansions += parts
         splits.append(len(expansions))
         packed[code] = COMPLEX << KIND_SHIFT | entry
-    expansions = np.array(expansions)
     marked = np.array([orders.get(int(part), 0) for part in expansions]) << ORDER_SHIFT
 
     pairs = _composites(never)
@@ -214,7 +213,7 @@ def composition_tables(compatible: bool = False) -> CompositionTables:
         touched.astype(np.int32),
         decomposed.astype(np.int32),
         packed,
-        (expansions | marked).astype(np.int32),
+        (np.array(expansions) | marked).astype(np.int32),
         np.array([*splits, splits[-1]], np.int32),
         may_follow,
         np.array([first << 21 | second for first, second in keys], np.int64),

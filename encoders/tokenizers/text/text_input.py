@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ BYTES_PER_WORD = 8  # most words are shorter
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def as_text_tensor(texts: object, name: str = "texts") -> array_ops.Tensor:
+def as_text_tensor(texts: Any, name: str = "texts") -> array_ops.Tensor:
     """Convert texts to a validated string tensor.
 
     Lone surrogates are replaced by U+FFFD. Symbolic tensors are not validated, but the tokenizers
