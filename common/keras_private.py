@@ -48,7 +48,7 @@ class HigherIsBetter:
 
 
 def take_direction(metric: keras.metrics.Metric, inner: keras.metrics.Metric) -> None:
-    """Copy from an inner metric whether higher or lower values are better."""
+    """Copy the direction of an inner metric: whether higher or lower values are better."""
     if hasattr(inner, "_direction"):
         metric._direction = inner._direction
 
@@ -146,7 +146,7 @@ def opens_training(cls: type[M]) -> type[M]:
 
 
 def _build_under_strategies(cls: type[keras.Model]) -> None:
-    """When a strategy is used, build the model from a batch on the first replica.
+    """Under a strategy, build the model from a batch on the first replica.
 
     Keras averages batches over all replicas, which fails for masks and for batches with different
     sizes.

@@ -4,7 +4,7 @@ import os
 
 
 def usable_cores() -> int:
-    """Return how many CPU cores this process can use. Containers may limit this number.
+    """Return the number of CPU cores that this process can use. Containers can limit this number.
 
     Example:
         >>> 1 <= usable_cores() <= os.cpu_count()

@@ -77,7 +77,7 @@ def missing_rows(values: Sequence, name: str) -> str:
     kinds = " or ".join(sorted(found, reverse=True))
     return (
         f" {len(rows)} of {len(values)} rows of {name} {'is' if len(rows) == 1 else 'are'} missing "
-        f"({kinds}), the first is row {rows[0]}. Fill them with an empty text or a placeholder, "
+        f"({kinds}). The first is row {rows[0]}. Fill them with an empty text or a placeholder, "
         'for example `column.fillna("")` in pandas. Methods such as `classify` return None for '
         'these rows if you pass missing="none".'
     )

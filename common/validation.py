@@ -180,7 +180,7 @@ def list_argument_names(function: Callable) -> set[str] | None:
 
 
 def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs: dict) -> None:
-    """Raise a TypeError for an unknown argument that shows the class or function name."""
+    """Raise a TypeError for an unknown argument. The message names the class or function."""
     if known is None or kwargs.keys() <= known:
         return
     named, called = known - {"self", "cls"}, function.__qualname__

@@ -55,7 +55,6 @@ def invalid(
 
     Returns:
         An exception that the caller can raise.
-        An exception, to be raised by the caller.
 
     Example:
         >>> raise invalid("overlap", 300, "less than length=256")

@@ -25,7 +25,7 @@ def default_stddev(backbone: Backbone) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-    """Dense layer with an activation, to be used before the output layer in a head.
+    """Dense layer with an activation that comes before the output layer of a head.
 
     Attributes:
         dense: String. The layer name in the checkpoint.

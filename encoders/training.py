@@ -92,7 +92,7 @@ def call_block(
             unknown attributes.
         x: Tensor of shape (B, L, D).
         context: Dictionary of additional arguments, which can be nested.
-        training: Boolean or None. Whether the block applies dropout.
+        training: Optional boolean. Whether the block applies dropout.
     """
     functions = current_trace().blocks
     ours = type(block).__module__.startswith("encoder_zoo.")

@@ -154,7 +154,7 @@ class HybridEmbedder:
         return _of_model, (self._model, self.weights)
 
     def _check(self) -> None:
-        """Raise an error if the tasks use different parts of a text."""
+        """Raise an error if the tasks read different tokens of a text."""
         if len(self.weights) != 3:
             raise invalid("weights", self.weights, "three numbers")
         given = {"dense": self.dense, "terms": self.terms, "tokens": self.tokens}
@@ -444,7 +444,7 @@ def _of_model(model: _ThreeHeads, weights: Sequence[float]) -> HybridEmbedder:
 
 
 class _Part:
-    """One of the three tasks as the embedder of an index. It uses the shared forward pass."""
+    """Embedder for one of the three indexes. All embedders use the same forward pass."""
 
     def __init__(self, model: HybridEmbedder, name: str):
         self._model, self._name = model, name

@@ -1,9 +1,8 @@
 """The plugin that allows MLflow processes to load the models of this package.
 
 MLflow imports the plugin by the entry point "mlflow.run_context_provider" of this package.
-Importing this package registers its classes with Keras. This allows MLflow processes to load
-`.keras` files when they infer requirements for a logged model or serve it. The requirements will
-then include this package.
+Importing this package registers its classes with Keras. MLflow can then load `.keras` files to
+serve a logged model or to infer its requirements, which will include this package.
 """
 
 from __future__ import annotations

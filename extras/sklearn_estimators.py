@@ -80,7 +80,7 @@ class FineTunedEstimator(TextEstimator):
         Args:
             X: Texts.
             y: Labels for `SequenceClassifier.fit`.
-            sample_weight: Array with one value per text, or None.
+            sample_weight: Optional array with one value per text.
             **arguments: Model arguments, such as labels.
         """
         with use_seed(self.random_state):
@@ -241,7 +241,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
                 `encoder_zoo.read_annotations`.
             y: Array with shape (N,) and one class per text, or with shape (N, C) and values 0 and 1
                 for any number of classes per text.
-            sample_weight: Array with shape (N,) and one value per text, or None.
+            sample_weight: Optional array with shape (N,) and one value per text.
 
         Returns:
             The estimator.
@@ -334,7 +334,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         Args:
             X: N texts, or pairs of texts, see `TextClassifier.fit`.
             y: Array with shape (N,) and one value per text, or (N, C) and several values.
-            sample_weight: Array with shape (N,) and one value per text, or None.
+            sample_weight: Optional array with shape (N,) and one value per text.
 
         Returns:
             The estimator.

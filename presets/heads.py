@@ -137,7 +137,7 @@ def _holds(checkpoint: Checkpoint, head: Head) -> bool:
 
 
 def _rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
-    """Return other heads in this family that could own these tensors."""
+    """Return other heads of the family that fit the same tensors."""
     if head.tied_bias:  # other pretraining heads have separate tensors
         return {}
     outputs = checkpoint.shapes.get(f"{head.output}.weight", (0,))[0]
@@ -177,7 +177,7 @@ def _find_head(name: str, family: Family) -> str | None:
 def _read_output_labels(
     checkpoint: Checkpoint, head: Head, names: list[str] | None, given: Mapping
 ) -> list[str]:
-    """Return one label for every output of the head."""
+    """Return the labels of the head's outputs."""
     output = f"{head.output}.weight"
     outputs = checkpoint.shapes[output][0]
     if names is None or len(names) == outputs:
@@ -218,7 +218,7 @@ def restore_head(
         arguments: Dict with task arguments from the caller.
         safeguards: `Safeguards` to apply.
         new_pooler: Boolean. Whether the checkpoint has no pooler.
-        other_class: String or None. The result of `settle_head`.
+        other_class: Optional string. The result of `settle_head`.
 
     Returns:
         The set of the names of loaded tensors.
@@ -407,7 +407,7 @@ class RelabelledCheckpoint(Checkpoint):
     Args:
         checkpoint: `Checkpoint` with rows for its own labels.
         output: String. Name of the output layer.
-        rows: List of integers or None. For each new label, the index of its row in the checkpoint.
+        rows: Optional list of integers. For each new label, the index of its row in the checkpoint.
             None stands for an unknown label, whose weights are set to 0.
     """
 

@@ -184,7 +184,9 @@ def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
         checksum = getattr(file.lfs, "sha256", None) or file.blob_id
         known = checksum is None or hub_cache.CHECKSUM.fullmatch(checksum)
         if not known or not isinstance(name, str) or type(size) is not int or size < 0:
-            raise ValueError(f"{quote(name)} has {quote(size)} bytes and {quote(checksum)} as sum")
+            raise ValueError(
+                f"{quote(name)} has {quote(size)} bytes and the checksum {quote(checksum)}"
+            )
         files[name] = HubFile(size, checksum)
     return files
 
@@ -322,7 +324,7 @@ def from_kaggle(address: str) -> pathlib.Path:
     handle = address.removeprefix("kaggle://")
     if re.fullmatch(r"[\w-]+/[\w-]+/keras/[\w-]+(/\d+)?", handle, re.IGNORECASE) is None:
         raise invalid(
-            "The address", address, "one such as kaggle://keras/bert/keras/bert_base_en/2"
+            "The address", address, "an address such as kaggle://keras/bert/keras/bert_base_en/2"
         )
     try:
         return pathlib.Path(kagglehub.model_download(handle))

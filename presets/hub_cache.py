@@ -29,7 +29,7 @@ class HubFile(NamedTuple):
 
     Attributes:
         size: Integer. Number of bytes.
-        checksum: String or None. SHA-256 for large files, or git SHA-1 for other files. None when
+        checksum: Optional string. SHA-256 for large files, or git SHA-1 for other files. None when
             the hub does not send any checksum. It is used as the file name in the cache.
     """
 
@@ -108,7 +108,7 @@ def download_files(
     snapshot, lock = folder / "snapshots" / commit, folder.parent / ".locks" / f"{folder.name}.lock"
     for path in (folder, folder / "blobs", folder / "snapshots", snapshot, lock.parent):
         if path.is_symlink():
-            raise ValueError(f"{path} is a link. Links are not followed. Delete it.")
+            raise ValueError(f"{path} is a link, and links are not followed. Delete it.")
         path.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(lock):  # another process may have downloaded them
         for name, file in missing_files(snapshot, files, verify).items():

@@ -62,7 +62,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
         backbone, used, is_new = restore_backbone(checkpoint, overrides, safeguards, asked, kind)
         if is_new:
             logger.warning(
-                "%s: the pooler starts from random weights: the checkpoint has none.",
+                "%s: the pooler starts from random weights, because the checkpoint has no pooler.",
                 checkpoint.folder.name,
             )
         with contextlib.suppress(ValueError, FileNotFoundError):  # the tokenizer is not needed here
@@ -389,7 +389,7 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
 
     Args:
         cls: Task class.
-        given: Preprocessor passed by the caller, or None.
+        given: Optional preprocessor passed by the caller.
         tokenizer: Tokenizer of the preset, including the tokens that the task adds.
         others: Dict of preprocessor arguments from the caller.
 
@@ -418,7 +418,8 @@ def _require_tokenizer(
     tokenizer = _read_tokenizer(preset, added_tokens)
     if tokenizer is None:
         raise ValueError(
-            f"{preset.folder} has no tokenizer, only a model. Open it with Backbone.from_preset."
+            f"{preset.folder} contains a model without a tokenizer. Open it with "
+            "Backbone.from_preset."
         )
     return tokenizer
 

@@ -78,7 +78,7 @@ class Description(NamedTuple):
         backbone: Backbone of the model.
         usage: `Usage` of the preset.
         results: Dict {name of a metric: value}. Results of the last `evaluate`. Defaults to {}.
-        repository: String or None. Repository on the hub. None means a local folder. Defaults to
+        repository: Optional string. Repository on the hub. None means a local folder. Defaults to
             None.
         labels: Tuple of strings. Class names. Defaults to ().
         dtype: String. Dtype of the weights. Defaults to "float32".

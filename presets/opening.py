@@ -42,7 +42,7 @@ _TOKENIZER_FILES = [CONFIG, GLINER, MANIFEST, *tokenizer_file_names()]
 
 @dataclasses.dataclass(frozen=True)
 class Safeguards:
-    """Options of the checks of presets. Every `from_preset` accepts them as arguments.
+    """Options that control the checks of a preset. Every `from_preset` accepts them as arguments.
 
     Attributes:
         verify: Boolean. Whether to verify the checksums of files. Defaults to True.
@@ -130,7 +130,7 @@ class TokenizerPreset:
         config_file: Path of the configuration.
         family: `Family` for this model, or None if unknown.
         settings: Dict. Content from `encoder_zoo.json`.
-        stored: `StoredTokenizer` or None. The tokenizer.
+        stored: Optional `StoredTokenizer`. The tokenizer.
         listed_settings: Dict. See `Checkpoint`. Defaults to {}.
     """
 

@@ -26,9 +26,9 @@ class Origin(NamedTuple):
     """The model that weights come from.
 
     Attributes:
-        base_model: String or None. Repository on the hub, or name in `list_presets()`. None if
+        base_model: Optional string. Repository on the hub, or name in `list_presets()`. None if
             unknown.
-        licence: String or None. Licence as written on the hub, such as "apache-2.0". None if
+        licence: Optional string. Licence as written on the hub, such as "apache-2.0". None if
             unknown.
         languages: Tuple of strings. ISO 639 codes, or "multilingual".
     """
@@ -103,8 +103,8 @@ class Vocabulary:
 
     Attributes:
         kind: String. Name of the class.
-        size: Integer or None. Number of tokens. None if the tokens were not read.
-        sha256: String or None. Checksum of the tokens. None if the tokens were not read.
+        size: Optional integer. Number of tokens. None if the tokens were not read.
+        sha256: Optional string. Checksum of the tokens. None if the tokens were not read.
 
     Example:
         >>> from encoder_zoo import BertTokenizer

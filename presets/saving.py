@@ -106,7 +106,7 @@ def save_task(
 ) -> None:
     """See `Task.save_to_preset`. The model card names the repository, if this is given.
 
-    `beside` maps further file names in this preset to their contents.
+    `beside` is a dict of additional files: {file name: content}.
     """
     backbone, settings = task.backbone, {"task": task.record.name}
     if task.learning_rate != task.default_learning_rate:

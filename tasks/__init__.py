@@ -42,7 +42,7 @@ _REGISTERED: dict[str, type[Task]] = {}  # by `register_task`
 
 
 def get_task(name: str) -> type[Task]:
-    """Return the class of a name in `TASKS`, imported when it is first asked for.
+    """Return the class for a name in `TASKS`. The class is imported on first use.
 
     Example:
         >>> get_task("span_qa").record.pipeline_tag
@@ -60,10 +60,10 @@ def all_tasks() -> list[type[Task]]:
 
 
 def register_task(cls: C) -> C:
-    """Add a subclass of `Task` to the registered tasks; a class decorator.
+    """Register a subclass of `Task`. Use this function as a class decorator.
 
-    The task and its preprocessor are registered with Keras too, where they are not yet, so that
-    `.keras` files hold them. `encoder_zoo.testing.check_task` checks the class.
+    The task and its preprocessor are also registered with Keras, so that they can be saved in
+    `.keras` files. `encoder_zoo.testing.check_task` checks the class.
 
     Raises:
         ValueError: If another class has this task name.

@@ -17,7 +17,7 @@ import tempfile
 ROWS, SIZE = (1, 3, 5, 7), 8
 CLOSE = 1e-5
 # What the errors of calls that many devices do not have say.
-ADVICE = ("a multiple of", "Leave out", "at least, with batch_size")
+ADVICE = ("a multiple of", "Remove", "Pass at least")
 TASKS = (
     "SequenceClassifier",
     "SequenceClassifier, pairs",

@@ -48,8 +48,8 @@ class GteBackbone(ScaledRotation, Backbone):
 
     Args:
         rope_theta: Positive float. Base of the rotary positions. Defaults to 160000.0.
-        rope_scaling: Dictionary or None. `{"rope_type": "linear", "factor": 2.0}` divides positions
-            by the factor. The type "dynamic" increases the base for texts of more than
+        rope_scaling: Optional dictionary. `{"rope_type": "linear", "factor": 2.0}` divides
+            positions by the factor. The type "dynamic" increases the base for texts of more than
             `max_sequence_length` tokens. Defaults to None, which means no scaling.
         **kwargs: Additional arguments for `Backbone`.
 

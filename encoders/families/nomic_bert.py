@@ -26,8 +26,8 @@ class NomicBertBackbone(ScaledRotation, Backbone):
 
     Args:
         rope_theta: Positive float. Base of the rotary positions. Defaults to 1000.0.
-        rope_scaling: Dictionary or None. Scaling for texts that are longer than in pretraining, for
-            example `{"rope_type": "dynamic", "factor": 2.0}` (NTK). The type "linear" is also
+        rope_scaling: Optional dictionary. Scaling for texts that are longer than in pretraining,
+            for example `{"rope_type": "dynamic", "factor": 2.0}` (NTK). The type "linear" is also
             supported. Defaults to None, which means no scaling.
         trained_length: Positive integer. The maximum number of tokens in pretraining. Dynamic
             scaling is applied to longer texts. Defaults to 2048.

@@ -20,7 +20,7 @@ from encoder_zoo.encoders.layers import initializer
 
 
 class _Rows(keras.layers.Layer):
-    """Layer to store the table at `embeddings.token_embedding`, as in other encoders."""
+    """Layer that stores the table at `embeddings.token_embedding`, as in other encoders."""
 
     def call(self, token_ids):
         is_token = ops.expand_dims(token_ids < self.token_embedding.input_dim, -1)

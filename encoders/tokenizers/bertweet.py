@@ -68,7 +68,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
 
     @property
     def merges(self) -> list[str]:
-        """Symbol pairs in the order in which they were learned."""
+        """The merged symbol pairs, in the order in which they were learned."""
         return list(self._merges)
 
     def starts_word(self, token: str) -> bool:
@@ -92,7 +92,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
         return list(dict.fromkeys(symbols))
 
     def _model_in_texts(self) -> Model:
-        """Return a BPE model that uses symbols, with a mapping from symbols to token ids."""
+        """Return a BPE model on symbols that maps symbols to token ids."""
         symbols, special = self._symbols(), set(self.special_token_ids)
         tokens = {t: i for t, i in self._vocabulary.ids.items() if i not in special}
         names = [
@@ -185,13 +185,13 @@ def _check_vocabulary(vocabulary: list[str], first: list[str]) -> None:
     if len(set(vocabulary)) < len(vocabulary):
         seen: set[str] = set()
         double = next(token for token in vocabulary if token in seen or seen.add(token))
-        raise ValueError(f"vocabulary has {quote(double)} twice. Expected every token once.")
+        raise ValueError(f"vocabulary contains {quote(double)} twice. Expected unique tokens.")
     for i, token in enumerate(vocabulary):
         if not token or token != token.strip() or "\n" in token or "\r" in token:
             raise invalid(
                 f"vocabulary[{i}]",
                 token,
-                "a token without a line break and without white space at its ends",
+                "a token without line breaks, and without leading or trailing white space",
             )
 
 

@@ -42,7 +42,7 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
             merges.txt.
         add_prefix_space: Boolean. Whether to insert a space before the first word. Defaults to
             False.
-        trim_offsets: Boolean or None. Whether to exclude surrounding spaces from token spans. If
+        trim_offsets: Optional boolean. Whether to exclude surrounding spaces from token spans. If
             None, the class default will be used. Defaults to None.
         **options: Other arguments for `Tokenizer`.
 
@@ -94,7 +94,7 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """{token: id} for all tokens in the model."""
+        """A dict {token: id} for all tokens in the model."""
         return {token: i for i, token in enumerate(self._vocabulary.tokens) if token}
 
     @property
@@ -104,7 +104,7 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
 
     @property
     def merges(self) -> list[str]:
-        """Token pairs in the order in which they were learned."""
+        """The merged token pairs, in the order in which they were learned."""
         return list(self._merges)
 
     def starts_word(self, token: str) -> bool:
@@ -220,8 +220,8 @@ def bpe_model(
     Args:
         vocabulary: Dict to map tokens to ids.
         merges: List of "a b" pairs, in order.
-        unknown: String or None. The unknown token. Defaults to None.
-        affix: String or None. Prefix and suffix for subwords. Use "" or None to disable. Defaults
+        unknown: Optional string. The unknown token. Defaults to None.
+        affix: Optional string. Prefix and suffix for subwords. Use "" or None to disable. Defaults
             to "".
         fuse_unk: Boolean. Whether to fuse consecutive unknown tokens. Defaults to False.
         byte_fallback: Boolean. Whether to convert unknown characters to bytes. Defaults to False.

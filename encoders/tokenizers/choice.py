@@ -50,8 +50,7 @@ def choose_tokenizer(
         files: `TokenizerFiles` with tokenizer.json and tokenizer_config.json.
         config: Dict. The content of config.json, or {} if the file does not exist.
         names: List with the names of all files in the checkpoint folder.
-        default: TokenizerClass to use by default for the model family, or None. Defaults to
-            None.
+        default: Optional TokenizerClass to use by default for the model family. Defaults to None.
 
     Raises:
         ValueError: If `tokenizer_class` is not supported.
@@ -71,7 +70,8 @@ def choose_tokenizer(
         described = _rank_classes(files)
         if named and named not in described:
             logger.warning(
-                "%s: tokenizer.json describes a %s and counts, but tokenizer_class names a %s.",
+                "%s: tokenizer.json describes a %s, but tokenizer_class is %s. The tokenizer in "
+                "tokenizer.json is used.",
                 files.folder.name,
                 described[0].name,
                 named.name,
@@ -87,7 +87,7 @@ def choose_tokenizer(
     if not present:
         vocabularies = dict.fromkeys(" and ".join(kind.files) for kind in TOKENIZERS)
         raise FileNotFoundError(
-            f"{files.folder} has no file of a tokenizer. Expected tokenizer.json, or "
+            f"{files.folder} has no tokenizer file. Expected tokenizer.json, or "
             f"{', or '.join(vocabularies)}."
         )
     return max(present, key=lambda kind: len(kind.files))
@@ -100,8 +100,8 @@ def _get_named_class(files: TokenizerFiles, config: Mapping) -> TokenizerClass |
         return _get_class(second, files.folder / "config.json")
     if second not in (None, first):
         logger.warning(
-            "%s: tokenizer_class is %s in tokenizer_config.json, which counts, and %s in "
-            "config.json.",
+            "%s: tokenizer_class is %s in tokenizer_config.json and %s in config.json. The class "
+            "in tokenizer_config.json is used.",
             files.folder.name,
             quote(first),
             quote(second),
@@ -120,9 +120,9 @@ def _get_class(name: object, path: Path) -> TokenizerClass | None:
     raise invalid(
         f"{path}: tokenizer_class",
         name,
-        f"one of {', '.join(known)}, since others would give other ids. Backbone.from_preset opens "
-        "the model without a tokenizer. If tokenizer.json holds all steps, set tokenizer_class to "
-        '"PreTrainedTokenizerFast"',
+        f"one of {', '.join(known)}, because other classes compute different ids. If "
+        'tokenizer.json contains all steps, set tokenizer_class to "PreTrainedTokenizerFast". To '
+        "open the model without a tokenizer, use Backbone.from_preset",
     )
 
 

@@ -119,7 +119,7 @@ class FileTokenizer(ConfigFromSignature):
 
         Args:
             texts: List of N strings.
-            first: Integer or None. The maximum number of tokens per text. Unknown tokens are only
+            first: Optional integer. The maximum number of tokens per text. Unknown tokens are only
                 removed after truncation. By default, all tokens are returned.
 
         Returns:
@@ -144,7 +144,7 @@ class FileTokenizer(ConfigFromSignature):
 
         Args:
             texts: Strings of shape (N,), in memory or as a symbolic tensor.
-            first: Integer or None. The maximum number of tokens per text. Unknown tokens are only
+            first: Optional integer. The maximum number of tokens per text. Unknown tokens are only
                 removed after truncation. By default, all tokens are returned.
 
         Returns:

@@ -73,7 +73,8 @@ class GemmaTokenizer(SentencePieceTokenizer):
     def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> GemmaTokenizer:
         if "tokenizer.json" not in files:
             raise FileNotFoundError(
-                f"{files.folder} has no tokenizer.json. Expected the vocabulary in it."
+                f"{files.folder} has no tokenizer.json, which contains the vocabulary. Download "
+                "this file."
             )
         tokens, merges, _ = read_bpe_model(files, roles)
         byte_fallback = bool(files.part("model").get("byte_fallback"))

@@ -83,7 +83,9 @@ class GenericTokenizer(WritesFiles, Tokenizer):
             self._model_of_file = {"type": model_type(self._file["model"]), **self._file["model"]}
             check_merges(self._model_of_file)
             if dropout := self._model_of_file.get("dropout"):
-                raise invalid("model.dropout", dropout, "none, else ids are random")
+                raise invalid(
+                    "model.dropout", dropout, "null or 0, because otherwise the ids are random"
+                )
             entries = self._file.get("added_tokens") or []
             self._entries = {entry["content"]: entry for entry in entries}
             others = [entry for token, entry in self._entries.items() if token not in roles]
@@ -170,7 +172,7 @@ class GenericTokenizer(WritesFiles, Tokenizer):
 
     @functools.cached_property
     def _decode(self) -> Callable[[list[str]], str]:
-        """Function that joins tokens by the steps before Fuse. Later steps need whole texts."""
+        """A function that decodes tokens with the steps before Fuse. Later steps need texts."""
         steps = itertools.takewhile(lambda step: step["type"] != "Fuse", self._decoders)
         return make_decoder([*steps]) if self._decoders else " ".join
 

@@ -145,14 +145,14 @@ def make_decoder(steps: Sequence[Mapping]) -> Callable[[list[str]], str]:
     )
 
     def decode(tokens: list[str]) -> str:
-        with reading("A token", "The steps of the decoder do not work for it."):
+        with reading("A token", "Its decoder does not support this input."):
             return made.decoder.decode(tokens)
 
     return decode
 
 
 # Used in error messages when the library fails on a text, e.g. due to endless backtracking.
-TEXTS, EXPECTED = "A text", "The steps of tokenizer.json do not work for it."
+TEXTS, EXPECTED = "A text", "The steps in tokenizer.json do not support this input."
 
 
 def encode(tokenizer: tokenizers.Tokenizer, texts: list[str], with_offsets: bool = False) -> list:
@@ -187,8 +187,8 @@ def check_growth(normalizer: Mapping | None) -> None:
         lengths = _compute_growth(step, lengths)
         if (longest := max(lengths.values())) > MAX_GROWTH:
             raise ValueError(
-                f"normalizer makes a text up to {longest:g} times as long. Expected at most "
-                f"{MAX_GROWTH} times."
+                f"normalizer increases the length of a text up to {longest:g} times. Expected at "
+                f"most {MAX_GROWTH} times."
             )
 
 

@@ -124,8 +124,8 @@ class AlbertTokenizer(SentencePieceTokenizer):
             ):
                 if value not in (None, said):
                     raise ValueError(
-                        f"{path}: {name} is {value}, but the normalizer in tokenizer.json says "
-                        f"{said}. Expected the same."
+                        f"{path}: {name} is {value}, but {said} in the normalizer of "
+                        "tokenizer.json. Expected the same."
                     )
         if not written:
             for name in ("add_bos_token", "add_eos_token"):
@@ -133,7 +133,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
                     raise invalid(
                         f"{path}: {name}",
                         value,
-                        "no such field: other special tokens are not implemented",
+                        "no value, because other special tokens are not implemented",
                     )
         return {
             "lowercase": "Lowercase" in types or not written if lowercase is None else lowercase,
@@ -201,7 +201,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     ):
         if normalize_nfc and (precompiled_charsmap or not remove_extra_whitespaces):
             raise ValueError(
-                "normalize_nfc=True is combined with another normalization. Leave out "
+                "normalize_nfc=True cannot be combined with another normalization. Remove "
                 "precompiled_charsmap and remove_extra_whitespaces=False."
             )
         self.normalize_nfc = normalize_nfc
@@ -215,7 +215,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
                 raise invalid(
                     f"{files.folder / 'tokenizer_config.json'}: {name}",
                     True,
-                    "False, as in all of Microsoft's checkpoints",
+                    "False, as in all checkpoints of Microsoft",
                 )
         steps = files.steps("normalizer")
         return {"normalize_nfc": {"type": "NFC"} in steps}
@@ -287,7 +287,7 @@ class XLNetTokenizer(AlbertTokenizer):
             raise invalid(
                 f"{files.folder}: keep_accents",
                 True,
-                "False, because versions 4 and 5 of transformers differ with True",
+                "False, because versions 4 and 5 of transformers compute different ids for True",
             )
         own, unknown = files.part("model").get("unk_id"), files.config_value("unk_id")
         if files.names_class and own is not None and unknown not in (None, own):

@@ -52,7 +52,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         scores: List of log probabilities. Use None for tokens that should not be found in texts.
             Scores are not needed for added tokens at the end. The values are not used by BPE
             models.
-        precompiled_charsmap: String or None. Normalizer in base64, as in tokenizer.json. If None,
+        precompiled_charsmap: Optional string. Normalizer in base64, as in tokenizer.json. If None,
             texts will not be normalized. Defaults to None.
         byte_fallback: Boolean. Whether to encode characters without a token as the byte tokens
             "<0x00>" to "<0xFF>". Defaults to False.
@@ -98,7 +98,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @property
     def scores(self) -> list[float | None]:
-        """Scores for all tokens, with None for tokens that cannot be found in texts."""
+        """The scores of all tokens, with None for tokens that cannot occur in texts."""
         return [None if np.isnan(score) else score for score in self._scores.tolist()]
 
     @property
@@ -108,7 +108,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @property
     def ids_in_texts(self) -> list[int]:
-        """Ids for all tokens with a score, except for special tokens."""
+        """The ids of all tokens with a score, except for special tokens."""
         special, tokens = set(self.special_token_ids[:5]), self._vocabulary.tokens
         return [
             token_id
@@ -118,7 +118,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @property
     def merges_in_texts(self) -> list[str]:
-        """Merges that result in tokens to find in texts."""
+        """The merges whose results are tokens that can occur in texts."""
         texts = {self._vocabulary.tokens[i] for i in self.ids_in_texts}
         return [
             merge
@@ -206,8 +206,9 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         if normalized and not tokenizer.library_is_equal:
             # The library does not insert "▁" after these tokens.
             raise files.mismatch(
-                f"added_tokens: {quote(normalized[0])} is looked for in the normalized text",
-                "only tokens with normalized: false where spaces are kept or characters composed",
+                f"added_tokens: {quote(normalized[0])} is searched in the normalized text",
+                "normalized: false for all tokens, because the normalizer keeps spaces or "
+                "composes characters",
             )
         return tokenizer
 
@@ -231,13 +232,13 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
                 raise invalid(
                     f"{name}: {field}",
                     found,
-                    f"{' or '.join(map(repr, expected))}: else ids differ",
+                    f"{' or '.join(map(repr, expected))}, because otherwise the ids differ",
                 )
         for i, piece in enumerate(model.pieces):
             if piece.kind == spm.UNUSED:
                 raise ValueError(
-                    f"{name}: pieces[{i}], {quote(piece.text)}, is of type {spm.UNUSED}, unused. "
-                    "Expected 1 to 4 or 6."
+                    f"{name}: pieces[{i}], {quote(piece.text)}, has the type {spm.UNUSED} "
+                    "(unused). Expected a type from 1 to 4, or 6."
                 )
         default = argument_defaults(cls)["unknown_token"]
         unknown = options.get("unknown_token", default)
@@ -246,7 +247,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
             raise invalid(
                 f"{name}: the unknown token (unk_token in files)",
                 unknown,
-                f"the model's own, {' or '.join(sorted(own))}",
+                f"{' or '.join(sorted(own))}, the unknown token of the model",
             )
         tokens, scores = zip(*cls._sort_pieces(model.pieces), strict=True)
         if model.model_type == spm.BPE:
@@ -282,7 +283,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
     def _merge_scores(
         cls, tokens: Sequence[str], merges: Sequence[str], textless: Collection[str]
     ) -> list[float | None]:
-        """Return scores for tokens in a BPE model. Scores for `front` and `behind` are included."""
+        """Return the scores of all tokens in a BPE model, including `front` and `behind`."""
         own = dict((*cls.front, *cls.behind))
         scores = zip(tokens, merge_scores(tokens, merges, textless), strict=True)
         return [own.get(token, score) for token, score in scores]
@@ -307,7 +308,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
             raise invalid(
                 f"{path}: add_prefix_space",
                 False,
-                "True, as in all models of this kind: else ids differ",
+                "True, because otherwise the ids differ",
             )
         for argument, name in cls.template_names.items():
             token = files.config_token(name) or argument_defaults(cls)[argument]
@@ -315,7 +316,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
                 older, expected = SPECIAL_TOKENS[argument][0], roles[argument]
                 raise ValueError(
                     f"{path}: {name} is {quote(token)} and {older} is {quote(expected)}. Expected "
-                    "the same, since versions 4 and 5 of transformers read different ones."
+                    "the same, because versions 4 and 5 of transformers read different files."
                 )
 
     @classmethod
@@ -377,8 +378,8 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         """
         if (model := self._sentencepiece_model()) is None:
             raise ValueError(
-                f"SentencePiece's format cannot hold the tokens of this {type(self).__name__}. "
-                "Only tokenizer.json can."
+                "The format of SentencePiece cannot store the tokens of this "
+                f"{type(self).__name__}. Save it as tokenizer.json."
             )
         return spm.write_model(model)
 
@@ -463,14 +464,16 @@ def convert_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.
     """Convert scores to an array with NaN for None. Raise an error for invalid values."""
     if len(scores) > len(tokens):
         raise ValueError(
-            f"scores has {len(scores)} values for {len(tokens)} tokens. Expected one for each at "
-            "most."
+            f"scores has {len(scores)} values for {len(tokens)} tokens. Expected at most one score "
+            "for each token."
         )
     for i, score in enumerate(scores):
         if score is not None and not (isinstance(score, int | float) and np.isfinite(score)):
             raise invalid(f"scores[{i}], of {tokens[i]!r},", score, "a finite number or None")
     if all(score is None for score in scores):
-        raise ValueError("scores has only None. Expected a number for every piece of text.")
+        raise ValueError(
+            "All scores are None. Expected a number for each token that occurs in texts."
+        )
     return np.array([np.nan if score is None else score for score in scores], np.float64)
 
 
@@ -495,6 +498,6 @@ def _check_textless(
         if known.get(token):
             names = " or ".join(SPECIAL_TOKENS[argument])
             raise ValueError(
-                f"{files.folder}: {names} is {quote(token)}, a piece of texts with the score "
-                f"{known[token]}. Expected a token that no text holds."
+                f"{files.folder}: {names} is {quote(token)}, which is a part of texts with the "
+                f"score {known[token]}. Expected a token that does not occur in texts."
             )

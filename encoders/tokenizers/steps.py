@@ -81,7 +81,7 @@ class Steps(NamedTuple):
 
     @property
     def trims(self) -> list[bool]:
-        """Return a list with one boolean per trimming step: whether a space was inserted before."""
+        """For each step that trims spans, return whether a space is inserted before the text."""
         trimming = (step for step in self.post_processor if step.get("trim_offsets"))
         return [step["add_prefix_space"] for step in trimming]
 
@@ -139,7 +139,8 @@ def make_unsupported_error(part: str, steps: Sequence[Mapping]) -> ValueError:
     """Return the error to raise for steps that are not supported by TensorFlow operations."""
     return ValueError(
         f"tokenizer.json: {part} is {describe_steps(steps)}, which only the library tokenizers "
-        "executes. Pass texts in memory: TensorFlow's graphs (tf.data, exports) lack this step."
+        "supports. Pass texts in memory, because graphs of TensorFlow (tf.data, exports) do not "
+        "support this step."
     )
 
 

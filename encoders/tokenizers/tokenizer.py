@@ -82,7 +82,7 @@ class Vocabulary:
             return self.ids[token]
         near = close_names(str(token), self.ids, most=3)
         hint = did_you_mean(near) or " Expected a token of the vocabulary."
-        raise ValueError(f"{token!r} is not among the {len(self.ids)} tokens.{hint}")
+        raise ValueError(f"{token!r} is not in the vocabulary of {len(self.ids)} tokens.{hint}")
 
     def token(self, token_id: int) -> str:
         """Get the token for an id. Raises a ValueError if the id is out of range."""
@@ -110,7 +110,7 @@ def check_no_overlap(tokens: Sequence[str]) -> None:
             tails = [a[i:] for i in range(1, len(a))] if a != b else []
             if any(tail.startswith(b) or b.startswith(tail) for tail in tails):
                 raise ValueError(
-                    f"The special tokens {a!r} and {b!r} overlap, so finding them in texts is "
+                    f"The special tokens {a!r} and {b!r} overlap, so their positions in texts are "
                     "ambiguous. Set special_tokens_in_text=False."
                 )
 
@@ -287,7 +287,7 @@ class Tokenizer(TokenizerArguments):
         padding_side: "right" or "left". The padding side to use for the tokenizer in transformers.
             With "left", `SpanQA` will put the context before the question. Batches are always
             padded on the right, because padding is ignored by all tokens. Defaults to "right".
-        model_max_length: Integer or None. The default maximum number of tokens per example,
+        model_max_length: Optional integer. The default maximum number of tokens per example,
             including special tokens, for tasks and preprocessors. If None, the maximum length for
             the backbone is used. Defaults to None.
         added_tokens: List of tokens to find in texts before the model is applied, see
@@ -456,7 +456,7 @@ class Tokenizer(TokenizerArguments):
 
         Args:
             texts: String, or list, array, pandas column or tensor of strings of shape (B,).
-            first: Integer or None. The number of tokens needed from each text, on the side that is
+            first: Optional integer. The number of tokens needed from each text, on the side that is
                 kept for `truncation_side`. This can be used to speed up the tokenization of long
                 texts, because other tokens may be omitted. If None, all tokens are returned.
                 Defaults to None.
@@ -513,7 +513,7 @@ class Tokenizer(TokenizerArguments):
 
     @property
     def library_is_equal(self) -> bool:
-        """Return whether library and graph produce the same ids and offsets for all texts."""
+        """Whether the library and the graph return the same ids and offsets for all texts."""
         return self.steps.library_is_equal
 
     def tokenize_words(

@@ -77,8 +77,8 @@ def trim_tokenizer(
         same[np.asarray(before.value_rowids())[~equal]] = False
     if not same.all():
         raise ValueError(
-            f"{quote(texts[np.argmin(same)])} has other tokens with the trimmed vocabulary. Keep "
-            f"the vocabulary of this {type(tokenizer).__name__}, or leave out this text."
+            f"{quote(texts[np.argmin(same)])} is tokenized differently with the trimmed "
+            f"vocabulary. Do not trim this {type(tokenizer).__name__}, or remove this text."
         )
     return trimmed, kept
 

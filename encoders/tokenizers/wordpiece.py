@@ -35,8 +35,8 @@ class BertTokenizer(WritesFiles, Tokenizer):
         vocabulary: List of tokens in the order of their ids, or path to a vocab.txt. Tokens that
             continue a word start with "##".
         lowercase: Boolean. Whether to lower-case texts. Defaults to True.
-        strip_accents: Boolean or None. Whether to decompose characters and remove nonspacing marks.
-            If None, the value of `lowercase` is used. Defaults to None.
+        strip_accents: Optional boolean. Whether to decompose characters and remove nonspacing
+            marks. If None, the value of `lowercase` is used. Defaults to None.
         split_chinese_characters: Boolean. Whether to treat each Chinese character as a word.
             Defaults to True.
         clean_text: Boolean. Whether to remove control characters and to replace all white space by
@@ -117,8 +117,9 @@ class BertTokenizer(WritesFiles, Tokenizer):
         if "tokenizer.json" in files and files.names_class and not files.steps("normalizer"):
             raise ValueError(
                 f"{files.json_path}: normalizer is null, but the tokenizer_class in "
-                f"tokenizer_config.json, {files.tokenizer_class}, has one in transformers. Set "
-                'tokenizer_class to "PreTrainedTokenizerFast" to follow tokenizer.json.'
+                f"tokenizer_config.json, {files.tokenizer_class}, uses a normalizer in "
+                "transformers. To use tokenizer.json, set tokenizer_class to "
+                '"PreTrainedTokenizerFast".'
             )
         tokens = read_vocabulary(files, roles)
         lowercase = files.setting("do_lower_case", "lowercase", "normalizer")
@@ -204,7 +205,9 @@ def check_lines(vocabulary: Sequence[str]) -> None:
     for i, token in enumerate(vocabulary):
         if isinstance(token, str) and ("\n" in token or token.endswith("\r")):
             raise invalid(
-                f"vocabulary[{i}]", token, "no line break. vocab.txt has one token per line"
+                f"vocabulary[{i}]",
+                token,
+                "a token without line breaks, because vocab.txt has one token per line",
             )
 
 

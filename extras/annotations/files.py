@@ -78,7 +78,7 @@ names are read from the features of the dataset. |
         source: Path to a file or folder, list of rows, or dataset.
         kind: One of `"spans"`, `"tags"` (for words) and `"labels"` (for texts), or None to infer
             this from the rows. Defaults to None.
-        text_key: String or None. Key to use for the text in every row. If None, common names such
+        text_key: Optional string. Key to use for the text in every row. If None, common names such
             as "text" will be tried. Defaults to None.
 
     Returns:

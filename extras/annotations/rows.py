@@ -76,11 +76,11 @@ class Row(NamedTuple):
     """A row's text and annotations. Missing parts are None.
 
     Attributes:
-        text: String or None.
-        words: List of words or None.
-        spans: List of `{"start", "end", "label"}` or None.
-        tags: List with one tag per word, or None.
-        labels: List of text labels, or None.
+        text: Optional string.
+        words: Optional list of words.
+        spans: Optional list of `{"start", "end", "label"}`.
+        tags: Optional list with one tag per word.
+        labels: Optional list of text labels.
         keys: Dict that maps row parts, such as "text", to the row keys they were read from.
         related: Boolean. Whether the row also contains relations between spans.
     """
@@ -144,11 +144,11 @@ def extract_annotations(
     Args:
         rows: List of rows or dataset, see `read_annotations`.
         kinds: Tuple of the kinds of annotations to look for. Defaults to all kinds.
-        classes: List with the task's class names, or None. If a dataset has the same number of
+        classes: Optional list with the task's class names. If a dataset has the same number of
             classes under other names, its class ids will be used. Defaults to None.
-        several: Boolean or None. Whether to allow any number of labels per text. If None, this will
-            be set to True when any text does not have exactly one label. Defaults to None.
-        text_key: String or None. Key to use for the text in every row. If None, common names such
+        several: Optional boolean. Whether to allow any number of labels per text. If None, this
+            will be set to True when any text does not have exactly one label. Defaults to None.
+        text_key: Optional string. Key to use for the text in every row. If None, common names such
             as "text" will be tried. Defaults to None.
 
     Raises:
@@ -639,7 +639,7 @@ def _check_span(span: object, text: str, row: str) -> dict:
         )
     where = f"{row}: the span from {quote(start)} to {quote(end)}"
     if isinstance(label, list | tuple):
-        raise ValueError(f"{where} has {len(label)} labels: {quote(label)}. Expected one.")
+        raise ValueError(f"{where} has {len(label)} labels: {quote(label)}. Expected one label.")
     if not isinstance(label, str) or not label:
         raise ValueError(
             f"{where} has the label {quote(label)}. Export the names of labels, not their ids."

@@ -67,7 +67,7 @@ def check_installed() -> None:
 
 
 def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
-    """For each flag that is False, insert a row of nulls into a table.
+    """Insert a row of nulls into a table for each flag that is False.
 
     Example:
         >>> import pytest

@@ -134,7 +134,7 @@ def answer_files(
     if pathlib.Path(folder).suffix in (".parquet", ".jsonl", ".csv"):
         expected = f"a folder such as {pathlib.Path(folder).stem!r} for several files"
         opened = "pandas.read_parquet(folder) opens them as one table"
-        raise invalid("folder", os.fspath(folder), f"{expected}; {opened}")
+        raise invalid("folder", os.fspath(folder), f"{expected}. {opened}")
     task_method = TaskMethod(task, columns, method, options)
     run = Run.begun(pathlib.Path(folder), task_method, find_files(paths), _names(keep), shard_rows)
     shards = [AnswerShard.create(run, number) for number in range(-(-run.rows // shard_rows))]
@@ -224,7 +224,7 @@ def _is_cut_off(path: pathlib.Path) -> bool:
             collections.deque(file.iter_batches(), maxlen=0)
     except (OSError, pa.ArrowInvalid):
         if begins:
-            logger.warning("%s is damaged and will be written again.", path)
+            logger.warning("%s is damaged. It will be written again.", path)
         return begins
     return False
 

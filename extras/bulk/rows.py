@@ -89,7 +89,7 @@ def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, S
 
 
 def is_parquet(path: pathlib.Path) -> bool:
-    """Check whether file columns have types."""
+    """Check whether a file is in Parquet format, in which columns have types."""
     return path.suffix.lower() == ".parquet"
 
 

@@ -1,4 +1,4 @@
-"""A run's description, which must not change when continuing the run."""
+"""Describe a run. The description must not change when an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def compute_model_checksum(task: Task) -> str:
 
 
 def _plain(value):
-    """Remove objects, which have separate settings, and layer names from settings."""
+    """Remove layer names and nested objects, which have their own settings."""
     if isinstance(value, Mapping):
         kept = {str(name): _plain(inner) for name, inner in value.items() if name != "name"}
         return {name: inner for name, inner in kept.items() if inner is not None}
@@ -280,7 +280,7 @@ def _read(folder: pathlib.Path) -> dict:
 
 
 def _check_schema(folder: pathlib.Path, found: dict, files: int) -> pyarrow.Schema:
-    """Check row counts in a description and return its schema."""
+    """Check the row counts in a description, and return its schema."""
     rows = found.get("rows")
     right = isinstance(rows, list) and len(rows) == files
     try:

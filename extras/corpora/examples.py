@@ -232,7 +232,7 @@ def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _make_swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
-    """Do the same as `_next_pair`, but swap half of the pairs. A single sentence is split."""
+    """Like `_next_pair`, but swap half of the pairs. A single sentence is split."""
     start, behind = chunk
     if behind - start > 1:
         middle = offsets[_middle(chunk, rng)]

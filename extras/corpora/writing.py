@@ -235,7 +235,7 @@ class Source(Protocol):
         description: Description for all documents, which must not change when continuing a corpus.
         modified: File modification times, which must not change either. None for documents without
             files.
-        part: Tuple (i, n) for a part, or None.
+        part: Optional tuple (i, n) for a part.
     """
 
     start: Sequence[int]
@@ -257,7 +257,7 @@ class Texts:
     Args:
         documents: Documents to tokenize.
         tokenizer: Tokenizer.
-        part: Tuple (i, n) for a part, or None.
+        part: Optional tuple (i, n) for a part.
     """
 
     def __init__(

@@ -310,7 +310,7 @@ def confusion_matrix(
 SUMS = {"true": 1, "predicted": 0, "all": None}  # axes over which the counts are summed
 
 
-NO_ANSWER = "no answer"  # label for abstentions and for rows without text
+NO_ANSWER = "no answer"  # label for rows without a prediction
 
 
 def _get_labels(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:

@@ -319,7 +319,9 @@ def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
     if isinstance(explanations, Mapping) and "words" in explanations:
         return _draw_explanation(explanations)
     if isinstance(explanations, Mapping | str) or not isinstance(explanations, Sequence):
-        raise invalid("explanations", explanations, "the result of explain, or a list of such")
+        raise invalid(
+            "explanations", explanations, "the result of explain, or a list of such results"
+        )
     pictures = [explanation(some) for some in explanations if some != []]
     if not pictures:
         return Picture("<p>Nothing to explain.</p>", "Nothing to explain.")

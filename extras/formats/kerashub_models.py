@@ -69,8 +69,8 @@ def save_for_keras_hub(
 
     Args:
         model: Backbone or task to save.
-        tokenizer: Tokenizer to save with a backbone, or None.
-        dtype: String or None. Dtype of the weights. If None, the model's dtype will be used.
+        tokenizer: Optional tokenizer to save with a backbone.
+        dtype: Optional string. Dtype of the weights. If None, the model's dtype will be used.
         folder: Path of the folder to write or replace.
         settings: Dict. Contents of the manifest.
         about: Description for the model card.
@@ -98,7 +98,7 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
 
     Args:
         backbone: Backbone from a family that KerasHub supports.
-        dtype: String or None. Dtype of the new model. If None, the backbone's dtype policy will be
+        dtype: Optional string. Dtype of the new model. If None, the backbone's dtype policy will be
             used. Defaults to None.
 
     Raises:
@@ -172,7 +172,7 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
 
     Args:
         task: Sequence classifier or masked language model.
-        dtype: String or None. Dtype of the new model. If None, the backbone's dtype policy will be
+        dtype: Optional string. Dtype of the new model. If None, the backbone's dtype policy will be
             used. Defaults to None.
 
     Raises:

@@ -15,8 +15,8 @@ class Refusal(Exception):
     Args:
         status: Integer. The HTTP status code to return.
         message: String. The error message to send to the client.
-        field: String or None. The name of the invalid field, if any. Defaults to None.
-        code: String or None. Machine-readable error code (e.g. "model_not_found"). Defaults to
+        field: Optional string. The name of the invalid field, if any. Defaults to None.
+        code: Optional string. Machine-readable error code (e.g. "model_not_found"). Defaults to
             None.
     """
 

@@ -249,10 +249,11 @@ def _check_no_link(path: pathlib.Path) -> None:
 
 
 def _check_writable(path: pathlib.Path) -> None:
-    """Check that no path is marked as read-only, even when users could write to it."""
+    """Check that a path is not marked as read-only, which does not stop administrators."""
     if not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK):
         raise PermissionError(
-            errno.EACCES, f"{path} is read-only. Nothing was written. Make it writable (chmod u+w)"
+            errno.EACCES,
+            f"{path} is read-only, so nothing was written. Make it writable (chmod u+w)",
         )
 
 
@@ -427,7 +428,7 @@ def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) 
 
 
 def _walk(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
-    """Yield all paths inside a folder with their relative names. Outer folders come first."""
+    """Yield all paths in a folder with their relative names. Parent folders come first."""
     for parent, folders, files in os.walk(folder, onerror=_raise):
         for name in sorted([*folders, *files]):
             path = pathlib.Path(parent, name)

@@ -1,4 +1,4 @@
-"""Read ranges and arrays from an open file, which may be shorter than its header says."""
+"""Read ranges and arrays from an open file, and detect truncated files."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Hdf5File:
                 raise
             size = get_size(self.file)
             reason = str(error).splitlines()[0][:200]
-            raise ValueError(f"{self.path}: not readable, it has {size} bytes. {reason}.") from None
+            raise ValueError(f"{self.path} ({size} bytes) cannot be read. {reason}.") from None
 
     def _find(self, file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
         """Find the object at a path, without following links."""
@@ -86,7 +86,7 @@ class Hdf5File:
         for part in name.split("/"):
             link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
             if link is None:
-                raise ValueError(f"{self.path}: {quote(name)} is missing. Get the file again.")
+                raise ValueError(f"{self.path}: {quote(name)} is missing. Download the file again.")
             if not isinstance(link, h5py.HardLink):
                 raise ValueError(
                     f"{self.path}: {quote(name)} is a link. Expected the array itself."
@@ -97,11 +97,15 @@ class Hdf5File:
     def _find_array(self, file: h5py.File, name: str) -> h5py.Dataset:
         node = self._find(file, name)
         if not isinstance(node, h5py.Dataset):
-            raise ValueError(f"{self.path}: {quote(name)} is not an array. Get the file again.")
+            raise ValueError(
+                f"{self.path}: {quote(name)} is not an array. Download the file again."
+            )
         if not _is_bfloat16(node):
             check_floats(node.dtype, self.path, name)
         if node.external or node.is_virtual:
-            raise ValueError(f"{self.path}: {quote(name)} is stored in another file.")
+            raise ValueError(
+                f"{self.path}: {quote(name)} is stored in another file. Expected it in this file."
+            )
         check_stored(self.path, node.nbytes, node.id.get_storage_size())
         self._declared[name] = node.nbytes
         check_stored(self.path, sum(self._declared.values()), get_size(self.file))

@@ -181,10 +181,10 @@ def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> ob
         make = functools.partial(_make_object, unique_names=unique_names)
         value = json.loads(text, object_pairs_hook=make, parse_constant=_refuse)
     except RecursionError:
-        raise ValueError(f"{name}: not readable as JSON: nested too deeply.") from None
+        raise ValueError(f"{name} is not readable as JSON: it is nested too deeply.") from None
     except ValueError as error:
         reason = error if content else "the file is empty"
-        raise ValueError(f"{name}: not readable as JSON: {reason}.") from None
+        raise ValueError(f"{name} is not readable as JSON: {reason}.") from None
     if isinstance(value, dict | list) and (found := _find_code(value, 0)):
         raise ValueError(f"{name}: {found[0].lstrip('.')}{found[1]}")
     return value

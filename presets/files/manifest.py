@@ -114,7 +114,8 @@ def _check(file: BinaryIO, entry: Mapping) -> None:
     size = get_size(file)
     if size < entry["bytes"]:
         raise ValueError(
-            f"{file.name} is cut off: it has {size} bytes, expected {entry['bytes']}. Get it again."
+            f"{file.name} is cut off: it has {size} bytes, expected {entry['bytes']}. Download it "
+            "again."
         )
     if size > entry["bytes"]:
         raise ValueError(

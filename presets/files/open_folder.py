@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from encoder_zoo.presets.files.folder_files import FolderFiles
 
-_ATTEMPTS = 100  # opening takes a millisecond, so no writer replaces a folder so often in a row
+_ATTEMPTS = 100  # opening only takes a millisecond
 _HAS_HANDLES = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows
 
 

@@ -1,4 +1,4 @@
-"""Interpret pickles as plain data, without importing or calling anything that a file names.
+"""Interpret pickles as plain data. Names in a file are never imported or called.
 
 A pickle is a program for a stack machine, and Python's `pickle` runs any program. This interpreter
 only supports instructions for dictionaries that contain tensors, and globals allowed by the caller.

@@ -105,7 +105,7 @@ class PyTorchFile:
 
 
 def _is_plain_data(value: object, seen: set[int]) -> bool:
-    """Return whether a value only holds strings, numbers, containers. `seen` are skipped."""
+    """Return whether a value only contains plain data. Containers in `seen` are skipped."""
     stack = [value]
     while stack:
         value = stack.pop()

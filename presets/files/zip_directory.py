@@ -182,7 +182,7 @@ class ZipDirectory:
         return ZipEntry(text, flags, header, size)
 
     def _large(self, name: str, extra: bytes, *numbers: int) -> list[int]:
-        """Return the numbers. Numbers that need 64 bits are read from the extra field."""
+        """Return the numbers of an entry. 64-bit numbers are read from the extra field."""
         field = b""
         while len(extra) >= 4:
             kind, size = struct.unpack_from("<2H", extra)

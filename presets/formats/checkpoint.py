@@ -99,7 +99,7 @@ class Checkpoint(ABC):
 
         Args:
             name: String. Head name in `Family.heads`.
-            labels: List of strings or None. Labels of the outputs.
+            labels: Optional list of strings. Labels of the outputs.
             classes: Integer. Number of outputs to use without labels. Defaults to 0.
 
         Raises:

@@ -158,7 +158,7 @@ def backbone_config(backbone: Backbone, tokenizer) -> dict:
 
     Args:
         backbone: Backbone. The encoder.
-        tokenizer: Tokenizer to save with the backbone, or None.
+        tokenizer: Optional tokenizer to save with the backbone.
 
     Raises:
         ValueError: If config.json cannot store a setting of the backbone.

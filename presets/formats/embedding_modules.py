@@ -59,7 +59,7 @@ def read_pooling(
     Args:
         files: `FolderFiles` for the whole folder.
         module: Pooling `Module` to read.
-        width: Integer or None. Dimension of the encoder's vectors. None skips the check.
+        width: Optional integer. Dimension of the encoder's vectors. None skips the check.
 
     Returns:
         A tuple (`pooling` for `TextEmbedder`, whether to pool prompts).

@@ -178,7 +178,7 @@ def read_encoder(
 
     Args:
         files: `FolderFiles` for a gliner folder.
-        encoder: `FolderFiles` or None. Encoder files on the hub, when the folder is not complete.
+        encoder: Optional `FolderFiles`. Encoder files on the hub, when the folder is not complete.
 
     Returns:
         A tuple (config.json content, tokenizer).
@@ -203,7 +203,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
     Args:
         files: `FolderFiles` for the folder.
         settings: Dict. Content from `encoder_zoo.json`.
-        encoder: `FolderFiles` or None. See `read_encoder`. Defaults to None.
+        encoder: Optional `FolderFiles`. See `read_encoder`. Defaults to None.
 
     Attributes:
         gliner: Dict. Content from `gliner_config.json`, with gliner defaults.

@@ -55,9 +55,9 @@ class HuggingFaceCheckpoint(Checkpoint):
         files: `FolderFiles` for the folder.
         settings: Dict. Content from `encoder_zoo.json`.
         config_name: String. Name of the configuration file. Defaults to "config.json".
-        config: Dict or None. Configuration for the encoder, if it is only part of the file.
+        config: Optional dict. Configuration for the encoder, if it is only part of the file.
             Defaults to None, which reads the whole file.
-        wrapper: String or None. Prefix of the encoder's tensors. Defaults to None, which detects
+        wrapper: Optional string. Prefix of the encoder's tensors. Defaults to None, which detects
             the prefix with `_find_wrapper`.
 
     Raises:

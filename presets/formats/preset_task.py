@@ -23,12 +23,12 @@ class FolderFormat:
     libraries.
 
     Attributes:
-        opened_by: String or None. Class in sentence-transformers or gliner that opens the folder.
+        opened_by: Optional string. Class in sentence-transformers or gliner that opens the folder.
             None means a class of transformers.
         settings: Tuple of strings. Task and preprocessor arguments that these files store.
             `from_preset` does not pass them to the backbone, and they are not written to
             `encoder_zoo.json`.
-        encoder_prefix: String or None. Prefix of the encoder's tensors, if these files contain the
+        encoder_prefix: Optional string. Prefix of the encoder's tensors, if these files contain the
             configuration instead of config.json. None means the tensor names of transformers.
     """
 
@@ -95,7 +95,7 @@ class FolderFormat:
         return set()
 
     def weights(self, task: PresetTask) -> list[keras.Variable]:
-        """Return weights for `files`, and weights that are only used for training."""
+        """Return the weights in `files`, and weights that are only used during training."""
         return []
 
     def files(self, task: PresetTask, dtype: object = None) -> dict[str, object]:
@@ -135,15 +135,15 @@ class TaskRecord:
         preprocessor_class: Class of the preprocessor.
         head: String. Head name in `Family.heads`, which is also a class name suffix in
             transformers. Defaults to "Model", which needs no head.
-        default_head: `Head` or None. Head for families without this key. None means that such
+        default_head: Optional `Head`. Head for families without this key. None means that such
             families are not supported. Defaults to None.
         pipeline_tag: String. Name of the task on the Hugging Face Hub. Defaults to
             "feature-extraction".
-        peft_type: String or None. Name of the task in peft. None means that adapters cannot be
+        peft_type: Optional string. Name of the task in peft. None means that adapters cannot be
             saved. Defaults to None.
-        text_method: String or None. Name of the method for inference on raw text, such as
+        text_method: Optional string. Name of the method for inference on raw text, such as
             "classify". Defaults to None.
-        answer_type: TypedDict or None. Type of the results, if the results can be empty lists.
+        answer_type: Optional TypedDict. Type of the results, if the results can be empty lists.
             Defaults to None.
         answer_settings: Tuple of strings. Constructor arguments for inference. They are saved in
             `encoder_zoo.json` together with preprocessor arguments.
@@ -153,18 +153,18 @@ class TaskRecord:
             task attributes.
         distilled_settings: Tuple of strings. Task and preprocessor arguments that students copy
             from a teacher.
-        instead_of_predict: String or None. Advice for raw texts, if `predict` only accepts prepared
-            inputs. Defaults to None.
-        only_saved_model: String or None. Feature that can only be exported as a SavedModel. For
+        instead_of_predict: Optional string. Advice for raw texts, if `predict` only accepts
+            prepared inputs. Defaults to None.
+        only_saved_model: Optional string. Feature that can only be exported as a SavedModel. For
             such a task, `for_cpu` converts only the backbone, with the output "sequence_output".
             Defaults to None.
         file_advice: String. Last part of error messages for paths that are passed instead of texts.
         folder: `FolderFormat` of its presets. Defaults to the format of transformers.
-        learning_rate: Float or None. Peak of the default learning rate. None means the value of the
-            family. Defaults to None.
-        warmup: Float or None. Fraction of the steps in which the learning rate increases. None
+        learning_rate: Optional float. Peak of the default learning rate. None means the value of
+            the family. Defaults to None.
+        warmup: Optional float. Fraction of the steps in which the learning rate increases. None
             means the usual value. Defaults to None.
-        of_pairs: Boolean or None. Whether the head handles pair segments separately, for families
+        of_pairs: Optional boolean. Whether the head handles pair segments separately, for families
             that use the same name for both head types. Defaults to None.
         has_classes: Boolean. Whether the outputs are classes with `labels` and `num_classes`.
             Defaults to False.
@@ -182,7 +182,7 @@ class TaskRecord:
             `choose_sequence_counts`. Packing requires `logits_of` to compute outputs from
             `encoded`, and a loss that averages over examples without depending on batches. Defaults
             to False.
-        goes_step_by_step: String or None. Name of a recurrent layer, such as "an LSTM". TensorFlow
+        goes_step_by_step: Optional string. Name of a recurrent layer, such as "an LSTM". TensorFlow
             trains it without XLA, because XLA needs a fixed number of steps. Defaults to None.
 
     Example:
@@ -229,14 +229,14 @@ class PresetTask(Protocol):
         record: `TaskRecord` of the task class.
         head_record: `Head` of the backbone's family.
         problem_type: String as in config.json, or None for tasks without problem types.
-        labels: List of strings or None. Class names.
-        num_classes: Integer or None. Number of classes.
-        new_head: Tuple of arrays or None. Initial weights of a new head. None means that the
+        labels: Optional list of strings. Class names.
+        num_classes: Optional integer. Number of classes.
+        new_head: Optional tuple of arrays. Initial weights of a new head. None means that the
             checkpoint contains a head.
         kept_weights: Dict from tensor names to checkpoint values, for heads built by `fit`.
-        given_head: Layer that users pass to replace the family's head, or None.
+        given_head: Optional layer that users pass to replace the family's head.
         weights_before_adapters: Dict of arrays. See `adapters.weights_before_adapters`.
-        head: Layers to apply after the backbone, or None.
+        head: Optional layers to apply after the backbone.
         backbone: Backbone. The encoder.
         preprocessor: Preprocessor from `record.preprocessor_class`, or None.
         learning_rate: Float. Recommended peak learning rate for further training.
@@ -267,16 +267,16 @@ class PresetTask(Protocol):
 
     @classmethod
     def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        """Return the constructor arguments in config.json. The caller's arguments have priority."""
+        """Return constructor arguments from config.json, overridden by the caller's arguments."""
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Explain why a checkpoint head cannot be loaded. Return None if it can be loaded."""
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
-        """Return each label's row in a checkpoint head, for heads with partly different labels.
+        """Return the row of each label in a checkpoint head with partly different labels.
 
-        For new labels, this is None. This will be None when the head is used without changes or not
-        used at all.
+        The row of a new label is None. The result is None if the head is used without changes, or
+        if it is not used.
         """
 
     def train_pooler(self) -> None:

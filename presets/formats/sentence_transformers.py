@@ -515,7 +515,7 @@ def make_settings_json(
     Args:
         task: Task with a `similarity_function`.
         model_type: String. Name of the class in sentence-transformers.
-        **counts: Integers or None. Fields of `read_count`. None is omitted.
+        **counts: Optional integers. Fields of `read_count`. None is omitted.
     """
     preprocessor = task.preprocessor
     return {

@@ -175,7 +175,7 @@ def read_stored_tokenizer(
     Args:
         files: `FolderFiles` for a preset.
         config: Dict. Content from config.json, or {} if this file is missing.
-        default: `TokenizerClass` or None. Class to use when files do not determine it.
+        default: Optional `TokenizerClass`. Class to use when files do not determine it.
 
     Raises:
         ValueError: If a tokenizer file is invalid. See also `choose_tokenizer`.

@@ -96,7 +96,7 @@ class Answers:
             ValueError: If `predict` only takes prepared inputs.
         """
         if self.instead_of_predict:
-            expected = f"prepared inputs; or use {self.instead_of_predict}"
+            expected = f"prepared inputs. Or use {self.instead_of_predict}"
             raise invalid("x", x, expected)
         return self.runner.predict(x, batch_size, verbose=0)
 

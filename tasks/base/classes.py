@@ -87,7 +87,7 @@ def validate_labels(labels: Sequence[str | int] | None) -> list[str] | None:
         check_writable(name, f"labels[{i}]")
     if len(set(names)) != len(names):
         [(twice, _)] = collections.Counter(names).most_common(1)
-        raise ValueError(f"labels has {quote(twice)} twice. Expected different names.")
+        raise ValueError(f"labels contains {quote(twice)} twice. Expected unique names.")
     return names
 
 
@@ -213,7 +213,9 @@ def class_weights(
         weights = np.sum(counts) / (np.count_nonzero(counts) * present)
         return np.where(counts > 0, weights, 1.0).astype("float32")
     if not isinstance(given, Mapping):
-        raise invalid("class_weight", given, "{class: weight}, by name or number, or 'balanced'")
+        raise invalid(
+            "class_weight", given, "a dict from class names or indices to weights, or 'balanced'"
+        )
     weights = np.ones(num_classes, "float32")
     for key, weight in given.items():
         weights[_number(key, labels, num_classes)] = weight

@@ -30,7 +30,7 @@ def _are_thresholds(value: object) -> bool:
 
 
 Thresholds = Annotated[
-    Mapping[str, float], Rule(_are_thresholds, "a dict of labels and numbers from 0 to 1")
+    Mapping[str, float], Rule(_are_thresholds, "a dict from labels to numbers from 0 to 1")
 ]
 
 
@@ -93,7 +93,8 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
     """
     if not len(logits):
         raise ValueError(
-            "There are no labels to calibrate with. Expected held-out examples with labels."
+            "Calibration requires labels, but none were received. Pass held-out examples with "
+            "labels."
         )
     _check_finite("calibrate", logits)
     logits, targets = logits.astype("float64"), targets.astype("float64")
@@ -104,9 +105,10 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
         errors.append(_error(_probabilities(scaled, activation), targets, activation))
     if temperature in (COLDEST, HOTTEST):
         logger.warning(
-            "The temperature is %g, the limit of the search. The held-out answers are %s.",
+            "The temperature is %g, the limit of the search, because the predictions for the "
+            "held-out examples are %s.",
             temperature,
-            "all correct" if temperature == COLDEST else "as often wrong as correct",
+            "all correct" if temperature == COLDEST else "no better than chance",
         )
     return Calibration(
         temperature=temperature,
@@ -255,7 +257,8 @@ def tune_thresholds(answers: ScoredLabels) -> dict[str, float]:
     """
     if not any(answers.counts) and not any(map(len, answers.scores)):
         raise ValueError(
-            "There are no examples to tune thresholds with. Expected held-out examples with labels."
+            "Tuning thresholds requires labels, but none were received. Pass held-out examples "
+            "with labels."
         )
     for scores in answers.scores:
         _check_finite("tune_thresholds", np.asarray(scores))
@@ -268,7 +271,7 @@ def tune_thresholds(answers: ScoredLabels) -> dict[str, float]:
     absent = [label for label, count in zip(labels, answers.counts, strict=True) if not count]
     if absent:
         logger.warning(
-            "No held-out example has %s. The threshold remains %g.",
+            "No held-out example has the label %s. The threshold remains %g.",
             ", ".join(map(repr, absent)),
             DEFAULT_THRESHOLD,
         )
@@ -336,10 +339,14 @@ def check_abstention(
     if abstain_below is None:
         return
     if kind is not None:
-        raise invalid("abstain_below", abstain_below, f"None for a classifier that gives {kind}")
+        raise invalid(
+            "abstain_below", abstain_below, f"None, because this classifier predicts {kind}"
+        )
     if top_k is not None:
         raise invalid(
-            "abstain_below", abstain_below, f"None with top_k={top_k}, which takes any score"
+            "abstain_below",
+            abstain_below,
+            f"None together with top_k={top_k}, which returns any score",
         )
 
 

@@ -261,8 +261,8 @@ def check_pooler(task: keras.Model, name: str) -> None:
     """
     if task.head_record.pooled and not task.backbone.pooler:
         raise ValueError(
-            f"A {task.backbone.family.class_prefix} {name} needs a backbone with a pooler. Build "
-            f"it with pooler=True, or use {type(task).__name__}.from_preset, which adds one."
+            f"A {task.backbone.family.class_prefix} {name} requires a backbone with a pooler. "
+            f"Create it with pooler=True, or use {type(task).__name__}.from_preset, which adds one."
         )
 
 

@@ -97,7 +97,7 @@ class LabelledTask(Task):
         head.build((None, *[None] * of_tokens, self.backbone.hidden_dim))
         if head.units != self.num_classes:
             raise invalid(
-                "The number of head's outputs",
+                "The number of outputs of head",
                 head.units,
                 f"{self.num_classes}, one for each class",
             )
@@ -117,8 +117,8 @@ class LabelledTask(Task):
     def _check_labels_known(self) -> None:
         if self.head is None:
             raise ValueError(
-                f"This {type(self).__name__} does not know its labels yet. Pass labels=[...] or "
-                "num_classes, or call fit, which learns them from its data."
+                f"This {type(self).__name__} has no labels yet. Pass labels=[...] or num_classes, "
+                "or call fit to learn the labels from the data."
             )
 
     def load_weights(self, filepath, *args, **kwargs) -> None:
@@ -135,7 +135,7 @@ class LabelledTask(Task):
             raise ValueError(
                 f"The weights in {filepath} do not fit this {type(self).__name__} with "
                 f"{self.num_classes} outputs. Create it with the labels of the saved model, or "
-                f"load a file of .save('...keras') or save_to_preset. Keras: {error}"
+                f"load the whole model from a .keras file or a preset. Error of Keras: {error}"
             ) from error
 
     def call(self, inputs, training=None):
@@ -266,7 +266,7 @@ class LabelledTask(Task):
         self._check_labels_known()
         if self.objective.activation == "linear":
             raise ValueError(
-                f"{method} needs classes. This {type(self).__name__} predicts numbers."
+                f"{method} requires classes, but this {type(self).__name__} predicts numbers."
             )
         if is_dataset(x):
             raise invalid("x", x, f"examples in memory for {method}, not a dataset")
@@ -343,7 +343,7 @@ class LabelledTask(Task):
             return None
         if takes_some and len(self.labels) == len(names):
             logger.warning(
-                "The head of %s is kept. Its classes %s are renamed to %s.",
+                "%s keeps its head. The classes %s are renamed to %s.",
                 type(self).__name__,
                 names,
                 self.labels,
@@ -376,8 +376,8 @@ def default_problem(config: dict, given: Mapping) -> str:
         return "single_label_classification"
     if not given.get("problem_type"):
         logger.warning(
-            "config.json has one class and no problem_type. Loading it as a regression, as in "
-            "transformers' training. For a sigmoid, as in its pipeline, pass "
+            "config.json has one class and no problem_type. Loading it as a regression, like the "
+            "training in transformers. For a sigmoid, like the pipeline in transformers, pass "
             "problem_type='multi_label_classification'."
         )
     return "regression"

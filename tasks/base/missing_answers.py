@@ -66,8 +66,8 @@ def skips_missing(
                 if not _has_text(read[columns[0]]) or not _collect_columns(read):
                     return None
                 raise ValueError(
-                    "missing='none' gives each row an answer, but all rows share one "
-                    f"{columns[0]}, and some have no text. Leave those out."
+                    f"missing='none' requires one {columns[0]} per row, but all rows share the "
+                    f"same {columns[0]}, and some of its texts are missing. Remove these texts."
                 )
             kept = _rows_with_text(read)
             if kept is None:  # for columns with different lengths, the method has its own error
@@ -93,7 +93,7 @@ def _convert_to_lists(values, method: str):
     if isinstance(values, np.ndarray):
         return values.tolist()
     raise invalid(
-        "The input with missing='none'", values, f"lists: call {method} for part after part"
+        "The input with missing='none'", values, f"lists. Call {method} for each part of the data"
     )
 
 
@@ -157,7 +157,7 @@ def _keep_rows(value, kept: np.ndarray):
 
 
 def _spread(answers, kept: np.ndarray):
-    """Return answers (M,) at their positions in N rows, with None, or NaN in an array, elsewhere.
+    """Insert answers (M,) into N rows. All other rows are None, or NaN in an array.
 
     In a sparse matrix, these rows will be empty instead.
     """

@@ -279,8 +279,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         pairs = zip(first, self.head.weights, strict=True)
         if all(np.array_equal(value, whole_array(weight)) for value, weight in pairs):
             logger.warning(
-                "The head of this %s has random weights, because the checkpoint has none and it "
-                "was not trained. Its answers mean nothing before `fit`.",
+                "The head of this %s has random weights, because the checkpoint contains no head. "
+                "Call `fit` before you use its predictions.",
                 type(self).__name__,
             )
 
@@ -353,8 +353,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             raise invalid(
                 "x",
                 x,
-                "prepared inputs, {'token_ids', 'padding_mask', ...}: raw texts would be masked at "
-                f"random. Use {self.record.instead_of_predict}, or evaluate(texts)",
+                "prepared inputs, {'token_ids', 'padding_mask', ...}, because texts would be "
+                f"masked at random. Use {self.record.instead_of_predict}, or evaluate(texts)",
             )
 
     def _before_training(self, x, y, data: Source) -> bool:
@@ -364,7 +364,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             setattr(self, name, settings[name][0])
         if changed:
             logger.warning(
-                "This training changes the weights of this %s, so its %s was reset. Call %s again.",
+                "This training changes the weights of %s, so its %s was reset. Call %s again.",
                 type(self).__name__,
                 " and its ".join(changed),
                 " and ".join(settings[name][1] for name in changed),
@@ -468,13 +468,14 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             raise invalid(
                 "texts",
                 texts,
-                "some hundred typical inputs for int8 by OpenVINO; or pass dtype='bfloat16'",
+                "some hundred typical inputs for int8 with OpenVINO. Or pass dtype='bfloat16'",
             )
         if texts is not None and not calibrates:
             raise invalid(
                 "texts",
                 texts,
-                f"None, unless engine='openvino' and dtype='int8': got {engine!r}, {dtype!r}",
+                f"None for engine={engine!r} and dtype={dtype!r}. Only engine='openvino' with "
+                "dtype='int8' uses texts",
             )
         shared = {"backbone": self.backbone, "preprocessor": self.preprocessor}
         answering = type(self).from_config({**self.get_config(), **shared})
@@ -562,8 +563,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """Raise a ValueError for an attempt to train or export a result from `for_cpu`."""
         if changes:
             raise ValueError(
-                "The result of for_cpu cannot be trained or exported. Call fit or export of the "
-                "original model, and then for_cpu again. Write a file in int8 with "
+                "The result of for_cpu cannot be trained or exported. Call fit or export on the "
+                "original model, and then for_cpu again. To export in int8, use "
                 "`model.export('model.tflite', format='litert', "
                 "optimizations=[tf.lite.Optimize.DEFAULT])`."
             )

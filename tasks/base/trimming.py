@@ -111,7 +111,7 @@ def _check_can_trim(task: Task) -> None:
     name = type(task).__name__
     if task.cpu_model is not None:
         raise ValueError(
-            "The result of for_cpu has a fixed vocabulary. Call trim_vocabulary of the original "
+            "The result of for_cpu has a fixed vocabulary. Call trim_vocabulary on the original "
             "model, and then for_cpu."
         )
     if any(getattr(layer, "quantization_mode", None) for layer in list_layers(task)):
@@ -121,8 +121,8 @@ def _check_can_trim(task: Task) -> None:
         )
     if getattr(task, "query_encoder", None) is not None:
         raise ValueError(
-            f"This {name} has a query_encoder with the same vocabulary. Trim a {name} without it, "
-            "and create a query_encoder for the new tokenizer."
+            f"This {name} has a query_encoder with the same vocabulary. Trim a {name} without a "
+            "query_encoder, and create a query_encoder for the new tokenizer."
         )
 
 
@@ -133,8 +133,7 @@ def _get_tokenizer(task: Task) -> Tokenizer:
         kinds = ", ".join(kind.__name__ for kind in TRIMMABLE)
         raise TypeError(
             f"The tokenizer of this {type(task).__name__} is a {type(tokenizer).__name__}. "
-            f"Expected one of the classes {kinds} or a subclass, whose rules to find tokens are "
-            "known."
+            f"Expected one of the classes {kinds} or a subclass."
         )
     return tokenizer
 

@@ -613,7 +613,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
         Args:
             texts: Texts, as for `classify`.
-            label: String, integer or None. Name or index of the class to explain. If None, the
+            label: Optional string, integer. Name or index of the class to explain. If None, the
                 class with the highest score will be used for each text. Defaults to None.
             method: String. The attribution method to use. With "integrated_gradients", gradients
                 for the label's logit are integrated along the path from the text with all words

@@ -189,8 +189,11 @@ class SequenceClassifierPreprocessor(Preprocessor):
         longer, shared = lengths[0], array_ops.zeros_like(lengths[0])
         if len(tokens) == 2:
             longer, shorter = array_ops.maximum(*lengths), array_ops.minimum(*lengths)
-            what = f"pairs of texts are longer than a window of {self.max_sequence_length} tokens"
-            what = f"{what}, both of them; {self.unread} of the shorter one is not read."
+            what = (
+                "pairs have two texts that are too long for a window of "
+                f"{self.max_sequence_length} tokens"
+            )
+            what = f"{what}, so {self.unread} of the shorter text is truncated."
             count_truncated(shorter > room // 2, self, what)
             shared = array_ops.minimum(shorter, room // 2)
         capacity = room - shared

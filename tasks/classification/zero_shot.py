@@ -344,7 +344,7 @@ class ZeroShotClassifier:
         if keras.config.backend() != "tensorflow":
             raise ValueError(
                 f"Export needs Keras's TensorFlow backend, not {keras.config.backend()!r}. Save "
-                "its `classifier` with `save_to_preset('my_preset')`; then, with TensorFlow (`pip "
+                "its `classifier` with `save_to_preset('my_preset')`. Then, with TensorFlow (`pip "
                 "install tensorflow`) and in a process started with KERAS_BACKEND=tensorflow:\n    "
                 "import encoder_zoo as ez\n    "
                 f"ez.{type(self).__name__}.from_preset('my_preset').export({str(path)!r}, "

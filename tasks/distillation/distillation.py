@@ -197,7 +197,7 @@ class Distillation(TextModel):
 
     @property
     def objective(self) -> Objective:
-        """Return the student's objective, or an objective with an unused loss.
+        """Return the student's objective, or an objective with a loss that is not used.
 
         The unused loss is needed when the student's answers are not trained.
         """
@@ -226,7 +226,7 @@ class Distillation(TextModel):
 
     @property
     def non_trainable_variables(self) -> list:
-        """Return also the teacher's variables, which JAX must not compile into a step."""
+        """Return the non-trainable variables and the teacher's variables."""
         unreached = [v for v in super().trainable_variables if id(v) in self._unreached]
         return [*super().non_trainable_variables, *unreached, *self.teacher.variables]
 

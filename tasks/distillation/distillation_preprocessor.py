@@ -241,7 +241,7 @@ def pair_preprocessors(
     Args:
         teacher: Task with a preprocessor, or a backbone, which reads the student's examples.
         student: Task of the same kind, or a backbone.
-        own: The student's preprocessor, or None.
+        own: Optional the student's preprocessor.
         by_token: Descriptions of the objectives that compare single tokens.
 
     Raises:

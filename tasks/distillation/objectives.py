@@ -58,7 +58,7 @@ def soft_labels(student, teacher, temperature: float, activation: str):
 
 
 def match_states(student_layers: int, teacher_layers: int) -> list[int]:
-    """Return the index of the teacher's state for each state of the student. 0 is the embeddings.
+    """Return the index of a teacher state for each student state. Index 0 is the embeddings.
 
     Source: Jiao et al. 2020, section 4.2, the uniform mapping.
 

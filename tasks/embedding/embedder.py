@@ -126,7 +126,7 @@ class Embedder(Task, Searchable[IndexKind]):
         return self._stack_vectors(first, self._vectors(others, training), batch, count)
 
     def _stack_vectors(self, first, others, batch, count):
-        """Stack the vectors for the first and the other texts per row into (B, 1 + K, D)."""
+        """Stack the vectors of all texts in a row, starting with the first text, (B, 1 + K, D)."""
         others = ops.reshape(others, (batch, count, *ops.shape(others)[1:-1], self.embedding_dim))
         return ops.concatenate([first[:, None], others], axis=1)
 

@@ -151,8 +151,8 @@ def contrastive_pairs(
     """Sample training pairs for each text in the dataset.
 
     For each text, the same number of positive pairs (with a common class) and negative pairs
-    (without a common class) is sampled. If this is not possible because there are no matching
-    texts, only pairs from the other kind will be returned.
+    (without a common class) is sampled. If there are no texts for one kind of pairs, only the other
+    kind is returned.
 
     Args:
         hot: Binary array of shape (N, C) with the classes for each text. At least two rows must be

@@ -192,7 +192,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         texts = array_ops.strings.join([text, texts]) if text else texts
         # Keep an extra token to be able to count truncated texts.
         tokens = self.tokenizer.tokenize(texts, room + 1)
-        what = f"{NAMES[role]} are longer than {longest} tokens; {self.unread} is not read."
+        what = f"{NAMES[role]} are longer than {longest} tokens, so {self.unread} is truncated."
         count_truncated(tokens.row_lengths() > room, self, what)
         packed = self._pack_tokens(tokens, role)
         if role == DOCUMENT:
@@ -203,7 +203,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         }
 
     def _pack_tokens(self, tokens: array_ops.RaggedTensor, role: str, filler: int | None = None):
-        """Add special tokens to tokens, ragged (N, None) int32.
+        """Add special tokens to ragged token ids (N, None).
 
         Args:
             tokens: Ragged int32 tensor of shape (N, None).
@@ -222,7 +222,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         return pack([tokens], start, end, 1, self.longest(role), *where)[0]
 
     def _expanded(self, packed: array_ops.RaggedTensor, filler: int) -> array_ops.RaggedTensor:
-        """Pad queries with `filler` for query expansion, ragged (N, None) int32."""
+        """Pad ragged queries (N, None) with `filler` for query expansion."""
         if not self.expanded_length:
             return packed
         missing = array_ops.maximum(self.expanded_length - packed.row_lengths(), 0)

@@ -158,7 +158,7 @@ class SeparateTexts(Preprocessor):
 
 
 def _number_values(values: array_ops.Tensor) -> array_ops.Tensor:
-    """Map values to int32 numbers, starting at 0, with equal numbers for equal values."""
+    """Replace values by int32 numbers, starting at 0. Equal values get the same number."""
     return array_ops.reshape(
         array_ops.unique(array_ops.reshape(values, [-1])).idx, array_ops.shape(values)
     )

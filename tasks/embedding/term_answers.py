@@ -32,7 +32,7 @@ class TermAnswers(EmbeddingAnswers):
 
     Attributes:
         similarity_function: Function to use for comparing vectors.
-        max_terms: Positive integer or None. Maximum number of terms to keep per text.
+        max_terms: Optional positive integer. Maximum number of terms to keep per text.
         query_runner: Runner for the query model. If None, the same model is used for queries and
             documents.
         query_rows: Function to compute sparse vectors from a column of queries (N,) without a

@@ -128,7 +128,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         most = self.max_length
         tokens = self.tokenizer.tokenize(texts, most and most + 1)
         if most:
-            what = f"queries are longer than {most} tokens; the rest is not read."
+            what = f"queries are longer than {most} tokens, so the end is truncated."
             count_truncated(tokens.row_lengths() > most, self, what)
             tokens = truncate_tokens(tokens, most, self.tokenizer.truncation_side)
         return {"token_ids": tokens}

@@ -222,7 +222,9 @@ class TextEmbedderPreprocessor(SeparateTexts):
         before, given = self.prompt_text(prompt), texts_in_memory(texts)
         given, most = [before + text for text in given], self.max_sequence_length
         ids, lengths, longer = self.tokenizer.compute_ids(given, None if whole else most)
-        count_truncated(longer, self, f"texts are longer than {most} tokens; the rest is not read.")
+        count_truncated(
+            longer, self, f"texts are longer than {most} tokens, so the end is truncated."
+        )
         return ids, lengths
 
     def _tokens(

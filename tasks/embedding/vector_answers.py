@@ -34,7 +34,7 @@ class VectorAnswers(EmbeddingAnswers):
     Attributes:
         similarity_function: Function to use for comparing vectors.
         normalize: Whether to normalize vectors to unit length.
-        dim: Positive integer or None. The number of dimensions to truncate the embeddings to.
+        dim: Optional positive integer. The number of dimensions to truncate the embeddings to.
     """
 
     preprocessor_class = TextEmbedderPreprocessor

@@ -371,7 +371,7 @@ class BatchLoss:
             )
 
     def _reduce_by_loss(self, y_true, y_pred, sample_weight) -> tuple:
-        """Return the loss computed by a custom loss in `__call__`, and the size to go with it."""
+        """Return the loss computed by a custom loss in `__call__`, and its size."""
         y_true = add_output_axis(ops.convert_to_tensor(y_true), y_pred)
         loss = ops.mean(self.loss(y_true, y_pred, sample_weight))
         if self.is_sum:

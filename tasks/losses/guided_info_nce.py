@@ -81,7 +81,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
 
 
 def _scores(x, all_x, first):
-    """Compute the scores for all candidates, and find the texts that belong to the row itself.
+    """Compute the scores for all candidates, and find the texts from the same row.
 
     Args:
         x: Tensor of shape (B, 1 + K, D).

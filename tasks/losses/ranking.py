@@ -110,7 +110,7 @@ class PListMLE(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MultipleNegatives(RankingLoss):
-    """Cross-entropy for choosing a text with a positive score among the texts without (InfoNCE).
+    """Cross-entropy for choosing a text with a positive score from all texts (InfoNCE).
 
     Args:
         scale: Positive float. Factor to multiply the sigmoid of the logits by, which is between 0

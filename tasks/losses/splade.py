@@ -88,7 +88,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         return values + self._share * (of_queries + of_documents)
 
     def scaled(self, share) -> SPLADE:
-        """Return the same loss with a share, a number or a tensor, of both weights."""
+        """Return the same loss with both weights multiplied by `share`, a number or a tensor."""
         loss = copy.copy(self)
         loss._share = share
         return loss

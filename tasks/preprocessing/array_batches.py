@@ -13,7 +13,7 @@ from encoder_zoo.common.ragged_array import as_array
 
 
 class ArrayBatches(keras.utils.PyDataset):
-    """Batches in NumPy, with the dataset methods used by tasks. A batch is made when it is needed.
+    """Batches in NumPy, with the dataset methods used by tasks. Batches are created on demand.
 
     Args:
         make: A function to make the batch with a given number.
@@ -43,7 +43,7 @@ class ArrayBatches(keras.utils.PyDataset):
         return batches
 
     def repeat_forever(self) -> Iterator:
-        """Yield the batches forever, because Keras leaves a generator in the middle of an epoch."""
+        """Yield the batches forever, because Keras can stop reading in the middle of an epoch."""
         for number in itertools.count():
             yield self[number]
 
@@ -63,7 +63,7 @@ class ArrayBatches(keras.utils.PyDataset):
         return ArrayBatches(self._make, self._numbers[:count])
 
     def skip(self, count: int) -> ArrayBatches:
-        """Return the batches without the first batches."""
+        """Skip the first batches, and return the remaining batches."""
         return ArrayBatches(self._make, self._numbers[count:])
 
     def map(self, function: Callable) -> ArrayBatches:

@@ -180,7 +180,7 @@ WORTHWHILE = 0.75  # maximum number of sequences to use for packing, relative to
 def choose_sequence_counts(
     lengths: np.ndarray, length: int, batch_size: int
 ) -> tuple[int, ...] | None:
-    """Return up to three possible numbers S of packed sequences in a batch.
+    """Return up to three choices for S, the number of packed sequences in a batch.
 
     The first number is enough for most batches, the second is twice the first, and the last is B.
 

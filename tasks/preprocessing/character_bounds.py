@@ -99,7 +99,7 @@ def visible_bounds(
 def _next(
     positions: array_ops.Tensor, begin: array_ops.Tensor, limit: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return the first of some ascending positions from `begin` on, or the limit (S,)."""
+    """Return the first position that is not less than `begin`, or the limit, (S,)."""
     padded = array_ops.concat([positions, [2**62]], axis=0)
     found = array_ops.gather(padded, array_ops.searchsorted(positions, begin))
     return array_ops.minimum(found, limit)
@@ -107,9 +107,9 @@ def _next(
 
 @functools.cache
 def compute_runs() -> tuple[np.ndarray, np.ndarray]:
-    r"""Return the first code point per run of characters of the same kind, and the kinds, int32.
+    r"""Return the code points at which the kind of character changes, and all kinds, int32.
 
-    The first kind is for the characters before the first run.
+    The first kind is for the characters before the first change.
 
     Example:
         >>> first, kinds = compute_runs()

@@ -502,7 +502,7 @@ def _marks(first: dict, counts: collections.Counter) -> str:
 
 
 def _missing_codes(first: dict, counts: Mapping) -> str:
-    """Return the line for -1 among class indices. With labels -1 and 1, -1 is a regular class."""
+    """Return a log line about -1 among class indices, or "" if all labels are -1 or 1."""
     numbers = {key[1] for key in first if key[0] in (int, float)}
     names = {key[1] for key in first if key[0] is str}
     code = next((key for key in first if key[1] in (MISSING_CODE, str(MISSING_CODE))), None)

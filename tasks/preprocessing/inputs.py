@@ -119,7 +119,7 @@ class Inputs:
         self._most = np.inf if columns[-1].repeated else len(columns)
 
     def __repr__(self) -> str:
-        """Return the possible forms for a tuple, such as "texts or (texts, second texts)"."""
+        """Describe the accepted inputs, such as "texts or (texts, second texts)"."""
         names = [column.plural for column in self._columns]
         forms = [names[:count] for count in range(self._least, len(names) + 1)]
         if self._columns[-1].repeated:

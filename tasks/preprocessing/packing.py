@@ -9,7 +9,7 @@ from encoder_zoo.common.lazy import array_ops
 
 
 def truncate_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: int) -> tuple:
-    """Return text lengths for pairs to fit into a budget, trimming the longer text first.
+    """Return the text lengths that fit a pair into a budget. The longer text is truncated first.
 
     Args:
         first: Integer tensor of shape (B,). Lengths for the first texts.
@@ -170,7 +170,7 @@ def write_tokens(
     begun: array_ops.Tensor,
     kept: array_ops.Tensor,
 ) -> array_ops.Tensor:
-    """Write `kept[i]` tokens from text i, starting from `begun[i]`, at `begins[i]`.
+    """Copy `kept[i]` tokens from text i, starting at `begun[i]`, to the position `begins[i]`.
 
     All remaining tokens are written to the last index.
 
@@ -223,7 +223,7 @@ def pad(
 
 
 def join_texts(examples: dict, first_column: int = 1) -> dict:
-    """Return packed sequences with several texts each, from texts that are grouped by sequence.
+    """Join texts to packed sequences with several texts each. Texts must be grouped by sequence.
 
     Args:
         examples: Dict. Encoded texts with "token_ids", ragged (B, None, None), and any further

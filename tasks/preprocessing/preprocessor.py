@@ -43,7 +43,7 @@ _counts = contextvars.ContextVar("counts", default=None)
 
 
 class HasBackbone(Protocol):
-    """The task's parts needed by a preprocessor: the backbone's lengths and vocabulary."""
+    """The parts of a task that a preprocessor uses: the maximum lengths and the vocabulary."""
 
     backbone: Backbone
 
@@ -231,7 +231,7 @@ class Preprocessor(ConfigFromSignature):
         lengths = sum(segment.row_lengths() for segment in segments)
         room = most - 2 - tokenizer.pair_separators * is_pair
         what = "pairs of texts" if is_pair else "texts"
-        what = f"{what} are longer than {most} tokens; {self.unread} is not read."
+        what = f"{what} are longer than {most} tokens, so {self.unread} is truncated."
         count_truncated(lengths > room, self, what)
         special = tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.pair_separators
         where = tokenizer.first_column, tokenizer.truncation_side
@@ -240,11 +240,11 @@ class Preprocessor(ConfigFromSignature):
 
     @property
     def unread(self) -> str:
-        """Return a phrase to describe which part is not read for long texts."""
-        return "the beginning" if self.tokenizer.truncation_side == "left" else "the rest"
+        """Return a phrase for the part of long texts that is truncated."""
+        return "the beginning" if self.tokenizer.truncation_side == "left" else "the end"
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
-        """Encode examples as with labels, but only mark the tokens to be labelled."""
+        """Encode examples without labels, and mark the tokens that can have a label."""
         return self.encode(x, sample_weight=sample_weight)
 
     def encode_labels(self, y) -> array_ops.Tensor:
@@ -360,7 +360,7 @@ def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: 
         is_cut: Boolean tensor of shape (N,). Whether each text is truncated.
         preprocessor: The `Preprocessor`. Its `truncation_advice` is added at the end of the log
             line.
-        what: String, e.g. "texts are longer than 512 tokens; the rest is not read."
+        what: String, e.g. "texts are longer than 512 tokens, so the end is truncated."
 
     Example:
         >>> import tensorflow as tf
@@ -393,7 +393,7 @@ def _log(cut: int, count: int, what: str, where: str = "") -> None:
 
 @contextlib.contextmanager
 def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
-    """Collect the numbers of truncated texts inside this context, and log one line at its end.
+    """Count truncated texts inside this context, and log one line at its end.
 
     Args:
         of_stream: Optional set of strings. Lines from earlier batches, which will not be logged

@@ -96,8 +96,7 @@ class TokenFiles:
 
 def _make_damage_error(path: pathlib.Path) -> ValueError:
     return ValueError(
-        f"{path} is damaged, changed or gone. Delete {path.parent}: its texts are then tokenized "
-        "anew."
+        f"{path} is missing, damaged or changed. Delete {path.parent} to tokenize its texts again."
     )
 
 

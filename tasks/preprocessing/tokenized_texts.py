@@ -1,4 +1,4 @@
-"""Tokenize texts, or sentences in words, and find the characters and words for each token.
+"""Tokenize texts or lists of words, and find the characters and words for each token.
 
 Comments use these letters for shapes: N texts, P tokens in all texts, W words in all texts.
 """
@@ -39,7 +39,7 @@ def is_list(x) -> bool:
 
 
 def is_words(x) -> bool:
-    """Return whether an input contains sentences in words instead of texts."""
+    """Return whether an input contains lists of words instead of texts."""
     if isinstance(x, array_ops.RaggedTensor):
         return True
     if array_ops.is_tensor(x):
@@ -102,7 +102,7 @@ def tokenize_texts(tokenizer, texts: array_ops.Tensor, marks: np.ndarray) -> Tok
 
 
 def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
-    """Tokenize sentences in words.
+    """Tokenize sentences that are split into words.
 
     The words are tokenized as running text, with a space before every word except for the first.
     The first token in a word starts where the word starts, and the last token ends where the word
@@ -130,7 +130,7 @@ def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
 
 
 def keys(rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None) -> array_ops.Tensor:
-    """Return int64 numbers to sort offsets row by row. If None, the ragged values are used."""
+    """Return int64 keys to sort offsets row by row. If None, the ragged values are used."""
     offsets = rows.flat_values if offsets is None else offsets
     return array_ops.cast(rows.value_rowids(), array_ops.int64) * ROW + array_ops.cast(
         offsets, array_ops.int64

@@ -1,4 +1,4 @@
-"""Which tokens of texts were replaced, from the logits of all tokens.
+"""Detect replaced tokens in texts, based on the logits for all tokens.
 
 Comments use these letters for shapes: N texts, L sequence, T tokens of all texts.
 """
@@ -48,7 +48,7 @@ class DetectionAnswers(Answers):
     def detect(
         self, texts: Any, batch_size: PositiveInt | None = None, missing: Missing = "error"
     ) -> Any:
-        """Compute how likely each token was replaced; see `ReplacedTokenDetection.detect`."""
+        """Compute replacement probabilities for tokens. See `ReplacedTokenDetection.detect`."""
         if isinstance(texts, str):
             return self.detect([texts], batch_size)[0]
         tensor = as_column(texts)
@@ -93,7 +93,7 @@ class DetectionAnswers(Answers):
         return as_array(self.preprocessor.tokenizer.get_vocabulary())
 
     def _inner(self, logits: array_ops.Tensor, examples: dict) -> array_ops.Tensor:
-        """Select the logits (T,) of the tokens between the special ones, from logits (N, L)."""
+        """Select the logits (T,) for tokens that are not special tokens, from logits (N, L)."""
         lengths = examples["token_ids"].row_lengths() - 2
         column = self.preprocessor.tokenizer.first_column
         return array_ops.RaggedTensor.from_tensor(logits[:, column:], lengths).values

@@ -151,7 +151,7 @@ class MaskAnswers(Answers):
                 found = len(tokens) - 1 - found[::-1]  # counted from the end
             if not found.size or found[-1] >= limit:
                 cut = f"before its last {limit}" if from_left else f"after its first {limit}"
-                where = "does not contain" if not found.size else f"has {cut} tokens a"
+                where = "does not contain" if not found.size else f"contains, only {cut} tokens,"
                 raise ValueError(
                     f"texts[{row}] {where} {tokenizer.mask_token}. Expected this token in place "
                     "of the missing word."
@@ -208,7 +208,7 @@ class MaskAnswers(Answers):
     ) -> dict[str, array_ops.Tensor]:
         """Return "token", "text" and "score" (masks, top_k), sorted by score.
 
-        Spaces are added next to a token if needed to get the same tokens as scored.
+        Spaces are added next to a token if the text would otherwise be tokenized differently.
 
         Args:
             texts: String tensor of shape (N,).

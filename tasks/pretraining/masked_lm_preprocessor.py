@@ -177,7 +177,7 @@ class MaskedLMPreprocessor(Preprocessor):
         return [self.seed, self._calls]
 
     def _select(self, token_ids, padding_mask, draws):
-        """Return positions (B, L), the selected ones first, and whether each is selected."""
+        """Return positions (B, L) and whether they are selected. Selected positions come first."""
         special = array_ops.reduce_any(
             token_ids[..., None] == array_ops.constant(self._special_ids), axis=-1
         )
@@ -369,7 +369,7 @@ def replace_tokens(
 
 
 def token_weights(weights, token_ids: array_ops.Tensor) -> array_ops.Tensor:
-    """Return the weight (B, L) of each token's text.
+    """Repeat the weight of each text for its tokens, (B, L).
 
     Args:
         weights: Weights of examples (B,), or of the tokens of packed texts, ragged (B, None).

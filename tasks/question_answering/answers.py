@@ -34,8 +34,8 @@ def holds_answers(x) -> bool:
 
 
 ANSWERS = Labels(
-    "for each question its answers, of which one without an answer has an empty list; or examples "
-    "with 'answers'",
+    "a list of answers for each question, which is empty without an answer, or examples with "
+    "'answers'",
     "answer",
     none_is_answer=True,
     are_in=holds_answers,
@@ -43,7 +43,9 @@ ANSWERS = Labels(
 NO_LABELS = f"The answers are missing. Expected y: {ANSWERS.expected}."
 NullThreshold = Annotated[
     float,
-    Rule(lambda v: type(v) in (int, float) and not math.isnan(v), "a number, perhaps infinite"),
+    Rule(
+        lambda v: type(v) in (int, float) and not math.isnan(v), "a number, which can be infinite"
+    ),
 ]
 
 
@@ -164,7 +166,7 @@ def split_inputs(x, y) -> tuple:
     Args:
         x: `(questions, contexts)`, or a list of pairs. This can also be a list of examples
             `{"question", "context", "answers"}`, or a dict or table with these columns.
-        y: The answers, or None.
+        y: Optional the answers.
 
     Returns:
         Questions and contexts as string tensors of shape (N,), and the answers or None.
@@ -180,8 +182,8 @@ def split_inputs(x, y) -> tuple:
         for i, example in enumerate(x):
             if "answers" not in example:
                 raise ValueError(
-                    f"Row {i} has no 'answers'. Expected them in all rows or in none, as an empty "
-                    "list where there is no answer."
+                    f"Row {i} has no 'answers', but other rows have. Expected an empty list for a "
+                    "question without an answer."
                 )
         y = [example["answers"] for example in x]
     return (*texts, y)
@@ -224,8 +226,9 @@ def _answers(answers, number: int) -> list[dict]:
             or not isinstance(answer.get("answer_start"), numbers.Integral)
         ):
             raise ValueError(
-                f"Example {number}: {quote(answer)} is no answer. Expected a dict with text, a "
-                "string, and answer_start, an integer; or an empty list without an answer."
+                f"Example {number}: {quote(answer)} is not an answer. Expected a dict with the "
+                "string text and the integer answer_start, or an empty list for a question "
+                "without an answer."
             )
     return list(answers)
 
@@ -238,7 +241,11 @@ def _as_dict(answer):
 def _rows(columns: dict, number: int) -> list[dict]:
     texts, starts = columns["text"], columns.get("answer_start")
     if np.shape(starts) != np.shape(texts):
-        raise invalid(f"Example {number}: answer_start", starts, f"one for each text of {texts!r}")
+        raise invalid(
+            f"Example {number}: answer_start",
+            starts,
+            f"one position for each of the texts {texts!r}",
+        )
     return [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
 
 
@@ -274,14 +281,14 @@ def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, arra
         (length > 0) & (start >= 0) & same,
         ": the answer ",
         text,
-        " does not stand at character ",
+        " does not start at character ",
         start,
-        " of its context: there is ",
+        " of its context, which continues with ",
         there,
         ".",
         lambda i: _find_answer(text.numpy()[i].decode(), context.numpy()[i].decode()),
-        " Correct answer_start, or leave the example out; a question without an answer has an "
-        "empty list of answers.",
+        " Correct answer_start, or remove the example. For a question without an answer, pass an "
+        "empty list.",
         unit="Example",
         index=index,
     )
@@ -291,7 +298,7 @@ def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, arra
 
 
 def _find_answer(text: str, context: str) -> str:
-    return f" It stands at {context.index(text)}." if text and text in context else ""
+    return f" It starts at {context.index(text)}." if text and text in context else ""
 
 
 def _answer_columns(
@@ -301,8 +308,8 @@ def _answer_columns(
     answers = answer_lists(y)
     if len(answers) != len(contexts):
         raise ValueError(
-            f"There are {len(contexts)} questions, but answers of {len(answers)}. Expected a list "
-            "for each question."
+            f"Received {len(contexts)} questions, but answers for {len(answers)}. Expected a list "
+            "of answers for each question."
         )
     given = [answer for row in answers for answer in row]
     starts = [min(max(int(answer["answer_start"]), -1), 2**31 - 1) for answer in given]

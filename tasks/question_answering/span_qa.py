@@ -145,7 +145,7 @@ class SpanQA(Task):
         folder=SpanQAFolder(),
         answer_settings=("null_threshold",),
         tuned_settings={"null_threshold": (None, "evaluate_answers")},
-        file_advice="Of SQuAD's files: fit(ez.read_squad({!r})).",
+        file_advice="To read a file of SQuAD, use fit(ez.read_squad({!r})).",
         predicts_lists=True,
     )
     beam: tuple[int, int] | None = None
@@ -195,7 +195,8 @@ class SpanQA(Task):
             return record
         if record.beam is None:
             raise ValueError(
-                f"The family {self.backbone.family.name!r} has no head with a beam. Leave out beam."
+                f"The family {self.backbone.family.name!r} does not support beam. Remove this "
+                "argument."
             )
         return record.beam
 
@@ -412,7 +413,7 @@ class SpanQA(Task):
         single, several = isinstance(question, str), not isinstance(context, str)
         if single and several:
             raise ValueError(
-                "explain takes one context per question. Pass the passage of its answer: "
+                "explain needs one context per question. Pass the passage with the answer: "
                 "explain(question, passages[answer['passage']])."
             )
         questions = [question] if single else question
@@ -460,8 +461,8 @@ class SpanQA(Task):
         right = [[a["text"] for a in given] for given in answer_lists(answers)]
         if len(right) != len(texts):
             raise ValueError(
-                f"There are {len(texts)} questions, but answers to {len(right)}. Expected a list "
-                "for each question."
+                f"Received {len(texts)} questions, but answers for {len(right)}. Expected a list "
+                "of answers for each question."
             )
         options = (1, max_answer_length, batch_size)
         found = self._answers_to(x).find_spans(questions, contexts, *options)

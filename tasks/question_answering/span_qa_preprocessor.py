@@ -132,8 +132,8 @@ class SpanQAPreprocessor(Preprocessor):
         self.marks_answers = bool(getattr(task, "beam", None))  # others' tasks may have none
         if self.marks_answers and self.tokenizer.first_column:
             raise ValueError(
-                f"A beam needs the start token after the texts, and {type(self.tokenizer).__name__}"
-                " has it before them. Leave out beam, or use XLNet."
+                f"beam needs a start token after the texts, but {type(self.tokenizer).__name__} "
+                "adds it before the texts. Remove beam, or use XLNet."
             )
         self._limit_rows()
 
@@ -146,7 +146,7 @@ class SpanQAPreprocessor(Preprocessor):
         self.max_sequence_length = min(self.max_sequence_length, self.window_length)
         if self._longest_question < 1:
             least = self._specials + 1 + MIN_CONTEXT
-            expected = f"at least {least}, for a question and its context"
+            expected = f"at least {least} tokens for a question and its context"
             raise invalid("sequence_length or window_length", self.max_sequence_length, expected)
         if self.doc_stride != DOC_STRIDE:  # the default is half of a window that is smaller
             check_stride(self.doc_stride, (self.max_sequence_length - self._specials) // 2)
@@ -164,7 +164,7 @@ class SpanQAPreprocessor(Preprocessor):
         question_ids = self.tokenizer.tokenize(array_ops.strings.strip(questions))
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
         lengths, most = question_ids.row_lengths(), self._longest_question
-        message = ": the question has ", lengths, " tokens, which leaves no room for its context "
+        message = ": the question has ", lengths, " tokens, so there is no space for its context "
         expected = f"in examples of {self.max_sequence_length}. Expected at most {most}."
         lengths = check_each(lengths, lengths <= most, *message, expected, unit="Example")
         capacity = self.max_sequence_length - self._specials - lengths  # (N,)
@@ -288,6 +288,9 @@ def _answer_tokens(contexts: Contexts, start, end) -> tuple[array_ops.Tensor, ar
         array_ops.maximum(end - start, 0),
         unit="UTF8_CHAR",
     )
-    expected = ": the tokenizer drops all of it. Correct the answer, or leave the example out."
-    message = ": the answer ", answer, " has no token", expected
+    expected = (
+        "because the tokenizer removes all its characters. Correct the answer, or remove "
+        "the example."
+    )
+    message = ": the answer ", answer, " has no token, ", expected
     return check_each((first, last), ~empty, *message, unit="Example")

@@ -190,7 +190,7 @@ def _percent(values: Sequence[float]) -> float:
 def _check_count(predictions: Sequence[str], answers: Sequence) -> None:
     if len(predictions) != len(answers):
         raise ValueError(
-            f"There are {len(predictions)} predictions, but answers of {len(answers)} questions. "
+            f"Received {len(predictions)} predictions, but answers for {len(answers)} questions. "
             "Expected one prediction for each question."
         )
 
@@ -205,7 +205,7 @@ class SpanMetric(HigherIsBetter, keras.metrics.Mean):
             the best last token after it. With a beam, the logits of last tokens assume the true
             first token, so this metric is higher than for answers, which `evaluate_answers`
             measures.
-        sample_weight: Float tensor of shape (B,) or (B, 1), or None.
+        sample_weight: Optional float tensor of shape (B,) or (B, 1).
     """
 
     @leaves_out_rows
@@ -271,7 +271,7 @@ class SpanF1(SpanMetric):
 
 
 def flatten_bounds(inputs, y_true, y_pred, sample_weight) -> tuple:
-    """Return labels, outputs and weights of the first and the last token of the answers.
+    """Return the labels, outputs and weights for the first and last token of each answer.
 
     The logits of padding are masked, so the loss and metrics do not depend on the batch's length.
 

@@ -25,7 +25,7 @@ Activation = Literal["sigmoid", "linear"]
 
 
 class OpenedReranker(OpenedExport):
-    """Reranker to be run in an inference engine. Logits are used for sorting in a search."""
+    """Reranker to be run in an inference engine. Search results are sorted by logits."""
 
     def _score_texts(self, query: str, texts: list[str], batch_size: int | None) -> np.ndarray:
         with use_numpy():

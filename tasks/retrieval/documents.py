@@ -125,9 +125,9 @@ class Documents:
     """Texts, ids and fields for N documents.
 
     Args:
-        texts: List of N strings, or None.
-        ids: List of N unique ids, or None.
-        metadata: List of N dicts with the fields for each document, or None. Values can be strings,
+        texts: Optional list of N strings.
+        ids: Optional list of N unique ids.
+        metadata: Optional list of N dicts with the fields for each document. Values can be strings,
             numbers, booleans, or lists. For each field, all values must have the same type.
         contexts: `Contexts` for texts that are chunks to be embedded in context. Defaults to None.
 
@@ -338,7 +338,7 @@ class Documents:
         kind = type(self.ids[0])
         if parts:
             return (
-                f" This document is split into {len(parts)} chunks. Pass all of them: "
+                f" This document has {len(parts)} chunks. Pass all of them with "
                 "index.update(embedder.chunks(documents))."
             )
         if type(one) is not kind:
@@ -584,8 +584,8 @@ class Documents:
         """Read and check documents from the lines in a file.
 
         Args:
-            lines: Lines as returned by `lines`, or None.
-            texts: List of N strings, or None.
+            lines: Optional lines as returned by `lines`.
+            texts: Optional list of N strings.
             path: Path to the file. This is only used in error messages.
 
         Raises:
@@ -820,7 +820,7 @@ def _plain_value(value: object, name: str):
     value = _plain_scalar(value)
     if not isinstance(value, SCALARS):
         raise invalid(
-            name, value, "a string, number, bool, or a list of these; use str(...) to convert it"
+            name, value, "a string, number, bool, or a list of these. Use str(...) to convert it"
         )
     if isinstance(value, float) and math.isinf(value):
         raise invalid(name, value, "a finite number")

@@ -60,7 +60,7 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
     """Check that an engine is installed and can be used for the vectors.
 
     Args:
-        engine: Name of the engine to use, or None.
+        engine: Optional name of the engine to use.
         precision: The vector precision.
         function: The similarity function.
 

@@ -77,7 +77,7 @@ class HybridIndex(Index):
 
     Attributes:
         indexes, rank_constant, depth, weights: See the arguments.
-        texts: List of texts from the first index with texts, or None.
+        texts: Optional list of texts from the first index with texts.
 
     Raises:
         ValueError: If `indexes` is empty, if the indexes have different documents, or if the number

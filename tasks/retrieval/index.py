@@ -380,7 +380,7 @@ class Index:
             texts: List of queries to search for.
             wanted: Integer. The number of documents or groups to return.
             among, options: See `_find` for details.
-            group_by: Name of the field to group by, or None.
+            group_by: Optional name of the field to group by.
         """
         count = len(self) if among is None else len(among)
         options = options if among is None else {**options, "among": among}

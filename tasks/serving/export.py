@@ -166,12 +166,10 @@ def check_backend(task: Task, path: str | os.PathLike[str], format: str) -> None
     other = others[0] if format == "litert" else others[-1]  # its files support texts of any length
     packages = " ".join((other, *PACKAGES.get((other, format), ())))
     raise ValueError(
-        f"The format {format!r} needs Keras's backend {' or '.join(others)}, not {backend!r}. "
-        "Save the task with "
-        "`save_to_preset('my_preset')`; then, in a process started with "
-        f"KERAS_BACKEND={other} (`pip install {packages}`):\n"
-        "    import encoder_zoo as ez\n"
-        f"    ez.{type(task).__name__}.from_preset('my_preset').export({str(path)!r}, {format!r})"
+        f"The format {format!r} needs Keras's backend {' or '.join(others)}, not {backend!r}. Save "
+        "the task with `save_to_preset('my_preset')`. Then, in a process started with "
+        f"KERAS_BACKEND={other} (`pip install {packages}`):\n    import encoder_zoo as ez\n    "
+        f"ez.{type(task).__name__}.from_preset('my_preset').export({str(path)!r}, {format!r})"
     )
 
 

@@ -1,4 +1,4 @@
-"""Rules and learned scores for sequences of tags, and decoding of entities from probabilities.
+"""Find valid tag sequences with rules or learned scores, and decode entities from probabilities.
 
 Comments use these letters for shapes: B batch, L tokens, P tokens of all texts, U units (tokens or
 words), G entities, C tags.
@@ -29,7 +29,7 @@ LEAST = 1e-30  # replaces the probability 0, whose logarithm is infinite
 
 
 class Transitions(NamedTuple):
-    """The tags that can begin a text, follow each other, and end a text, or their scores.
+    """Valid first tags, transitions and last tags in a text, or their scores.
 
     Attributes:
         first: Array of shape (C,). Booleans, or float scores that are added to log-probabilities.
@@ -224,7 +224,7 @@ def _fits(
 def _viterbi(
     scores: array_ops.Tensor, lengths: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
-    """Return the tags (N, L + 1) of the sequences with the highest sums of scores (N, L, C)."""
+    """Return the tags (N, L + 1) with the highest sum of scores, given scores (N, L, C)."""
     first, between, last = map(array_ops.constant, convert_to_scores(allowed))
     scores = array_ops.pad(
         scores, [[0, 0], [0, 1], [0, 0]]

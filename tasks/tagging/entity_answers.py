@@ -281,6 +281,6 @@ def label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list
                 raise invalid(f"{kind}[{i}]", value, "a name such as 'person', a string")
             check_writable(value, f"{kind}[{i}]")
             if value in known:
-                raise ValueError(f"{kind} has {value!r} twice. Expected unique names.")
+                raise ValueError(f"{kind} contains {value!r} twice. Expected unique names.")
             known.add(value)
     return names, prompts

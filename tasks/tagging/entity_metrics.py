@@ -69,7 +69,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         y_true: Integer tensor of shape (B, L). Tags.
         y_pred: Float tensor of shape (B, L, C) with scores of the tags, or integer tensor of shape
             (B, L) with tags.
-        sample_weight: Float tensor of shape (B, L) or (B,), or None. An entity has the weight of
+        sample_weight: Optional float tensor of shape (B, L) or (B,). An entity has the weight of
             its first position.
 
     Returns:
@@ -113,7 +113,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         ]
 
     def read_inputs(self, inputs: object) -> None:
-        """Read the marks of the spans in the next batch that answers cannot match.
+        """Read marks for spans in the next batch that cannot be predicted.
 
         Args:
             inputs: Dict. Inputs of the model. Only `SPAN_MARKS` is read, if it exists.
@@ -201,7 +201,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
 
 
 def _report(counts: np.ndarray, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the scores of every type from counts (3, T); see `EntityF1.report`."""
+    """Compute the scores for each type from counts (3, T). See `EntityF1.report`."""
     scores = {**_scores(*map(ops.convert_to_tensor, counts)), "support": counts[2]}
     scores = {name: ops.convert_to_numpy(values).tolist() for name, values in scores.items()}
     return {
@@ -211,7 +211,7 @@ def _report(counts: np.ndarray, kinds: Sequence[str]) -> dict[str, dict[str, flo
 
 
 def set_transitions(metric: EntityF1, allowed: Transitions | None) -> None:
-    """Set the transition scores with which a task finds its answers.
+    """Set the transition scores that the task uses for its predictions.
 
     Args:
         metric: `EntityF1` with the tags of the task.

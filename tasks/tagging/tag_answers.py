@@ -171,7 +171,7 @@ class TagAnswers(Answers):
 
     @property
     def joining_strategy(self) -> str:
-        """The strategy for counting entities, which is "simple" instead of "none"."""
+        """The strategy used to count entities. "none" is replaced by "simple"."""
         return "simple" if self.best_strategy == "none" else self.best_strategy
 
     def entity_names(self, strategy: str) -> list[str]:

@@ -157,7 +157,7 @@ def outside_index(tags: Sequence[str]) -> int | None:
 
 
 def notation_line(tags: Sequence[str]) -> str | None:
-    """Return a log line about the interpretation of unusual tags. None for IOB1, IOB2 and IOBES.
+    """Return a log line that explains how unusual tags are read, or None for IOB1, IOB2 and IOBES.
 
     Example:
         >>> notation_line(["O", "B-PER", "M-PER", "E-PER", "S-PER"])
@@ -198,7 +198,7 @@ def notation_line(tags: Sequence[str]) -> str | None:
 
 
 def _find_unknown_notation(tags: Sequence[str]) -> list[str]:
-    """Return the tags that only differ in a possible marker of the position in a span."""
+    """Return tags that only differ in a prefix or suffix, so they may follow an unknown scheme."""
     for pattern in (rf"(?:{PLACE})[-_:/|.](?P<kind>.+)", rf"(?P<kind>.+)[-_:/|.](?:{PLACE})"):
         kinds: dict[str, list[str]] = {}
         for tag in tags:
@@ -212,7 +212,7 @@ def _find_unknown_notation(tags: Sequence[str]) -> list[str]:
 
 
 def begins_span(prefix, kind, previous_prefix, previous_kind):
-    """Return whether a span begins at a word. It extends to the next beginning or O.
+    """Return whether a span begins at each word. The span ends before the next begin or O.
 
     Like the CoNLL script, this supports all schemes and malformed tags. It accepts NumPy arrays and
     tensors of every backend.
@@ -272,7 +272,7 @@ def find_spans(
 def span_bounds(
     prefixes: np.ndarray, types: np.ndarray, scheme: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the starts and ends of the spans in a sentence, from prefixes and types (L,)."""
+    """Find the starts and ends of spans in a sentence, given prefixes and types (L,)."""
     scheme = OTHER_NAMES.get(scheme, scheme)
     if scheme not in (None, *SCHEMES):
         known = ", ".join((*SCHEMES, *OTHER_NAMES))

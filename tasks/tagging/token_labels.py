@@ -298,7 +298,7 @@ def separate_labels(x, y, labels: Sequence[str] | None = None) -> tuple:
     Args:
         x: Rows (see `read_annotations`), or any inputs to be converted to plain lists. If `y`
             contains tags, documents will be converted to words.
-        y: Labels or None.
+        y: Optional labels.
         labels: Optional list of strings. All tags, if they are known. Defaults to None.
 
     Example:
@@ -402,7 +402,7 @@ def learn_labels(y: Iterable) -> list[str]:
         raise ValueError(
             f"The tags are numbers without names, such as {max(values)}. Pass "
             'labels=["O", "B-PER", ...] in the order of the numbers, or num_classes=..., to '
-            "from_preset; or call fit(dataset) with a Hugging Face dataset that has the names."
+            "from_preset, or call fit(dataset) with a Hugging Face dataset that has the names."
         )
     learned = sort_tags(map(class_name, values))
     if learned == ["O"]:
@@ -411,7 +411,7 @@ def learn_labels(y: Iterable) -> list[str]:
 
 
 def _kind(value) -> str | None:
-    """Return the kind of a label: the name of a tag, a number, or a span."""
+    """Describe a label for error messages: the name of a tag, a number, or a span."""
     if isinstance(value, dict):
         return "span" if isinstance(value.get("label"), str) else None
     if isinstance(value, str):

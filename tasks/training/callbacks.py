@@ -146,11 +146,10 @@ def _nan_loss_error(epoch: int, step: int, params: dict, event: str) -> Floating
     step = min(step, steps or step)  # several steps in one execution can exceed the epoch
     return FloatingPointError(
         f"Epoch {epoch + 1}/{params['epochs']}, step {step}/{steps or '?'}: {event}. "
-        "The learning rate may be too high: lower it, or give its schedule a longer warmup. "
-        "An optimizer of your own can clip gradients (`global_clipnorm=1.0`). Under "
-        '"mixed_float16" numbers beyond 65504 overflow: Keras scales the loss only where '
-        '`compile` may wrap the optimizer (`auto_scale_loss=True`); "mixed_bfloat16" needs no '
-        "scaling. If it is the first step, look for NaN in sample weights and in number labels."
+        "The learning rate may be too high. Lower it, use a longer warmup, or clip gradients with "
+        "an optimizer of your own (`global_clipnorm=1.0`). In float16, values above 65504 "
+        'overflow: use "mixed_bfloat16", or `compile(auto_scale_loss=True)` with '
+        '"mixed_float16". In the first step, also check sample weights and numeric labels for NaN.'
     )
 
 
@@ -220,14 +219,14 @@ class Backup:
         for name in sorted({*shapes, *stored}):
             if shapes.get(name) != stored.get(name):
                 raise self._other_run(
-                    f"variable {name} has the shape {stored.get(name)} there, "
+                    f"variable {name} has the shape {stored.get(name)} in the backup, "
                     f"{shapes.get(name)} now"
                 )
         with self.arrays() as file:
             for name, variable in now.items():
                 saved, own = file.dtype(name).name, _dtype_in_backups(variable)
                 if saved != own:
-                    raise self._other_run(f"variable {name} is {saved} there, {own} now")
+                    raise self._other_run(f"variable {name} is {saved} in the backup, {own} now")
             for name, variable in now.items():
                 variable.assign(file.read(name))
 
@@ -238,7 +237,7 @@ class Backup:
             for settings in (self.run, run)
         )
         differing = [
-            f"{name} is {quote(stored.get(name))} there, {quote(run.get(name))} now"
+            f"{name} is {quote(stored.get(name))} in the backup, {quote(run.get(name))} now"
             for name in dict.fromkeys([*stored, *run])
             if stored.get(name) != run.get(name)
         ]
@@ -247,8 +246,8 @@ class Backup:
 
     def _other_run(self, how: str) -> ValueError:
         return ValueError(
-            f"The backup in {self.path.parent} belongs to another run: {how}. Give this run a "
-            "backup_dir of its own, or delete that folder to train from the beginning."
+            f"The backup in {self.path.parent} belongs to another run: {how}. Use a separate "
+            "backup_dir for this run, or delete the folder to train from the beginning."
         )
 
 
@@ -345,7 +344,7 @@ def _check_manifest(folder: pathlib.Path) -> dict:
     if STATE not in manifest.get("files", ()):
         raise ValueError(f"{folder} is not complete")
     if not _matches_training(manifest.get("training")):
-        raise ValueError(f"{folder} contains no backup of a training")
+        raise ValueError(f"{folder} does not contain a training backup")
     return manifest
 
 
@@ -717,8 +716,8 @@ def _common_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup
     found = sorted({f"{n} steps{' and backups' if backs else ''}" for _, n, backs in workers})
     if len(found) > 1:
         raise ValueError(
-            f"The workers call `fit` differently: {' / '.join(found)}. Expected the same number of "
-            "steps per epoch, and BackupAndRestore in all workers or in none of them."
+            f"The workers call `fit` with different arguments: {' / '.join(found)}. Expected the "
+            "same number of steps per epoch, and the same use of BackupAndRestore in all workers."
         )
     return workers[0][0]
 

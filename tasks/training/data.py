@@ -159,7 +159,7 @@ class BatchMaker:
 
     @property
     def lengths_vary(self) -> bool:
-        """Return whether the batch length depends on its texts."""
+        """Return whether the length of a batch depends on its texts."""
         return self.preprocessor is None or self.preprocessor.sequence_length is None
 
     @property
@@ -206,8 +206,8 @@ class BatchMaker:
         if packing := self._packing(examples, batch_size):
             length, counts = packing
             text = (
-                f"Short texts are packed into sequences of {length} tokens, "
-                f"{_alternatives(counts)} of them in a batch."
+                f"Short texts are packed into sequences of {length} tokens, with "
+                f"{_alternatives(counts)} sequences per batch."
             )
             shapes = "numbers of sequences"
         else:
@@ -219,11 +219,11 @@ class BatchMaker:
         self.graphs.reported.add(text)
         kept = enable_compilation_cache()
         logger.warning(
-            "%s The step is compiled for each of these %s that occurs, which takes some seconds%s. "
-            "Set sequence_length=... to use a single length.",
+            "%s The training step is compiled once for each of these %s, which takes some "
+            "seconds%s. Set sequence_length=... to use a single length.",
             text,
             shapes,
-            f", and kept in {kept} for other processes" if kept else "",
+            f"and is cached in {kept}" if kept else "",
         )
 
     def _choose_lengths(self, examples: dict) -> None:
@@ -324,7 +324,8 @@ class Source:
         """Raise an error if `fit` does not support this data, and log messages about its cost."""
         if self.maker.preprocessor is not None and self.maker.preprocessor.packed_length:
             raise ValueError(
-                "pack_texts needs all texts in memory. Pass lists, not a dataset or stream."
+                "pack_texts requires all texts in memory. Pass lists instead of a dataset or "
+                "stream."
             )
 
     def batches(self, seed: int, start: int = 0) -> tf.data.Dataset:

@@ -295,9 +295,9 @@ class Distribution:
         if any(batches != mine for batches, _ in found):
             listed = ", ".join(f"{batches} in process {i}" for i, (batches, _) in enumerate(found))
             raise ValueError(
-                "The processes of torch.distributed have different numbers of batches, but wait "
-                f"for each other. Received epochs x batches of {listed}. Pass the same number of "
-                "rows in every process."
+                "The processes of torch.distributed wait for each other, but have different "
+                f"numbers of batches. Received epochs x batches of {listed}. Pass the same "
+                "number of rows in every process."
             )
         rooms = zip(*(capacities for _, capacities in found), strict=True)
         grown = [metric.reserve(max(room)) for metric, room in zip(metrics, rooms, strict=True)]
@@ -417,7 +417,7 @@ def check_divisible(examples: dict, batch_size: int) -> None:
     if batch_size % devices or count % batch_size % devices:
         fitting = round_up(batch_size, devices)
         rest = count % fitting % devices
-        todo = f"Leave out {rest} of them" if rest < count else f"Pass {devices} at least"
+        todo = f"Remove {rest} of them" if rest < count else f"Pass at least {devices}"
         raise ValueError(
             f"keras.distribution cannot split {count} rows in batches of {batch_size} over "
             f"{devices} devices. {todo}, with batch_size={fitting}."

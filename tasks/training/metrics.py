@@ -57,7 +57,7 @@ def flatten_tokens(y_true, y_pred, sample_weight=None) -> tuple:
     Args:
         y_true: Tensor of shape (B, L) or (B, L, C).
         y_pred: Tensor of shape (B, L, C).
-        sample_weight: Tensor of shape (B, L) or None.
+        sample_weight: Optional tensor of shape (B, L).
 
     Returns:
         Tuple with the three arguments, reshaped to (B * L, ...).
@@ -709,7 +709,7 @@ def correlation(a, b, weight):
 
 
 def weight_below(values, weight) -> tuple:
-    """Return for each value (N,) the total weight of smaller, and of smaller or equal values."""
+    """Return the total weight of smaller values, and of smaller or equal values, for each value."""
     values = ops.copy(values)  # to make a column contiguous in PyTorch
     order = ops.argsort(values)
     ordered = ops.take(values, order)

@@ -61,7 +61,7 @@ KINDS = {
     for cls in vars(metrics).values()
     if isinstance(cls, type) and issubclass(cls, metrics.Metric)
 }
-OF_NUMBERS = "a metric of numbers, such as 'mae', 'mse' or keras.metrics.R2Score()"
+OF_NUMBERS = "a metric for numbers, such as 'mae', 'mse' or keras.metrics.R2Score()"
 OF_CLASSES = (
     *(*SPARSE, *OF_CLASS_INDICES, metrics.CategoricalAccuracy, metrics.TopKCategoricalAccuracy),
     *(metrics.BinaryAccuracy, metrics.BinaryIoU, metrics.FBetaScore, metrics.AUC),
@@ -208,19 +208,19 @@ class Objective:
         name, function = get_name(loss), get_keras_function(loss)
         if function in OF_OTHER_THINGS:
             raise ValueError(
-                f"{name} needs {OF_OTHER_THINGS[function]}, which this task does not predict. "
+                f"{name} requires {OF_OTHER_THINGS[function]}, which this task does not predict. "
                 f"Expected {expected}."
             )
         if function in OF_INDICES and self.activation != "softmax":
             raise ValueError(
-                f"{name} needs one class for each text, which this task does not learn. "
-                f"Expected {expected}."
+                f"{name} requires one class per text, which this task does not predict. Expected "
+                f"{expected}."
             )
         of_logits = OF_ACTIVATION.get(function) == "sigmoid" and get_argument(loss, "from_logits")
         if self.activation == "linear" and function in OF_PROBABILITIES and not of_logits:
             raise ValueError(
-                f"{name} needs probabilities, but this task predicts numbers. Expected {expected}, "
-                "or a regression loss such as 'mae' or 'huber'."
+                f"{name} requires probabilities, but this task predicts numbers. Expected "
+                f"{expected}, or a regression loss such as 'mae' or 'huber'."
             )
         smooths = get_argument(loss, "label_smoothing")
         if self.pads_classes and (function not in OF_TRUE_CLASS or smooths):
@@ -323,19 +323,21 @@ class Objective:
                 "A metric",
                 given,
                 "'f1_macro' or keras.metrics.AUC(multi_label=True, num_labels="
-                f"{self.num_classes}): an exact one would keep the outputs of all tokens",
+                f"{self.num_classes}), because exact metrics store the outputs for all tokens",
             )
         if name in CORRELATIONS and self.activation != "linear":
-            raise invalid("A metric", given, "a metric of classes, which this task predicts")
+            raise invalid(
+                "A metric", given, "a metric for classes, because this task predicts classes"
+            )
         if name in OF_ONE_CLASS and self.activation != "softmax":
             raise invalid(
                 "A metric",
                 given,
-                "another one: it needs one class for each example, unlike this task",
+                "another metric, because this metric requires one class per example",
             )
         of_classes = name in (*CLASS_SCORES, *EXACT)
         if of_classes and self.activation not in ("softmax", "sigmoid"):
-            raise invalid("A metric", given, "another one: it needs classes, unlike this task")
+            raise invalid("A metric", given, "another metric, because this metric requires classes")
         if name in CLASS_SCORES:
             score, _, average = name.partition("_")
             only_second = self.num_classes == 2 and self.activation == "softmax"
@@ -385,15 +387,15 @@ class Objective:
             raise invalid(
                 f"{name}'s axis",
                 metric.axis,
-                f"0, to correlate the outputs of different texts: {name}(axis=0). `fit` and "
-                "`evaluate` report the mean over the batches",
+                f"0, to correlate the outputs for different texts. Pass {name}(axis=0). `fit` and "
+                "`evaluate` report the mean over batches",
             )
         is_best_of_all = isinstance(metric, metrics.FBetaScore) and metric.threshold is None
         if is_best_of_all and self.activation == "sigmoid":
             raise invalid(
                 f"{name}'s threshold",
                 None,
-                f"a number, because texts can have several labels: {name}(threshold=0.5)",
+                f"a number, because texts can have several labels. Pass {name}(threshold=0.5)",
             )
 
 

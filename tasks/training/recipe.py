@@ -137,7 +137,8 @@ class Recipe:
             raise invalid(
                 "jit_compile",
                 given,
-                f"False: XLA does not compile the training of {goes_step_by_step} on TensorFlow",
+                f"False, because XLA cannot compile the training of {goes_step_by_step} on "
+                "TensorFlow",
             )
         return given
 
@@ -212,7 +213,7 @@ class Recipe:
             raise invalid(
                 "gradient_accumulation_steps",
                 accumulated,
-                f"at most {total_batches}, the number of batches in this `fit`",
+                f"at most {total_batches}, the number of batches in this call of `fit`",
             )
         if self.makes_optimizer or any(
             getattr(callback, "sets_learning_rate", type(callback) not in KEEPING_THE_RATE)
@@ -223,9 +224,9 @@ class Recipe:
         steps = range(first, first + total_batches)
         if not any(compute_learning_rate(optimizer, step) for step in steps):
             raise ValueError(
-                f"The learning rate is 0 in all {len(steps)} steps of this `fit`, which start at "
-                f"step {first}. Compile with another learning rate or schedule, or with "
-                "optimizer='auto', which adapts its schedule to every `fit`."
+                f"The learning rate is 0 in all {len(steps)} steps of this training, which starts "
+                f"at step {first}. Compile with another learning rate or schedule, or with "
+                "optimizer='auto', which uses a new schedule for each call of `fit`."
             )
 
     def report_still(
@@ -246,9 +247,9 @@ class Recipe:
         if not int(keras.ops.convert_to_numpy(inner.iterations)):
             if inner is not optimizer and total_batches:
                 logger.warning(
-                    "This `fit` has made no step: in float16, the gradients of all %d batches "
-                    "overflowed. Every overflow halves the loss scale. Train for more steps, or "
-                    "use mixed_bfloat16.",
+                    "The weights have not changed, because the gradients of all %d batches "
+                    "overflowed in float16. Each overflow halves the loss scale. Train for more "
+                    "steps, or use mixed_bfloat16.",
                     total_batches,
                 )
             return
@@ -257,9 +258,8 @@ class Recipe:
         states = (inner.states[id(variable)] for variable in reversed(weights))
         if not any(bool(keras.ops.any(state.second != 0)) for state in states):
             logger.warning(
-                "All gradients of this `fit` were 0, so the weights have not changed. Check that "
-                "some sample weights are not 0, that some tokens have labels, and that the loss "
-                "is not 0."
+                "All gradients were 0, so the weights have not changed. Check that some sample "
+                "weights are not 0, that some tokens have labels, and that the loss is not 0."
             )
 
     def hold_rate(self, optimizer) -> None:
@@ -379,7 +379,7 @@ class FrozenLayers:
             )
         if not {id(block) for block in blocks[:count]}.isdisjoint(map(id, blocks[count:])):
             raise invalid(
-                "frozen_layers", count, "a number of layers that share no block with later layers"
+                "frozen_layers", count, "a number that does not separate layers with shared weights"
             )
         lower = [backbone.embeddings, *blocks[:count]] if count else []
         for layer, parts in list(self._before.values()):
@@ -437,8 +437,8 @@ def check_weights(sample_weight, class_weights: list | None) -> None:
     ):
         if weights is not None and not np.any(np.asarray(weights)):
             raise ValueError(
-                f"{name} is 0 for all {of_what}. Give some a weight above 0, or remove the "
-                "argument."
+                f"{name} is 0 for all {of_what}. Expected at least one weight above 0. Or remove "
+                "the argument."
             )
 
 
@@ -453,7 +453,7 @@ def _single_weight(loss_weights) -> float:
     if loss_weights is None:
         return 1.0
     if len(weights) != 1 or not isinstance(weights[0], int | float):
-        raise invalid("loss_weights", loss_weights, "a single number, as a task has one loss")
+        raise invalid("loss_weights", loss_weights, "a single number, because a task has one loss")
     return float(weights[0])
 
 

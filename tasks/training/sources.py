@@ -628,7 +628,7 @@ def first_count(count: int, share: float) -> int:
         raise invalid(
             "validation_split",
             share,
-            "a smaller fraction or more examples, because no example is left to train on",
+            "a smaller fraction, because no examples are left for training",
         )
     return first
 

@@ -387,7 +387,9 @@ def count_rows(x) -> int:
         x = next(iter(x.values() if isinstance(x, Mapping) else x), ())
     if not hasattr(x, "__len__"):
         raise invalid(
-            "An element of the stream", x, "batches, (texts, labels), or single examples, all alike"
+            "An element of the stream",
+            x,
+            "a batch (texts, labels) or a single example, as in all other elements",
         )
     return len(x)
 

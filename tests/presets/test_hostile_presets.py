@@ -301,7 +301,7 @@ def test_an_id_belongs_to_one_token(roberta):
         vocabulary[a] = vocabulary[b]
 
     edit(roberta / "vocab.json", repeat)
-    assert "Expected an id of its own for every token" in refusal(roberta)
+    assert "Expected a different id for each token" in refusal(roberta)
 
 
 def test_a_merge_makes_a_token_of_two(roberta):
@@ -365,7 +365,7 @@ def test_there_is_a_name_for_every_output(bert):
 def test_a_key_stands_in_a_file_once(bert, name):
     text = (bert / name).read_text().strip()
     (bert / name).write_text(text[:-1] + ', "twice": 1, "twice": 2}')
-    assert f"{name}: not readable as JSON: 'twice' occurs twice, as 1 and as 2" in refusal(bert)
+    assert f"{name} is not readable as JSON: 'twice' occurs twice, as 1 and as 2" in refusal(bert)
 
 
 def test_a_tensor_stands_in_a_file_once(bert):
@@ -376,7 +376,7 @@ def test_a_tensor_stands_in_a_file_once(bert):
     twice = content[8:end].rstrip()[:-1] + f", {json.dumps(name)}: {json.dumps(entry)}}}".encode()
     path.write_bytes(len(twice).to_bytes(8, "little") + twice + content[end:])
     message = refusal(bert, verify=False)
-    assert "the header: not readable as JSON: '" in message
+    assert "the header is not readable as JSON: '" in message
     assert "' occurs twice. Expected unique names." in message
 
 

@@ -57,8 +57,8 @@ def same_steps(
     if merges and [step.get("type") for step in words] == ["Metaspace"] and joins_words(normalizer):
         if not any(step["strip_right"] for step in strips):
             logger.warning(
-                "tokenizer.json does not strip white space at the end of texts, for which "
-                "transformers then has a token; here it is left out."
+                "tokenizer.json does not strip white space at the end of texts. transformers adds "
+                "a token for it, but this tokenizer does not."
             )
         words = [WHITESPACE_SPLIT, *words]
     if words[:1] == [WHITESPACE_SPLIT] and normalizer != COMPOSING:
@@ -154,15 +154,15 @@ def compare_processors(
             f", or name a tokenizer_class in tokenizer_config.json, such as {class_name}"
         )
         raise ValueError(
-            f"{files.json_path}: post_processor is {describe_steps(found)}, which puts no special "
-            f"tokens around texts. Write one that does, such as {tokenizer.start_token} $A "
+            f"{files.json_path}: post_processor is {describe_steps(found)}, which adds no special "
+            f"tokens. Expected a template such as {tokenizer.start_token} $A "
             f"{tokenizer.end_token}{advice or ''}."
         )
     for token, token_id in template_ids(found):
         if tokenizer.token_to_id(token) != token_id:
             raise files.mismatch(
-                f"post_processor puts {quote(token)} as {token_id}",
-                f"the id {tokenizer.token_to_id(token)} for it",
+                f"post_processor uses the id {token_id} for {quote(token)}",
+                f"the id {tokenizer.token_to_id(token)}",
             )
     if not found or _trimming(found) == _trimming(expected):
         return
@@ -173,8 +173,8 @@ def compare_processors(
         raise files.mismatch(f"post_processor is {describe_steps(found)}", describe_steps(expected))
     if added:
         logger.warning(
-            "%s: post_processor is %s; this kind of tokenizer has %s. Ids are equal; spans of the "
-            "added tokens %s differ by the spaces at their ends.",
+            "%s: post_processor is %s, but this kind of tokenizer uses %s. The ids are equal, but "
+            "the spans of the added tokens %s differ in leading and trailing spaces.",
             files.json_path,
             describe_steps(found),
             describe_steps(expected),

@@ -57,7 +57,9 @@ class TokenizerFiles:
 
     def mismatch(self, found: str, expected: object) -> ValueError:
         """Return the error to raise if tokenizer.json is not supported by a tokenizer class."""
-        return ValueError(f"{self.json_path}: {found}. Expected {expected}, else ids differ.")
+        return ValueError(
+            f"{self.json_path}: {found}. Expected {expected}, because otherwise the ids differ."
+        )
 
     def part(self, name: str) -> dict:
         """Return a part of tokenizer.json, such as "model". Return {} if it is missing or null."""
@@ -116,8 +118,8 @@ class TokenizerFiles:
             default = CLASS_DEFAULTS.get(name)
             if None not in (stated, default) and stated != default and not generic:
                 logger.warning(
-                    "%s: %s is %s in tokenizer.json, which counts. tokenizer_config.json does not "
-                    "say it, so that transformers takes %s: write it there, too.",
+                    "%s: %s is %s in tokenizer.json, and this value is used. It is missing in "
+                    "tokenizer_config.json, so transformers uses %s. Add it there.",
                     self.folder.name,
                     name,
                     stated,
@@ -126,8 +128,8 @@ class TokenizerFiles:
             return stated
         if steps and own != stated:
             logger.warning(
-                "%s: %s is %s in tokenizer_config.json and %s in tokenizer.json. %s counts, as in "
-                "transformers.",
+                "%s: %s is %s in tokenizer_config.json and %s in tokenizer.json. The value in %s "
+                "is used, as in transformers.",
                 self.folder.name,
                 name,
                 own,
@@ -192,7 +194,7 @@ class TokenizerFiles:
                 name = " or ".join(SPECIAL_TOKENS[argument])
                 raise ValueError(
                     f"{self.folder}: {name} is {quote(named[argument])}, but the post_processor in "
-                    f"tokenizer.json puts {quote(token)} in its place. Expected the same."
+                    f"tokenizer.json uses {quote(token)}. Expected the same token."
                 )
         return tokens
 
@@ -247,8 +249,8 @@ class TokenizerFiles:
         if renamed:
             i = min(renamed)
             logger.warning(
-                "%s: %d tokens are others in %s than in tokenizer.json, such as %s and %s. "
-                "tokenizer.json counts, as in transformers.",
+                "%s: %d tokens in %s differ from tokenizer.json, for example %s and %s. The "
+                "tokens in tokenizer.json are used, as in transformers.",
                 self.folder.name,
                 len(renamed),
                 name,
@@ -388,7 +390,9 @@ def check_vocabulary(vocabulary: object, name: str, most: int | None = None) -> 
     """
     ids = vocabulary.values() if isinstance(vocabulary, Mapping) else ()
     if not ids or not all(type(i) is int and i >= 0 for i in ids):
-        raise ValueError(f"{name} is no object of ids. Expected tokens with ids 0, 1, 2 ...")
+        raise ValueError(
+            f"{name} is not an object with ids. Expected tokens with the ids 0, 1, 2 ..."
+        )
     most = most or 2 * len(ids) + 1000
     if max(ids) >= most:  # a list with this length will be created
         raise ValueError(
@@ -401,7 +405,7 @@ def check_vocabulary(vocabulary: object, name: str, most: int | None = None) -> 
             if owners.setdefault(i, token) != token:
                 raise ValueError(
                     f"{name} has the id {i} for {quote(owners[i])} and for {quote(token)}. "
-                    "Expected an id of its own for every token."
+                    "Expected a different id for each token."
                 )
     return dict(vocabulary)
 

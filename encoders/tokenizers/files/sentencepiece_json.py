@@ -38,14 +38,14 @@ def read_unigram_model(
     path = files.json_path
     vocabulary = files.model(alternative).get("vocab")
     if not isinstance(vocabulary, list) or not vocabulary:
-        raise invalid(f"{path}: model.vocab", vocabulary, "a list of tokens with their scores")
+        raise invalid(f"{path}: model.vocab", vocabulary, "a list of tokens and scores")
     check_count(len(vocabulary), f"{path}: model.vocab")
     scores: dict[str, float | None] = {}
     for i, entry in enumerate(vocabulary):
         if not is_scored_token(entry):
             raise invalid(f"{path}: model.vocab[{i}]", entry, "a token and a score")
         if entry[0] in scores:
-            raise invalid(f"{path}: model.vocab[{i}]", entry[0], "each token only once")
+            raise invalid(f"{path}: model.vocab[{i}]", entry[0], "unique tokens")
         scores[entry[0]] = float(entry[1])
     ids = {token: i for i, token in enumerate(scores)}
     unknown = files.part("model").get("unk_id")

@@ -118,7 +118,7 @@ def _piece(fields: dict, where: str) -> Piece:
     text = _text(fields.get("piece", b""), f"{where}.piece")
     score, kind = fields.get("score", 0.0), fields.get("type", NORMAL)
     if not text:
-        raise invalid(f"{where}.piece", text, "a text that is not empty")
+        raise invalid(f"{where}.piece", text, "a non-empty string")
     if not math.isfinite(score):
         raise invalid(f"{where}.score", score, "a finite number")
     if not NORMAL <= kind <= BYTE:
@@ -129,18 +129,18 @@ def _piece(fields: dict, where: str) -> Piece:
 def _check(pieces: list[Piece], name: str) -> None:
     """Raise an error for missing or duplicate pieces, or unless exactly one piece is unknown."""
     if not pieces:
-        raise ValueError(f"{name}: no pieces. Expected a SentencePiece model.")
+        raise ValueError(f"{name} contains no pieces. Expected a SentencePiece model.")
     first: dict[str, int] = {}
     for i, piece in enumerate(pieces):
         if first.setdefault(piece.text, i) != i:
             raise ValueError(
-                f"{name}: pieces[{i}] is {quote(piece.text)}, like pieces[{first[piece.text]}]. "
-                "Expected each piece only once."
+                f"{name}: pieces[{i}] is {quote(piece.text)}, the same as "
+                f"pieces[{first[piece.text]}]. Expected unique pieces."
             )
     unknown = [piece.text for piece in pieces if piece.kind == UNKNOWN]
     if len(unknown) != 1:
         raise ValueError(
-            f"{name}: {len(unknown)} pieces are of type {UNKNOWN}, unknown. Expected one."
+            f"{name}: {len(unknown)} pieces have the type {UNKNOWN} (unknown). Expected one."
         )
 
 
@@ -185,8 +185,8 @@ def _fields(content: bytes, where: str) -> Iterator[tuple[int, int, int | bytes]
             )
         if size > len(content) - offset:
             raise ValueError(
-                f"{where}: truncated at byte {offset}, where field {number} has {size} bytes. Get "
-                "the file again."
+                f"{where}: truncated at byte {offset}, because field {number} has {size} bytes. "
+                "Download the file again."
             )
         yield number, wire, content[offset : offset + size]
         offset += size
@@ -198,7 +198,8 @@ def _varint(content: bytes, offset: int, where: str) -> tuple[int, int]:
     for i in range(10):
         if offset + i >= len(content):
             raise ValueError(
-                f"{where}: truncated at byte {len(content)}, within an integer. Get the file again."
+                f"{where}: truncated at byte {len(content)}, inside an integer. Download the file "
+                "again."
             )
         byte = content[offset + i]
         value |= (byte & 127) << 7 * i

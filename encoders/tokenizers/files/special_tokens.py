@@ -111,8 +111,8 @@ def _of_parts(step: Mapping, name: str) -> Template:
         if [single, pair] == expected and segments and not start[0] and first_column < 2:
             return Template(start[1], end[1], separators, second == 1, first_column)
     raise ValueError(
-        f"{name}: single is {_shorten(single)}, pair is {_shorten(pair)}. Expected one start "
-        "token, first or last, and an end token after each text."
+        f"{name}: single is {_shorten(single)}, pair is {_shorten(pair)}. Expected one start token "
+        "before or after the texts, and an end token after each text."
     )
 
 
@@ -168,8 +168,8 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
         last = max(last, entry["id"])
         if taken.setdefault(entry["id"], content) != content or content in contents:
             raise ValueError(
-                f"added_tokens[{i}] is {content!r} with the id {entry['id']}, one of which is "
-                "there already. Expected tokens and ids of their own."
+                f"added_tokens[{i}] is {content!r} with the id {entry['id']}, but this token or id "
+                "already exists. Expected a new token and a new id."
             )
         contents.add(content)
         found.append({field: entry[field] for field in FIELDS})
@@ -194,7 +194,7 @@ def _check(token: Mapping, name: str) -> None:
     good = good and all(type(v) is bool for k, v in token.items() if k not in ("content", "id"))
     if not good or not set(token) <= set(FIELDS):
         raise invalid(
-            name, token, f"a string, or an object with content and some of {', '.join(FIELDS)}"
+            name, token, f"a string, or an object with content and optionally {', '.join(FIELDS)}"
         )
 
 

@@ -50,7 +50,7 @@ class ByteBPE(tf.Module):
     def _single_tokens(
         self, vocabulary: Mapping[str, int], ignore_merges: bool
     ) -> tuple[PackedWords, np.ndarray]:
-        """Return words (as symbols, starting with 1) that are a single token, and the token ids.
+        """Return the symbols (starting with 1) and ids of all words with a single token.
 
         With `ignore_merges`, this includes all tokens. Otherwise, only tokens that result from
         merges are used. Tokens that are too long for the table are not included.

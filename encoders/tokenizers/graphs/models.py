@@ -65,7 +65,7 @@ def byte_ids(model: Mapping) -> tf.Tensor | None:
     ids = token_ids(model)
     if not ids.keys() >= set(BYTE_TOKENS):
         raise make_unsupported_error(
-            "model", [{"byte_fallback": True, "vocab": "without all bytes"}]
+            "model", [{"byte_fallback": True, "vocab": "incomplete bytes"}]
         )
     return tf.constant([ids[token] for token in BYTE_TOKENS])
 

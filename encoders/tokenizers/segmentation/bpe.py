@@ -141,7 +141,7 @@ class BPE(tf.Module):
         return tf.gather(tf.stack([ids, word, position]), active, axis=1), found
 
     def _apart(self, merges: tf.Tensor, rank: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
-        """Select pairs with the lowest rank to merge in this step, from left to right."""
+        """Select the pairs with the lowest rank to merge in this step, starting from the left."""
         overlapping = tf.reduce_any(merges & shift_right(merges, 1, False))  # as in "aaa"
         merges = tf.cond(overlapping, lambda: every_other(merges), lambda: merges)
         if self._all_safe:
@@ -163,7 +163,7 @@ def collect_tokens(entries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 def safe_in_parallel(ranks: Mapping[int, int], merged: Sequence[int]) -> np.ndarray:
-    """Return a boolean array of shape (merges,): whether all pairs can be merged in one step.
+    """Return whether all pairs of each merge can be merged in one step, shape (merges,).
 
     This is possible unless a pair with the merged token has a lower rank, and must be merged first.
     """

@@ -73,7 +73,7 @@ class WordTokens(NamedTuple):
 def are_single_tokens(
     encode: Callable[..., WordTokens], words: PackedWords, ids: np.ndarray
 ) -> np.ndarray:
-    """Return a boolean array of shape (W,): whether the model produces a single token per word.
+    """Return whether the model splits each word into a single token, shape (W,).
 
     Args:
         encode: Callable to encode words. It is called in eager mode, since tracing would take

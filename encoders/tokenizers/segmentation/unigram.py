@@ -169,7 +169,7 @@ class Unigram(tf.Module):
         return WordTokens(tf.gather(ids, found), within, tf.searchsorted(found, splits))
 
     def _arrivals(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return all tokens that end before each position, and the reach of the next tokens.
+        """Return all tokens that end before each position, and how far the next tokens can reach.
 
         Returns:
             arrivals: int32 tensor of shape (P, K). The token ids for tokens with K, ..., 1

@@ -57,13 +57,14 @@ def read_charsmap(content: bytes, name: str) -> dict[str, str]:
         end = replacements.find(b"\0", value)
         if value >= len(replacements) or end < 0:
             raise ValueError(
-                f"{name}: the replacement of {key!r} lies outside the file. Get the file again."
+                f"{name}: the replacement for {key!r} is outside of the file. Download the file "
+                "again."
             )
         try:
             found[key.decode("utf-8")] = replacements[value:end].decode("utf-8")
         except UnicodeDecodeError:
             raise ValueError(
-                f"{name}: the rule of {key!r} is not UTF-8. Get the file again."
+                f"{name}: the rule for {key!r} is not UTF-8. Download the file again."
             ) from None
     return found
 
@@ -84,14 +85,14 @@ def _entries(units: np.ndarray, name: str) -> list[tuple[bytes, int]]:
             if unit >> 8 & 1:
                 if child >= len(units):
                     raise ValueError(
-                        f"{name}: the trie leads to unit {child} of {len(units)}. Get the file "
-                        "again."
+                        f"{name}: the trie refers to unit {child}, but has {len(units)} units. "
+                        "Download the file again."
                     )
                 found.append((key + bytes([label]), int(units[child]) & 2**31 - 1))
             if len(key) + 1 < MAX_GRAPHEME_BYTES:
                 waiting.append((key + bytes([label]), child))
     raise ValueError(
-        f"{name}: the trie of {len(units)} units holds too many keys. Expected rules for text."
+        f"{name}: the trie with {len(units)} units contains too many keys. Expected rules for text."
     )
 
 

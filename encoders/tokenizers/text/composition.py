@@ -99,7 +99,7 @@ class UnicodeNormalizer(tf.Module):
         )
 
     def _compose_pairs(self, parts: Characters) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return code points (N,), and the index (N,) of the character that each was joined with.
+        """Return composed code points (N,), and the index (N,) of each character's composite.
 
         The standard algorithm is executed in parallel. Each run starts at a character that cannot
         be joined with previous characters, and ends at the next such character.

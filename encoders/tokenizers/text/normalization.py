@@ -111,7 +111,7 @@ FIRST_ALONE, FIRST_SPACE, FIRST_DROPPED, FIRST_MARK, FIRST_COMPLEX = (
 
 
 class BertNormalizer(tf.Module):
-    """Normalizes characters as `BertNormalizer` in `tokenizers`, and packs them with kinds.
+    """Normalizes characters like `BertNormalizer` in `tokenizers`, and adds their kinds.
 
     Args:
         lowercase: Boolean. Whether to convert characters to lower-case.

@@ -120,7 +120,8 @@ class PrecompiledNormalizer(tf.Module):
         for key in reached:
             if len(key) > 2 and key[:2] not in reached:
                 raise ValueError(
-                    f"The rule of {quote(key)} is for {len(key)} characters. Expected up to two."
+                    f"The rule for {quote(key)} replaces {len(key)} characters. Expected at most "
+                    "two."
                 )
         pairs = {key: value for key, value in reached.items() if len(key) == 2}
         sequences = [[ord(c) for c in text] for text in pairs.values()]

@@ -76,18 +76,18 @@ def _check_text(text: object, name: str) -> bytes:
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{name} is not UTF-8 at byte {error.start}: {text[error.start :][:8]!r}. Decode "
-                "it with its own encoding first."
+                "the bytes with the correct encoding."
             ) from None
         return text
     nested = isinstance(text, list | tuple | np.ndarray)
-    raise invalid(name, text, "a string" + ", not texts nested one deeper" * nested)
+    raise invalid(name, text, "a string" + " instead of a nested list" * nested)
 
 
 def _check_tensor(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
     """Check dtype, rank and bytes (only for eager tensors) of a string tensor."""
     if texts.dtype != array_ops.string or (array_ops.TensorShape(texts.shape).rank or 0) > 1:
         raise ValueError(
-            f"{name} is a tensor of {texts.dtype.name} with shape {texts.shape}. Expected strings "
+            f"{name} is a tensor of {texts.dtype.name} and shape {texts.shape}. Expected strings "
             "of rank 0 or 1."
         )
     if uses_tensorflow() and not array_ops.is_symbolic_tensor(texts):  # arrays are already checked

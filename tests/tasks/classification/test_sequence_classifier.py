@@ -258,7 +258,7 @@ class TestRefusals:
         "arguments, message",
         [
             ({"labels": ["a", "b"], "num_classes": 3}, "num_classes is 3.* 2,"),
-            ({"labels": ["a", "a"]}, "labels has 'a' twice"),
+            ({"labels": ["a", "a"]}, "labels contains 'a' twice"),
             ({"num_classes": 2, "problem_type": "ranking"}, "problem_type is 'ranking'"),
         ],
     )

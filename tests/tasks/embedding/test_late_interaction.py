@@ -189,12 +189,12 @@ class TestExamples:
         shared.embed(["good " * 9], "query")
         shared.embed(["good " * 5], "query")
         advice = (
-            "the rest is not read. Use LateInteraction.from_preset(..., query_length=..., "
+            "the end is truncated. Use LateInteraction.from_preset(..., query_length=..., "
             "document_length=...) to set other lengths."
         )
         assert warnings(caplog) == [
-            f"2 of 3 documents are longer than 12 tokens; {advice}",
-            f"1 of 1 queries are longer than 8 tokens; {advice}",
+            f"2 of 3 documents are longer than 12 tokens, so {advice}",
+            f"1 of 1 queries are longer than 8 tokens, so {advice}",
         ]
 
     @pytest.mark.slow

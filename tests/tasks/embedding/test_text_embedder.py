@@ -178,7 +178,7 @@ class TestEmbed:
     def test_long_texts_are_counted_once(self, shared, caplog):
         shared.embed(["good " * 50, "film", "bad " * 15])
         assert warnings(caplog) == [
-            "2 of 3 texts are longer than 16 tokens; the rest is not read. "
+            "2 of 3 texts are longer than 16 tokens, so the end is truncated. "
             'Use embed(texts, windows="mean") to read the whole text.'
         ]
 

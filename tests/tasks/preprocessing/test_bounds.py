@@ -57,7 +57,7 @@ def test_a_temperature_in_a_file(value, folder):
 @pytest.mark.slow
 def test_nothing_is_tuned_by_nan_or_nothing(classifier):
     for method in (classifier.calibrate, classifier.tune_thresholds):
-        with pytest.raises(ValueError, match="There are no"):
+        with pytest.raises(ValueError, match="requires labels"):
             method([], [])
     for weight in classifier.head.weights:
         weight.assign(np.full(weight.shape, np.nan))
@@ -76,7 +76,7 @@ def test_no_threshold_of_tags_is_tuned_by_nan(part, crf, backbone, tokenizer):
     span = {"start": 0, "end": 1, "label": "X"}
     words = [text.split() for text in TEXTS]
     assert set(tagger.tune_thresholds(TEXTS, [[span]] * 3)) == {"X"}
-    with pytest.raises(ValueError, match="There are no"):
+    with pytest.raises(ValueError, match="requires labels"):
         tagger.tune_thresholds([], [])
     weight = getattr(tagger, part).weights[0]
     weight.assign(np.full(weight.shape, np.nan))

@@ -36,7 +36,9 @@ def in_turn(*steps: dict) -> dict:
     ],
 )
 def test_normalizers_that_lengthen_texts(normalizer):
-    with pytest.raises(ValueError, match="tokenizer.json: normalizer makes a text up to"):
+    with pytest.raises(
+        ValueError, match="tokenizer.json: normalizer increases the length of a text up to"
+    ):
         FileTokenizer(json.dumps({**FILE, "normalizer": normalizer}))
 
 
@@ -91,7 +93,9 @@ def test_the_strings_of_a_precompiled_normalizer_are_measured():
         "type": "Precompiled",
         "precompiled_charsmap": base64.b64encode(content).decode(),
     }
-    with pytest.raises(ValueError, match="normalizer makes a text up to 1000 times"):
+    with pytest.raises(
+        ValueError, match="normalizer increases the length of a text up to 1000 times"
+    ):
         check_growth(step)
 
 

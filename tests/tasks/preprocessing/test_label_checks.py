@@ -88,7 +88,8 @@ CASES = {
         check_answers,
         answers("Rom", 2),
         (TEXTS,),
-        "Example 1: the answer 'Rom' does not stand at character 2 of its context: there is 'na, ",
+        "Example 1: the answer 'Rom' does not start at character 2 of its context, which "
+        "continues with 'na, ",
     ),
 }
 

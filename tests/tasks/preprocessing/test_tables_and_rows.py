@@ -124,7 +124,7 @@ def test_validation_data_of_a_list_are_those_of_a_tuple(build):
 
 
 class TestMissingRows:
-    TWO = "2 of 4 rows of {} are missing ({}), the first is row 1. Fill them with"
+    TWO = "2 of 4 rows of {} are missing ({}). The first is row 1. Fill them with"
 
     @pytest.mark.parametrize(("gap", "kind"), [(None, "None"), (NAN, "NaN"), (pd.NA, "NaN")])
     def test_of_texts(self, classifier, gap, kind):

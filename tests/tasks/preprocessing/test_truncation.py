@@ -34,7 +34,7 @@ def lines(caplog):
     return lambda: [line for line in caplog.messages if "random weights" not in line]
 
 
-LINE = "longer than 16 tokens; the rest is not read. Use from_preset(..., window_length=16)"
+LINE = "longer than 16 tokens, so the end is truncated. Use from_preset(..., window_length=16)"
 
 
 @pytest.mark.slow(only="^predict$")
@@ -90,7 +90,7 @@ def test_masked_texts(tokenizer, lines):
     backbone = ez.BertBackbone(8, 1, 1, 4, 8, max_sequence_length=16, pooler=False)
     model = ez.MaskedLM(backbone, ez.MaskedLMPreprocessor(tokenizer))
     model.fill_mask([f"[MASK] {LONG}"])
-    assert lines()[0].startswith("1 of 1 texts are longer than 16 tokens; the rest is not read.")
+    assert lines()[0].startswith("1 of 1 texts are longer than 16 tokens, so the end is truncated.")
     model.preprocess([LONG, SHORT])
     assert lines()[1].startswith("1 of 2 texts")
 

@@ -377,7 +377,7 @@ class TestRefusals:
             ({"answers": [{"text": "Rome", "answer_start": 3}]}, "14"),
             ({"answers": [{"text": "Atlantis", "answer_start": 3}]}, "'Atlantis'"),
             ({"answers": [{"text": "", "answer_start": 0}]}, "empty list"),
-            ({"answers": [{"text": "Rome"}]}, "is no answer"),
+            ({"answers": [{"text": "Rome"}]}, "is not an answer"),
             ({"context": ""}, "Example 1: .*context"),
             ({"question": "who " * 38}, "Example 1: .*38 tokens.* 37"),
         ],

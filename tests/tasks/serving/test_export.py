@@ -242,7 +242,7 @@ class TestAnswersOfTensorFlowAlone:
         assert (found["text"][0], found["score"][0]) == ("", float(nothing))
         assert nothing or found["text"][1] != ""
         too_long = answers[f"{family} SpanQA"]["serving_default long"]
-        for words in ("the question has ", "leaves no room for its context in examples of "):
+        for words in ("the question has ", "no space for its context in examples of "):
             assert words in too_long
 
 
