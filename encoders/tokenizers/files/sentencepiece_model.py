@@ -129,7 +129,7 @@ def _piece(fields: dict, where: str) -> Piece:
 def _check(pieces: list[Piece], name: str) -> None:
     """Raise an error for missing or duplicate pieces, or unless exactly one piece is unknown."""
     if not pieces:
-        raise ValueError(f"{name} contains no pieces. Expected a SentencePiece model.")
+        raise ValueError(f"{name}: the model contains no pieces. Expected a SentencePiece model.")
     first: dict[str, int] = {}
     for i, piece in enumerate(pieces):
         if first.setdefault(piece.text, i) != i:

@@ -149,7 +149,7 @@ def field(number, payload):
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (b"", "m: no pieces"),
+        (b"", "m: the model contains no pieces"),
         (b"\x0a\xff\xff\xff\xff\x0f", r"m: .*byte 6.*4294967295"),
         (b"\x0a" + b"\xff" * 11, "m: .*integer.*byte 1"),
         (b"\x0b", "m: wire type 3 at byte 1"),

@@ -105,7 +105,7 @@ def test_a_class_named_beside_a_tokenizer_json_of_another_kind_is_pointed_out(sa
     contents = {"tokenizer.json": json.loads(saved(WORDPIECE)["tokenizer.json"])}
     contents["tokenizer_config.json"] = {"tokenizer_class": "RobertaTokenizerFast"}
     assert choose(contents) == WORDPIECE
-    assert "BertTokenizer and counts" in caplog.text
+    assert "describes a BertTokenizer" in caplog.text
 
 
 def test_the_class_in_tokenizer_config_json_comes_before_that_in_config_json(caplog):
@@ -357,7 +357,7 @@ def test_names_of_tokens_that_differ_are_those_of_tokenizer_json(saved, tmp_path
     (folder / "vocab.txt").write_text(lines)
     tokenizer = ez.BertTokenizer.from_preset(folder)
     assert tokenizer.vocabulary == saved(WORDPIECE)["vocab.txt"].split("\n")[:-1]
-    assert "such as '[unu" in caplog.text
+    assert "for example '[unu" in caplog.text
 
 
 # -- constructors --------------------------------------------------------------------------------

@@ -251,7 +251,7 @@ def test_chunks_are_updated_with_their_document(embedder, kind):
     assert sorted(index.ids) == sorted(indexes(embedder, BOOKS)[kind].ids)
     with pytest.raises(ValueError, match="no document .*'d'"):
         index.update(embedder.chunks([{"id": "d", "text": "A day.", "year": 1}], length=4))
-    with pytest.raises(ValueError, match="split into 5 chunks.*chunks"):
+    with pytest.raises(ValueError, match="has 5 chunks.*chunks"):
         index.update(BOOKS[:1])
 
 
