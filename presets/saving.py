@@ -23,8 +23,7 @@ from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.low_rank import UPDATES
-from encoder_zoo.encoders.tokenizers.files.writing import as_json
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, as_json
 from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.json_data import as_json_value, json_bytes
 from encoder_zoo.presets.files.manifest import write_manifest

@@ -13,16 +13,15 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     append_tokens,
     check_count,
 )
-from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
 from encoder_zoo.encoders.tokenizers.steps import TWEET_WORDS, WORD_END, Model
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, as_json
 
 CONTINUED = "@@"  # suffix for tokens that do not end a word
 NUM_FIRST = 4  # number of tokens with fixed ids
 
 
 @serializable
-class BertweetTokenizer(WritesFiles, Tokenizer):
+class BertweetTokenizer(Tokenizer):
     """BPE tokenizer for BERTweet.
 
     Texts are split at white space. A line break directly after a word is part of the word. Texts

@@ -22,15 +22,14 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     parse_merges,
     read_merges,
 )
-from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
 from encoder_zoo.encoders.tokenizers.steps import LLAMA_WORDS, Model, make_split_step
-from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
+from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer, as_json
 
 logger = logging.getLogger("encoder_zoo")
 
 
 @serializable
-class RobertaTokenizer(WritesFiles, Tokenizer):
+class RobertaTokenizer(Tokenizer):
     """Byte-level BPE tokenizer for RoBERTa.
 
     This tokenizer returns the same token ids that were used to train RoBERTa checkpoints.
@@ -271,7 +270,7 @@ class ModernBertTokenizer(RobertaTokenizer):
     normalizer = "NFC"
     trims_spans = False
     defaults: ClassVar = BERT_DEFAULTS
-    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = WritesFiles.special_token_names
+    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = Tokenizer.special_token_names
 
     def _settings(self) -> dict:
         return {"add_prefix_space": self.add_prefix_space, **self._generic_settings()}

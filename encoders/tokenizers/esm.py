@@ -9,14 +9,13 @@ from typing import ClassVar
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 from encoder_zoo.encoders.tokenizers.steps import Model, make_split_step
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.encoders.tokenizers.wordpiece import check_lines, read_vocabulary, write_vocabulary
 
 
 @serializable
-class EsmTokenizer(WritesFiles, Tokenizer):
+class EsmTokenizer(Tokenizer):
     """Tokenizer for ESM-2, with one token per residue.
 
     Sequences are split at white space, and then at every token of the vocabulary. Longer tokens are

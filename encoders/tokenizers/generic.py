@@ -27,7 +27,6 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     tokens_by_id,
 )
 from encoder_zoo.encoders.tokenizers.files.special_tokens import read_template
-from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 from encoder_zoo.encoders.tokenizers.library import check_growth, check_merges, make_decoder
 from encoder_zoo.encoders.tokenizers.steps import (
     BYTE_TOKENS,
@@ -42,7 +41,7 @@ BEFORE = "\ue000"  # placed before a token to get its text
 
 
 @serializable
-class GenericTokenizer(WritesFiles, Tokenizer):
+class GenericTokenizer(Tokenizer):
     """Tokenizer that executes the steps in a tokenizer.json.
 
     `Tokenizer.from_preset` returns this class if the steps are not supported by a more specific
@@ -209,9 +208,3 @@ class GenericTokenizer(WritesFiles, Tokenizer):
                 ):
                     texts = array_ops.strings.regex_replace(texts, end, "")
         return texts
-
-    def _vocabulary_files(self) -> dict[str, str]:
-        return {}
-
-    def _settings(self) -> dict:
-        return self._generic_settings()

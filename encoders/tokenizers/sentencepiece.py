@@ -10,10 +10,9 @@ from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
-from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from encoder_zoo.encoders.tokenizers.steps import COMPOSING, METASPACE, QUOTES
-from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS
+from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
 
 # Names used in transformers for the special tokens to add around texts.
 TEMPLATE_NAMES = {"start_token": "bos_token", "end_token": "eos_token"}
@@ -263,7 +262,7 @@ class XLNetTokenizer(AlbertTokenizer):
     first_column = 0
     prefix_is_a_setting = False
     # <s> and </s> are not used.
-    special_token_names = WritesFiles.special_token_names
+    special_token_names = Tokenizer.special_token_names
     defaults: ClassVar = {
         "start_token": "<cls>",
         "end_token": "<sep>",

@@ -27,7 +27,6 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     read_unigram_model,
 )
 from encoder_zoo.encoders.tokenizers.files.special_tokens import special_added_token
-from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 from encoder_zoo.encoders.tokenizers.steps import (
     BYTE_TOKENS,
     METASPACE,
@@ -40,7 +39,7 @@ from encoder_zoo.encoders.tokenizers.text.charsmap import charsmap_rules
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
-class SentencePieceTokenizer(WritesFiles, Tokenizer):
+class SentencePieceTokenizer(Tokenizer):
     """Base class for tokenizers that were trained with SentencePiece.
 
     Texts are normalized and split at white space. The prefix "▁" is added to each word. A Unigram

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -39,10 +40,12 @@ from encoder_zoo.encoders.tokenizers import ANY_STEPS
 from encoder_zoo.encoders.tokenizers.files.comparison import compare_processors, compare_steps
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.special_tokens import (
+    Template,
     complete_added_tokens,
+    special_added_token,
     tokens_with_added,
 )
-from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Steps, flat_steps
+from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flat_steps
 from encoder_zoo.encoders.tokenizers.text.ragged import map_chunks
 from encoder_zoo.encoders.tokenizers.text.text_input import (
     LONE_SURROGATE,
@@ -56,7 +59,6 @@ if TYPE_CHECKING:
 
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
     from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
-    from encoder_zoo.encoders.tokenizers.steps import Model
 
 # Imported lazily because these modules import the tokenizers.
 loading = LazyModule("encoder_zoo.presets.loading")
@@ -265,7 +267,7 @@ class Tokenizer(TokenizerArguments):
     library is used. Ids and offsets are the same for both.
 
     Subclasses must store each argument for `__init__` as an attribute with the same name, and must
-    implement `_read`, `_steps`, `_model_in_texts` and `spelling`.
+    implement `_read`, `_steps`, `_model` and `spelling`.
 
     Args:
         vocabulary: List of tokens in the order of their ids.
@@ -320,6 +322,9 @@ class Tokenizer(TokenizerArguments):
     first_column = 1
     autograph_info__: ClassVar[dict] = {}  # see `Preprocessor`
     lstrip_mask: bool  # whether mask tokens in texts include preceding white space
+    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        argument: names[:1] for argument, names in SPECIAL_TOKENS.items()
+    }
 
     def __init__(self, *args, **options):
         super().__init__(*args, **{**self.defaults, **options})
@@ -368,9 +373,13 @@ class Tokenizer(TokenizerArguments):
         """Return the normalizer, pre_tokenizer, post_processor and decoder for tokenizer.json."""
         raise NotImplementedError
 
+    def _model(self) -> dict:
+        """Return the model for tokenizer.json."""
+        raise NotImplementedError
+
     def _model_in_texts(self) -> Model:
         """Return the model to be executed by the graph and the library."""
-        raise NotImplementedError
+        return Model(self._model())
 
     def spelling(self) -> list[str] | list[bytes]:
         """Return the text for each id."""
@@ -633,6 +642,100 @@ class Tokenizer(TokenizerArguments):
             True
         """
         saving.save_tokenizer(self, directory)
+
+    def to_files(self) -> dict[str, str | bytes]:
+        """Convert the tokenizer to files that transformers' AutoTokenizer can load with equal ids.
+
+        Returns:
+            Dict to map file names to text or bytes. This includes the vocabulary files,
+            tokenizer.json, tokenizer_config.json and special_tokens_map.json.
+        """
+        special = self._special_token_settings()
+        settings = {**self._settings(), **self._generic(), **self._limits(), **special}
+        if settings["tokenizer_class"] == "PreTrainedTokenizerFast" and self.uses_segments:
+            # omitted by default in transformers 5
+            inputs = ["input_ids", "token_type_ids", "attention_mask"]
+            settings.setdefault("model_input_names", inputs)
+        fast = {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": sorted(self._added_tokens(), key=lambda token: token["id"]),
+            **self._steps(),
+            "model": self._model(),
+        }
+        return {
+            **self._vocabulary_files(),
+            "tokenizer.json": as_json(fast),
+            "tokenizer_config.json": as_json(settings),
+            "special_tokens_map.json": as_json(special),
+        }
+
+    def _special_token_settings(self) -> dict[str, str]:
+        """Return the special tokens to write to tokenizer_config.json."""
+        return {
+            name: getattr(self, argument)
+            for argument, names in self.special_token_names.items()
+            for name in names
+        }
+
+    def _limits(self) -> dict:
+        """Return settings for tokenizer_config.json that differ from the default values."""
+        # transformers ignores this field, as it always finds special tokens in texts.
+        found = {"special_tokens_in_text": True} if self.special_tokens_in_text else {}
+        if self.truncation_side != "right":
+            found["truncation_side"] = self.truncation_side
+        # Classes with left padding in transformers need an explicit value for right padding.
+        if "left" in (self.padding_side, argument_defaults(type(self))["padding_side"]):
+            found["padding_side"] = self.padding_side
+        if self.model_max_length is not None:
+            found["model_max_length"] = self.model_max_length
+        return found
+
+    def _generic(self) -> dict:
+        """Return generic class settings if transformers' own class would join texts differently."""
+        defaults, settings = argument_defaults(type(self)), self._generic_settings()
+        adds_segments = self.uses_segments and not defaults["uses_segments"]
+        if self.pair_separators != defaults["pair_separators"] or adds_segments:
+            return settings
+        if self.uses_segments == defaults["uses_segments"]:
+            return {}
+        return {"model_input_names": settings["model_input_names"]}
+
+    def _generic_settings(self) -> dict:
+        """Return the settings for a generic class in transformers."""
+        inputs = ["input_ids", *["token_type_ids"] * self.uses_segments, "attention_mask"]
+        return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
+
+    def _added_tokens(self) -> list[dict]:
+        """Return entries for tokenizer.json with all special tokens and added tokens."""
+        special = self.special_entries()
+        known = {token["content"] for token in special}
+        return [*special, *(token for token in self.added_tokens if token["content"] not in known)]
+
+    def special_entries(self) -> list[dict]:
+        """Return entries for tokenizer.json with all special tokens."""
+        tokens = dict.fromkeys(getattr(self, argument) for argument in SPECIAL_TOKENS)
+        lstrip = self.mask_token if self.lstrip_mask else None
+        return [special_added_token(self.token_to_id(t), t, t == lstrip) for t in tokens]
+
+    def _vocabulary_files(self) -> Mapping[str, str | bytes]:
+        """Return the files with the vocabulary, in addition to tokenizer.json."""
+        return {}
+
+    def _settings(self) -> dict:
+        """Return the content for tokenizer_config.json, without special tokens."""
+        return self._generic_settings()
+
+    def _template(self) -> dict:
+        """Return a post-processor to add special tokens around single texts and pairs."""
+        roles = self.start_token, self.end_token, self.pair_separators, self.uses_segments
+        return Template(*roles, self.first_column).to_step(self._all_tokens.ids)
+
+
+def as_json(content: object) -> str:
+    """Return indented JSON with a trailing line break."""
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
 def as_rows(ids: object) -> array_ops.RaggedTensor:

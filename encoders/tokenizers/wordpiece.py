@@ -16,14 +16,13 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     check_count,
     tokens_by_id,
 )
-from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
 
 MAX_WORD_LENGTH = 100  # longer words become the unknown token
 
 
 @serializable
-class BertTokenizer(WritesFiles, Tokenizer):
+class BertTokenizer(Tokenizer):
     """WordPiece tokenizer for BERT.
 
     Texts are normalized, split at spaces and punctuation, and then split into WordPiece tokens.

@@ -30,6 +30,42 @@ class Template(NamedTuple):
     uses_segments: bool
     first_column: int = 1
 
+    def parts(self, is_pair: bool) -> list[tuple[bool, object, int]]:
+        """Return (is_text, name, segment) for each part of a single text or a pair.
+
+        Example:
+            >>> Template("[CLS]", "[SEP]", 1, True).parts(is_pair=False)
+            [(False, '[CLS]', 0), (True, 'A', 0), (False, '[SEP]', 0)]
+        """
+        second = int(self.uses_segments)
+        found = [(True, "A", 0), (False, self.end_token, 0)]
+        if is_pair:
+            found += [(False, self.end_token, second)] * (self.pair_separators - 1)
+            found += [(True, "B", second), (False, self.end_token, second)]
+        if self.first_column:
+            return [(False, self.start_token, 0), *found]
+        return [*found, (False, self.start_token, 2 * second)]
+
+    def to_step(self, ids: Mapping[str, int]) -> dict:
+        """Return a TemplateProcessing step for tokenizer.json, given {token: id}."""
+        single, pair = (
+            [
+                {"Sequence" if is_text else "SpecialToken": {"id": name, "type_id": segment}}
+                for is_text, name, segment in self.parts(is_pair)
+            ]
+            for is_pair in (False, True)
+        )
+        special = {
+            token: {"id": token, "ids": [ids[token]], "tokens": [token]}
+            for token in (self.start_token, self.end_token)
+        }
+        return {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": pair,
+            "special_tokens": special,
+        }
+
 
 def read_template(step: Mapping, name: str) -> Template | None:
     """Read a post-processor from tokenizer.json. Return None if it does not add any tokens.
@@ -98,18 +134,10 @@ def _of_parts(step: Mapping, name: str) -> Template:
     if len(pair) > 3 and len(texts) == 2:
         first_column = texts[0]
         start, end = (pair[0], pair[-1]) if first_column else (pair[-1], pair[-2])
-        second, separators = end[2], texts[1] - first_column - 1
-        first = [(True, "A", 0), (False, end[1], 0)]
-        more = [
-            *[(False, end[1], second)] * (separators - 1),
-            (True, "B", second),
-            (False, end[1], second),
-        ]
-        around = ([start], []) if first_column else ([], [start])
-        expected = [[*around[0], *parts, *around[1]] for parts in (first, first + more)]
-        segments = start[2] == (0 if first_column else 2 * second) and second in (0, 1)
-        if [single, pair] == expected and segments and not start[0] and first_column < 2:
-            return Template(start[1], end[1], separators, second == 1, first_column)
+        separators = texts[1] - first_column - 1
+        found = Template(start[1], end[1], separators, end[2] == 1, first_column)
+        if found.parts(False) == single and found.parts(True) == pair:
+            return found
     raise ValueError(
         f"{name}: single is {_shorten(single)}, pair is {_shorten(pair)}. Expected one start token "
         "before or after the texts, and an end token after each text."
