@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import itertools
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -19,7 +18,6 @@ import numpy as np
 
 from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- part of this module's API
     TensorArray,
-    abs,
     argsort,
     bincount,
     clip_by_value,
@@ -64,7 +62,7 @@ from encoder_zoo.common.wording import invalid
 Tensor, RaggedTensor = Array, RaggedArray
 bool, string = np.dtype("bool"), np.dtype(object)
 int32, int64 = np.dtype("int32"), np.dtype("int64")
-float32, float64 = np.dtype("float32"), np.dtype("float64")
+float32 = np.dtype("float32")
 complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
 
@@ -307,15 +305,6 @@ def ragged_range(starts, limits=None) -> RaggedArray:
     return RaggedArray.from_row_lengths(values, lengths)
 
 
-def ragged_constant(rows, dtype=None, ragged_rank=None) -> RaggedArray:
-    if len(rows) and isinstance(rows[0], list) and rows[0] and isinstance(rows[0][0], list):
-        inner: Array | RaggedArray = ragged_constant([row for part in rows for row in part], dtype)
-    else:
-        flat = list(itertools.chain.from_iterable(rows))
-        inner = as_array(flat, dtype) if flat else np.zeros(0, dtype or int32).view(Array)
-    return RaggedArray.from_row_lengths(inner, [len(row) for row in rows])
-
-
 def ragged_boolean_mask(values: RaggedArray, mask: RaggedArray) -> RaggedArray:
     kept = np.asarray(mask.flat_values)
     lengths = np.bincount(values.value_rowids()[kept], minlength=len(values))
@@ -330,9 +319,7 @@ def unique_rows(x, axis) -> tuple[Array, Array]:
     return as_array(found[order]), as_array(idx.astype(np.int32))
 
 
-ragged = SimpleNamespace(
-    range=ragged_range, constant=ragged_constant, boolean_mask=ragged_boolean_mask
-)
+ragged = SimpleNamespace(range=ragged_range, boolean_mask=ragged_boolean_mask)
 math = SimpleNamespace(
     top_k=top_k,
     segment_max=lambda values, ids: segments(np.maximum, values, ids),

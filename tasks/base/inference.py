@@ -216,6 +216,22 @@ def text_outputs(task, texts: tuple, batch_size: PositiveInt, encode: Callable) 
     return np.concatenate(outputs)[np.argsort(np.concatenate(indices))]
 
 
+def text_outputs_in_graph(task, examples: dict, width: int) -> array_ops.Tensor:
+    """Compute the outputs (N, C) for all examples inside a `tf.function`.
+
+    Args:
+        task: A task with one output vector per example.
+        examples: A dict with encoded examples.
+        width: Positive integer. Width C of the outputs.
+    """
+
+    def outputs(examples):
+        return task(task.preprocessor.pad(examples), training=False)
+
+    ones = array_ops.ones_like(examples["token_ids"].row_lengths())
+    return map_graph_batches(outputs, examples, ones, width).flat_values
+
+
 def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> array_ops.RaggedTensor:
     """Compute ragged token outputs (N, None, C) for all examples inside a `tf.function`.
 

@@ -43,6 +43,7 @@ from encoder_zoo.tasks.base.confidence import (
 )
 from encoder_zoo.tasks.base.explanation import Attributions, Method
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
+from encoder_zoo.tasks.base.inference import text_outputs_in_graph
 from encoder_zoo.tasks.base.labelled_task import TUNED_SETTINGS, LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
@@ -72,7 +73,6 @@ from encoder_zoo.tasks.classification.window_pooling import (
 )
 from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy, LabelCrossentropy
 from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
-from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_one_each
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.training.data import Source
@@ -554,13 +554,8 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         else:
             examples = self.preprocessor.encode_windows(texts)
             index = examples.pop("text_index")
-        ones = array_ops.ones_like(examples["token_ids"].row_lengths())
-        logits = map_graph_batches(self._compute_logits, examples, ones, self.num_classes)
-        logits = logits.flat_values
+        logits = text_outputs_in_graph(self, examples, self.num_classes)
         return logits if index is None else pool_windows(logits, index, self.window_pooling)
-
-    def _compute_logits(self, examples: dict):
-        return self(self.preprocessor.pad(examples), training=False)
 
     def signatures(self) -> dict[str, Callable]:
         """Return the export signatures for running `classify` with all classes.

@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import CompileOptions
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -65,6 +66,22 @@ compared within a batch. For more negatives, use a larger batch_size with \
 compile(chunk_size=...)."""
 # The possible forms of the data that `fit` receives.
 PAIRS, SCORES, VECTORS = "pairs", "scores", "vectors"
+
+
+def make_role_signatures(
+    answer: Callable[[array_ops.Tensor, str | None], dict], default: str | None
+) -> dict[str, Callable]:
+    """Return the export signatures "serving_default", "query" and "document" for texts.
+
+    Args:
+        answer: A function to embed texts with a prompt.
+        default: Optional string. Prompt for "serving_default".
+    """
+    return {
+        "serving_default": lambda text: answer(text, default),
+        "query": lambda text: answer(text, "query"),
+        "document": lambda text: answer(text, "document"),
+    }
 
 
 class EmbedOptions(TypedDict, total=False):

@@ -24,10 +24,9 @@ from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
-from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder
+from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder, make_role_signatures
 from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     DOCUMENT,
-    QUERY,
     LateInteractionPreprocessor,
 )
 from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
@@ -321,11 +320,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
                 "length": array_ops.cast(lengths, array_ops.int32),
             }
 
-        return {
-            "serving_default": lambda text: answer(text, DOCUMENT),
-            "query": lambda text: answer(text, QUERY),
-            "document": lambda text: answer(text, DOCUMENT),
-        }
+        return make_role_signatures(answer, DOCUMENT)
 
     # -- presets -------------------------------------------------------------------------------
 

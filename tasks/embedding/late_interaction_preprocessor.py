@@ -234,11 +234,7 @@ class LateInteractionPreprocessor(SeparateTexts):
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
         """Pad queries or documents and convert them to model inputs (B, L)."""
-        # All tokens belong to segment 0.
-        first_length = {
-            "first_length": array_ops.fill([array_ops.shape(examples["token_ids"])[0]], 2**30)
-        }
-        inputs = super().pad({**examples, **first_length}, bucketed)
+        inputs = super().pad(examples, bucketed)
         real = inputs["padding_mask"]
         columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
         scored = real if self.score_first else real & (columns > 0)

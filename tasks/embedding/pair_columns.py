@@ -16,8 +16,6 @@ from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
     as_numbers,
-    as_weights,
-    check_same_count,
 )
 from encoder_zoo.tasks.retrieval.documents import Documents
 
@@ -127,10 +125,7 @@ class SeparateTexts(Preprocessor):
             examples[TEXT_IDS] = _number_values(every)
         if y is not None:
             examples["labels"] = y
-        if sample_weight is not None:
-            examples["sample_weight"] = as_weights(sample_weight)
-        check_same_count(examples)
-        return examples
+        return self.add_labels(examples, None, sample_weight)
 
     def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         x = self.pad(examples, bucketed)

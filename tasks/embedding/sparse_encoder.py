@@ -37,6 +37,7 @@ from encoder_zoo.tasks.embedding.embedder import (
     SCORES,
     Embedder,
     EmbedderCompileOptions,
+    make_role_signatures,
 )
 from encoder_zoo.tasks.embedding.pooling import Projection
 from encoder_zoo.tasks.embedding.sparse_encoder_preprocessor import SparseEncoderPreprocessor
@@ -515,7 +516,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         """
         preprocessor, most = self.preprocessor, max_terms or self.max_terms
 
-        def answer(text, prompt=None):
+        def answer(text, prompt):
             model = self.query_encoder if preprocessor.is_query(prompt) else self
             options = {} if isinstance(model, TermTable) else {"training": False}
             examples = preprocessor.encode(text, prompt=prompt)
@@ -540,11 +541,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             )
             return {"count": count, "index": indices, "term": terms, "weight": weights}
 
-        return {
-            "serving_default": lambda text: answer(text),
-            "query": lambda text: answer(text, "query"),
-            "document": lambda text: answer(text, "document"),
-        }
+        return make_role_signatures(answer, None)
 
     @property
     def served_tokenizers(self) -> list[Tokenizer]:

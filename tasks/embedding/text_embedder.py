@@ -26,6 +26,7 @@ from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
+from encoder_zoo.tasks.base.inference import text_outputs_in_graph
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import (
@@ -34,6 +35,7 @@ from encoder_zoo.tasks.embedding.embedder import (
     VECTORS,
     Embedder,
     check_pooled_by_mean,
+    make_role_signatures,
 )
 from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.pooling import (
@@ -47,7 +49,7 @@ from encoder_zoo.tasks.embedding.pooling import (
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import Part, TextEmbedderPreprocessor
 from encoder_zoo.tasks.embedding.vector_answers import StaticAnswers, VectorAnswers, check_dim
 from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
-from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, map_graph_batches
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
 from encoder_zoo.tasks.retrieval.similarity import Similarity
@@ -434,22 +436,13 @@ class TextEmbedder(Embedder[VectorIndex]):
         check_dim(dim, self.embedding_dim)
         dim, preprocessor = dim or self.dim or self.embedding_dim, self.preprocessor
 
-        def vectors_of(examples):
-            return self(preprocessor.pad(examples), training=False)
-
-        def answer(text, prompt=None):
+        def answer(text, prompt):
             examples = preprocessor.encode(text, prompt=prompt)
-            ones = array_ops.ones_like(examples["token_ids"].row_lengths())
-            vectors = map_graph_batches(vectors_of, examples, ones, self.embedding_dim)
-            vectors = vectors.flat_values[:, :dim]
+            vectors = text_outputs_in_graph(self, examples, self.embedding_dim)[:, :dim]
             shortens = self.normalize and dim < self.embedding_dim
             return {"embedding": to_unit_length(vectors) if shortens else vectors}
 
-        return {
-            "serving_default": lambda text: answer(text),
-            "query": lambda text: answer(text, "query"),
-            "document": lambda text: answer(text, "document"),
-        }
+        return make_role_signatures(answer, None)
 
     # -- presets -------------------------------------------------------------------------------
 

@@ -307,11 +307,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
         """Pad the first texts and convert them to model inputs (B, L)."""
-        # All tokens belong to segment 0.
-        first_length = {
-            "first_length": array_ops.fill([array_ops.shape(examples["token_ids"])[0]], 2**30)
-        }
-        inputs = super().pad({**examples, **first_length}, bucketed)
+        inputs = super().pad(examples, bucketed)
         if "pooled_from" in examples:
             columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
             pooled = columns >= examples["pooled_from"][:, None]

@@ -219,6 +219,12 @@ class Preprocessor(ConfigFromSignature):
         check_same_count(examples)
         return examples
 
+    def add_frame(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
+        """Add a 0 to each row of token values for the start token and for the end token."""
+        zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
+        column = self.tokenizer.first_column
+        return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
+
     def pack(
         self, segments: list[array_ops.RaggedTensor]
     ) -> dict[str, array_ops.Tensor | array_ops.RaggedTensor]:
@@ -289,7 +295,9 @@ class Preprocessor(ConfigFromSignature):
         elif self.tokenizer.uses_segments:
             columns = array_ops.range(array_ops.cast(shape[1], array_ops.int32))
             lengths = array_ops.cast(examples["token_ids"].row_lengths(), array_ops.int32)[:, None]
-            of_rows = examples["first_length"][:, None], lengths
+            # Without "first_length", all tokens belong to segment 0.
+            first_length = examples.get("first_length", array_ops.fill([shape[0]], 2**30))
+            of_rows = first_length[:, None], lengths
             segments = segment_numbers(columns, *of_rows, self.tokenizer.first_column)
             inputs["segment_ids"] = array_ops.minimum(segments, self.num_segments - 1)
         return inputs

@@ -21,6 +21,7 @@ from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.tasks.base.inference import text_outputs_in_graph
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.classification.window_pooling import (
@@ -28,7 +29,6 @@ from encoder_zoo.tasks.classification.window_pooling import (
     pool_windows,
 )
 from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy
-from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.ranking.choice_answers import Choice, ChoiceAnswers
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
@@ -288,12 +288,8 @@ class MultipleChoice(ListScores):
         """Compute the logits for all choices (T,) inside a `tf.function`."""
         examples, _ = self.preprocessor.encode_choices(x)
         index = examples.pop("text_index")
-        ones = array_ops.ones_like(examples["token_ids"].row_lengths())
-        logits = map_graph_batches(self._compute_logits, examples, ones, 1).flat_values
+        logits = text_outputs_in_graph(self, examples, 1)
         return pool_windows(logits, index, self.window_pooling)[:, 0]
-
-    def _compute_logits(self, examples: dict):
-        return self(self.preprocessor.pad(examples), training=False)
 
 
 def pool_choice_logits(logits, choice_index, pooling: WindowPooling):

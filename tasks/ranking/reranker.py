@@ -22,6 +22,7 @@ from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.tasks.base.inference import text_outputs_in_graph
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.batch_loss import (
@@ -34,7 +35,6 @@ from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
-from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.prepared import get_inputs, is_prepared
 from encoder_zoo.tasks.ranking.list_scores import ListScores
@@ -313,13 +313,9 @@ class Reranker(ListScores):
 
         def run(query, text):
             examples = self.preprocessor.encode((query, text))
-            ones = array_ops.ones_like(examples["token_ids"].row_lengths())
-            return map_graph_batches(self._of_examples, examples, ones, 1).flat_values[:, 0]
+            return text_outputs_in_graph(self, examples, 1)[:, 0]
 
         return self._answers.trace_scores(run)
-
-    def _of_examples(self, examples: dict):
-        return self(self.preprocessor.pad(examples), training=False)
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------
 

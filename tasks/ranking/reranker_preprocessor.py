@@ -27,8 +27,6 @@ from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, TextOrTexts, ar
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
     as_numbers,
-    as_weights,
-    check_same_count,
 )
 
 if TYPE_CHECKING:
@@ -228,10 +226,7 @@ class RerankerPreprocessor(Preprocessor):
                 examples["labels"] = pair_scores(y, self.expected_scores == "probabilities")[
                     :, None
                 ]
-        if sample_weight is not None:
-            examples["sample_weight"] = as_weights(sample_weight)
-        check_same_count(examples)
-        return examples
+        return self.add_labels(examples, None, sample_weight)
 
     def _encode_lists(self, queries: array_ops.Tensor, texts: array_ops.RaggedTensor, y) -> dict:
         """Convert lists to examples, starting with the longest text in each list."""

@@ -225,8 +225,19 @@ def _marks(
     inexact = _any_in_segments(inside & wrong, segment, count)
     lost = ~_any_in_segments(inside, segment, count)
     if not array_ops.is_symbolic_tensor(span):
-        _report_lost(spans, np.flatnonzero(lost.numpy()))
-        _report_inexact(spans, np.flatnonzero(inexact.numpy()))
+        log_spans(
+            "%d of the spans have no token of their own and are ignored.",
+            spans["start"],
+            spans["end"],
+            np.flatnonzero(lost.numpy()),
+        )
+        log_spans(
+            "%d of the spans begin or end inside a token of the vocabulary. Answers contain the "
+            "whole token, which counts as wrong.",
+            spans["start"],
+            spans["end"],
+            np.flatnonzero(inexact.numpy()),
+        )
 
     # The token in which each span begins, or the token before the span.
     token = array_ops.searchsorted(keys(tokens.starts), keys(spans["start"]), side="right") - 1
@@ -249,32 +260,23 @@ def _any_in_segments(
     return array_ops.math.unsorted_segment_sum(numbers, segment, count + 1)[:-1] > 0
 
 
-def _report_lost(spans: dict[str, array_ops.RaggedTensor], lost: np.ndarray) -> None:
-    """Log the number of spans with only whitespace or inside a token from another span."""
-    if len(lost):
+def log_spans(
+    message: str, start: array_ops.RaggedTensor, end: array_ops.RaggedTensor, indices: np.ndarray
+) -> None:
+    """Log the number of selected spans, if any, and where the first one is.
+
+    Args:
+        message: String with "%d" for the number of spans.
+        start, end: Ragged tensors of shape (N, None). Offsets of all spans.
+        indices: Integer array. Indices of the selected spans among all spans.
+    """
+    if len(indices):
+        columns = start.value_rowids(), start.flat_values, end.flat_values
         logger.warning(
-            "%d of the spans have no token of their own and are ignored. First span: example %d, "
-            "from %d to %d.",
-            len(lost),
-            *_place(spans, lost[0]),
+            f"{message} First span: example %d, from %d to %d.",
+            len(indices),
+            *(int(values[indices[0]]) for values in columns),
         )
-
-
-def _report_inexact(spans: dict[str, array_ops.RaggedTensor], inexact: np.ndarray) -> None:
-    """Log the number of spans starting or ending inside a token, as they cannot be predicted."""
-    if len(inexact):
-        logger.warning(
-            "%d of the spans begin or end inside a token of the vocabulary. Answers contain the "
-            "whole token, which counts as wrong. First span: example %d, from %d to %d.",
-            len(inexact),
-            *_place(spans, inexact[0]),
-        )
-
-
-def _place(spans: dict[str, array_ops.RaggedTensor], index: int) -> tuple[int, int, int]:
-    """Return example index, start and end for a span."""
-    start, end = spans["start"], spans["end"]
-    return tuple(int(v[index]) for v in (start.value_rowids(), start.flat_values, end.flat_values))
 
 
 def _span_position(begins: array_ops.Tensor, ends: array_ops.Tensor) -> array_ops.Tensor:

@@ -49,7 +49,7 @@ from encoder_zoo.tasks.tagging.entity_answers import EntityAnswers, Labels, labe
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
     EntityExtractorPreprocessor,
 )
-from encoder_zoo.tasks.tagging.entity_metrics import score_by_type, score_entities
+from encoder_zoo.tasks.tagging.entity_metrics import score_by_type, score_entities, to_triples
 from encoder_zoo.tasks.tagging.span_head import (
     SpanF1,
     SpanFocalLoss,
@@ -435,7 +435,7 @@ class EntityExtractor(Task):
         """
         x, true, labels = self._true_entities(x, y, labels)
         options = (threshold, nested, multi_label, batch_size)
-        return score_entities(true, _triples(self.extract_entities(x, labels, *options)))
+        return score_entities(true, to_triples(self.extract_entities(x, labels, *options)))
 
     @validate_arguments
     def tune_thresholds(
@@ -517,8 +517,3 @@ class EntityExtractor(Task):
         arguments = {"labels": ["a", "c"], "max_width": 3, "span_dim": 6}
         x = super().tiny_data().x
         return TinyData(arguments, x, spans, lambda task: (x, [["a", "c"]] * 4))
-
-
-def _triples(rows: Iterable[Iterable[Mapping]]) -> list[set[tuple[str, int, int]]]:
-    """Convert the entities of texts to triples (label, start, end)."""
-    return [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]

@@ -34,6 +34,7 @@ from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights
 from encoder_zoo.tasks.preprocessing.tokenized_texts import following, keys, previous, row_begins
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
+from encoder_zoo.tasks.tagging.alignment import log_spans
 from encoder_zoo.tasks.tagging.token_labels import (
     SPAN,
     label_lists,
@@ -278,7 +279,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         unseen = array_ops.where(fits, words.absent, array_ops.zeros_like(words.absent))
         examples = {
             **self.pack([tokens]),
-            "word_index": self._add_frame(index),
+            "word_index": self.add_frame(index),
             "word_count": word_count + array_ops.gather(unseen, windows.example),
             "label_positions": array_ops.gather(prompts.positions, windows.example),
             "text_index": windows.example,
@@ -293,12 +294,6 @@ class EntityExtractorPreprocessor(Preprocessor):
         else:
             marks = (numbers != previous(numbers, -1)) | begins
         return words.numbers.with_values(marks)
-
-    def _add_frame(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-        """Add a 0 to each row for the start and end tokens."""
-        zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
-        column = self.tokenizer.first_column
-        return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
 
     # -- examples ------------------------------------------------------------------------------
 
@@ -415,14 +410,11 @@ class EntityExtractorPreprocessor(Preprocessor):
         begin, last = (np.asarray(index, "int64") for index in (begin, last))
         cut = np.asarray(words.starts.values)[begin] < np.asarray(start.values)
         cut = np.flatnonzero(cut | (np.asarray(words.ends.values)[last] > np.asarray(end.values)))
-        if len(cut):
-            columns = start.value_rowids(), start.values, end.values
-            logger.warning(
-                "%d of the spans begin or end inside a word. Answers consist of whole words, which "
-                "evaluate_entities counts as wrong. First span: example %d, from %d to %d.",
-                len(cut),
-                *(int(values[cut[0]]) for values in columns),
-            )
+        message = (
+            "%d of the spans begin or end inside a word. Answers consist of whole words, which "
+            "evaluate_entities counts as wrong."
+        )
+        log_spans(message, start, end, cut)
 
     def _report_wide(self, fits: array_ops.Tensor) -> None:
         """Log the number of spans with too many words for training."""

@@ -6,7 +6,7 @@ Comments use these letters for shapes: B batch, L sequence, C tags, T types.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -21,7 +21,7 @@ from encoder_zoo.tasks.tagging.alignment import INEXACT, LOST, SPAN_MARKS
 from encoder_zoo.tasks.tagging.crf import best_sequences
 from encoder_zoo.tasks.tagging.entities import Transitions, convert_to_scores
 from encoder_zoo.tasks.tagging.tags import OUTSIDE, begins_span, find_spans, parse_tags
-from encoder_zoo.tasks.training.metrics import flatten_tokens
+from encoder_zoo.tasks.training.metrics import compute_f1_scores, divide, flatten_tokens
 
 AVERAGES = ("micro", "macro", "weighted")
 
@@ -183,12 +183,12 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
     def result(self) -> dict:
         correct, predicted, true = self.counts[0], self.counts[1], self.counts[2]
         if self.average == "micro":
-            return _scores(ops.sum(correct), ops.sum(predicted), ops.sum(true))
+            return compute_f1_scores(ops.sum(correct), ops.sum(predicted), ops.sum(true))
         weight = true
         if self.average == "macro":
             weight = ops.cast(true + predicted > 0, self.dtype)
-        share = _ratio(weight, ops.sum(weight))
-        scores = _scores(correct, predicted, true)
+        share = divide(weight, ops.sum(weight))
+        scores = compute_f1_scores(correct, predicted, true)
         return {name: ops.sum(values * share) for name, values in scores.items()}
 
     def report(self) -> dict[str, dict[str, float]]:
@@ -202,7 +202,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
 
 def _report(counts: np.ndarray, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
     """Compute the scores for each type from counts (3, T). See `EntityF1.report`."""
-    scores = {**_scores(*map(ops.convert_to_tensor, counts)), "support": counts[2]}
+    scores = {**compute_f1_scores(*map(ops.convert_to_tensor, counts)), "support": counts[2]}
     scores = {name: ops.convert_to_numpy(values).tolist() for name, values in scores.items()}
     return {
         kind: dict(zip(scores, row, strict=True))
@@ -270,6 +270,11 @@ def score_tags(
     return score_entities(*spans)
 
 
+def to_triples(rows: Iterable[Iterable[Mapping]]) -> list[set[tuple[str, int, int]]]:
+    """Convert the entities of each text to a set of tuples (label, start, end)."""
+    return [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
+
+
 def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) -> dict:
     """Compute entity scores from sets of entities.
 
@@ -292,7 +297,7 @@ def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) 
         for i, found in enumerate((right & guess, guess, right)):
             for entity in found:
                 counts[i, numbers[entity[0]]] += 1
-    scores = _scores(*map(ops.convert_to_tensor, counts.sum(axis=1)))
+    scores = compute_f1_scores(*map(ops.convert_to_tensor, counts.sum(axis=1)))
     scores = {name: float(value) for name, value in scores.items()}
     return {**scores, "per_type": _report(counts, kinds)}
 
@@ -330,16 +335,3 @@ def score_by_type(
         [sum(label == name for of_text in true for label, *_ in of_text) for name in names],
         thresholds,
     )
-
-
-def _scores(correct, predicted, true) -> dict:
-    return {
-        "precision": _ratio(correct, predicted),
-        "recall": _ratio(correct, true),
-        "f1": _ratio(2 * correct, predicted + true),
-    }
-
-
-def _ratio(part, whole):
-    """Return part / whole, or 0 if `whole` is 0."""
-    return ops.where(whole > 0, part / ops.maximum(whole, 1e-9), 0.0)

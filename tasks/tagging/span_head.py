@@ -17,6 +17,7 @@ from encoder_zoo.common.validation import NonNegativeFloat, Probability, validat
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
+from encoder_zoo.tasks.training.metrics import compute_f1_scores
 
 SpanMode = Literal["markerV0", "markerV1", "marker"]
 SubtokenPooling = Literal["first", "last", "mean", "max"]
@@ -416,13 +417,4 @@ class SpanF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self.counts.assign_add(ops.sum(counts, axis=1))
 
     def result(self) -> dict:
-        right, found, true = (self.counts[i] for i in range(3))
-
-        def ratio(a, b):
-            return ops.where(b > 0, a / ops.maximum(b, 1e-7), 0.0)
-
-        return {
-            "precision": ratio(right, found),
-            "recall": ratio(right, true),
-            "f1": ratio(2.0 * right, found + true),
-        }
+        return compute_f1_scores(*(self.counts[i] for i in range(3)))

@@ -6,6 +6,7 @@ Comments use these letters for shapes: C tags, P tokens of all texts, W windows.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -31,7 +32,7 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_w
 from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.tagging import entities
 from encoder_zoo.tasks.tagging.alignment import compute_word_tags
-from encoder_zoo.tasks.tagging.tags import parse_tags
+from encoder_zoo.tasks.tagging.tags import TagSet, parse_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 
 
@@ -121,8 +122,8 @@ class TagAnswers(Answers):
 
     def _find(self, scores, tokens: TokenizedTexts, strategy: str, threshold) -> dict:
         """Return entity columns for all texts, based on scores (P, C)."""
-        tags = parse_tags(self.tag_names)
-        found = entities.find_entities(scores, tokens, tags, strategy, self.get_transitions())
+        transitions = self.get_transitions()
+        found = entities.find_entities(scores, tokens, self.tags, strategy, transitions)
         found = entities.above(found, self.least_scores(threshold, strategy))
         names = array_ops.constant(self.entity_names(strategy), array_ops.string)
         return entities.entity_columns(found, tokens.texts, names)
@@ -164,6 +165,11 @@ class TagAnswers(Answers):
         column = self.preprocessor.tokenizer.first_column
         return merge(outputs[:, column : column - 2], windows)
 
+    @functools.cached_property
+    def tags(self) -> TagSet:
+        """The parsed tag names."""
+        return parse_tags(self.tag_names)
+
     @property
     def best_strategy(self) -> str:
         """The strategy from the settings, or "simple" by default."""
@@ -176,21 +182,20 @@ class TagAnswers(Answers):
 
     def entity_names(self, strategy: str) -> list[str]:
         """Return the label names for `find_entities`."""
-        return list(self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names)
+        return list(self.tag_names if strategy == "none" else self.tags.type_names)
 
     def least_scores(self, given, strategy: str) -> np.ndarray | None:
         """Return the minimum score for each of `entity_names`, or None without thresholds."""
         given = self.thresholds if given is None else given
         if given is None:
             return None
-        tags = parse_tags(self.tag_names)
-        least = expand_thresholds(given, tags.type_names, 0.0)
+        least = expand_thresholds(given, self.tags.type_names, 0.0)
         # With the strategy "none", the label of an answer is a tag with the threshold of its type.
-        return np.append(least, np.float32(0))[tags.types] if strategy == "none" else least
+        return np.append(least, np.float32(0))[self.tags.types] if strategy == "none" else least
 
     def get_transitions(self) -> entities.Transitions | None:
         """The valid tag transitions, or their scores. None allows all transitions."""
-        rules = entities.transitions(parse_tags(self.tag_names)) if self.valid_tags else None
+        rules = entities.transitions(self.tags) if self.valid_tags else None
         if self.tag_scores is None:
             return rules
         scores = [np.asarray(s, "float32") / self.temperature for s in self.tag_scores]

@@ -577,11 +577,8 @@ class TokenClassifier(LabelledTask):
                 true, self.predict_tags(x, batch_size), scheme, tag_set=names
             )
         true = self._true_entities(x, y)
-        found = [
-            {(e["label"], e["start"], e["end"]) for e in row}
-            for row in self.extract_entities(x, self._answers.joining_strategy, batch_size)
-        ]
-        return entity_metrics.score_entities(true, found)
+        found = self.extract_entities(x, self._answers.joining_strategy, batch_size)
+        return entity_metrics.score_entities(true, entity_metrics.to_triples(found))
 
     def _true_tags(self, x, y) -> list[list[str]]:
         """Check the tags of words and return their names."""

@@ -152,10 +152,8 @@ class TokenClassifierPreprocessor(Preprocessor):
             return examples
         labels, labelled, marks = self.align_labels(x, tokens, y)
         if marks is not None:
-            examples[SPAN_MARKS] = self._add_frame(
-                take(tokens.ids.with_flat_values(marks), windows)
-            )
-        labels = self._add_frame(take(tokens.ids.with_flat_values(labels), windows))
+            examples[SPAN_MARKS] = self.add_frame(take(tokens.ids.with_flat_values(marks), windows))
+        labels = self.add_frame(take(tokens.ids.with_flat_values(labels), windows))
         weights = self._label_weights(tokens, windows, labelled, sample_weight)
         return {**examples, "labels": labels, "label_weights": weights}
 
@@ -179,13 +177,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             weights *= array_ops.gather(sample_weight, tokens.ids.value_rowids())
         weights = take(tokens.ids.with_flat_values(weights), windows)
         counted = array_ops.cast(mask_owned(windows).flat_values, "float32")
-        return self._add_frame(weights.with_flat_values(weights.flat_values * counted))
-
-    def _add_frame(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-        """Add a 0 to each row for the start and end tokens."""
-        zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
-        column = self.tokenizer.first_column
-        return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
+        return self.add_frame(weights.with_flat_values(weights.flat_values * counted))
 
     def align_labels(self, x, tokens: TokenizedTexts, y) -> tuple:
         """Return labels (P,), a mask of labelled tokens, and marks of spans (None for words)."""

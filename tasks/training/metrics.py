@@ -305,9 +305,9 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         if self.average == "micro":
             right, found, true = ops.sum(right), ops.sum(found), ops.sum(true)
         scores = {
-            "f1": lambda: _ratio(2 * right, found + true),
-            "precision": lambda: _ratio(right, found),
-            "recall": lambda: _ratio(right, true),
+            "f1": lambda: divide(2 * right, found + true),
+            "precision": lambda: divide(right, found),
+            "recall": lambda: divide(right, true),
         }[self.score]()
         if self.average in ("binary", "micro"):
             return scores
@@ -316,7 +316,7 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
             weight = true
         elif self.average == "macro" and self.activation == "softmax":
             weight = ops.cast(true + found > 0, self.dtype)
-        return _ratio(ops.sum(scores * weight), ops.sum(weight))
+        return divide(ops.sum(scores * weight), ops.sum(weight))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -410,9 +410,18 @@ class Perplexity(metrics.SparseCategoricalCrossentropy):
         return ops.exp(super().result())
 
 
-def _ratio(part, whole):
+def divide(part, whole):
     """Return part / whole, or 0 when the whole is 0."""
     return ops.where(whole > 0, part / ops.where(whole > 0, whole, 1.0), 0.0)
+
+
+def compute_f1_scores(correct, predicted, true) -> dict:
+    """Return the tensors "precision", "recall" and "f1" from counts of any shape."""
+    return {
+        "precision": divide(correct, predicted),
+        "recall": divide(correct, true),
+        "f1": divide(2 * correct, predicted + true),
+    }
 
 
 # -- metrics that cannot be averaged over batches --------------------------------------------------
