@@ -149,7 +149,7 @@ def frame(values, frame_length: int, frame_step: int) -> Array:
 
 maximum, minimum = wrap_numpy(np.maximum), wrap_numpy(np.minimum)
 equal, logical_not = wrap_numpy(np.equal), wrap_numpy(np.logical_not)
-abs, exp, round = wrap_numpy(np.abs), wrap_numpy(np.exp), wrap_numpy(np.round)
+exp, round = wrap_numpy(np.exp), wrap_numpy(np.round)
 clip_by_value = wrap_numpy(np.clip)
 
 
