@@ -53,7 +53,7 @@ def long_texts(paragraphs: list[str], words: int, count: int) -> list[str]:
 def batches(task, source) -> Iterator:
     maker = task.batch_maker
     data = as_source(as_stream(source, maker), plan=Plan(BATCH), maker=maker)
-    return data._from(0, seed=0)
+    return data._iterate_batches(0, seed=0)
 
 
 def rate(task, source, length: int, count: int) -> float:

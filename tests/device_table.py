@@ -160,7 +160,7 @@ def make(name):
             model = tiny.randomize_weights(cls(model.backbone, model.preprocessor, **own))
         if kind == "ReplacedTokenDetection":  # the same tokens every time
             ops = keras.ops
-            model._drawn = lambda logits: ops.cast(ops.argmax(logits, -1), "int32")
+            model._sample_tokens = lambda logits: ops.cast(ops.argmax(logits, -1), "int32")
         kept.append(model)
     for task in kept:
         for layer in list_layers(task):

@@ -201,7 +201,7 @@ class Case:
             if isinstance(layer, keras.layers.Dropout):
                 layer.rate = 0.0
         if self.cls is ez.ReplacedTokenDetection:  # the same tokens every time
-            task._drawn = lambda logits: ops.cast(ops.argmax(logits, -1), "int32")
+            task._sample_tokens = lambda logits: ops.cast(ops.argmax(logits, -1), "int32")
         return task
 
     def _task(self, cls, arguments):

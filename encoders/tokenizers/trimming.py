@@ -98,12 +98,14 @@ def count_changed_tokens(
         that differ, and the number of all tokens from `tokenizer`. A token is the same if its name
         and offsets are the same.
     """
-    expected, found = (_named_spans(each, texts) for each in (tokenizer, trimmed))
+    expected, found = (_find_named_spans(each, texts) for each in (tokenizer, trimmed))
     changed = [len(a - b) for a, b in zip(expected, found, strict=True)]
     return np.array(changed, "int64"), np.array([len(a) for a in expected], "int64")
 
 
-def _named_spans(tokenizer: Tokenizer, texts: Sequence[str]) -> list[set[tuple[str, int, int]]]:
+def _find_named_spans(
+    tokenizer: Tokenizer, texts: Sequence[str]
+) -> list[set[tuple[str, int, int]]]:
     """Return the name, start and end of all tokens in each text."""
     names = tokenizer.get_vocabulary()
     columns = [rows.to_list() for rows in tokenizer.tokenize_with_offsets(list(texts))]

@@ -165,7 +165,7 @@ def extract_annotations(
         if isinstance(found, Row) and (task := _get_task_id(row)):
             found = _drop_repeated(found, number, of_tasks.setdefault(task, (number, found)))
         (left_out if isinstance(found, NotAnnotated) else read).append((number, found))
-    _report_left_out(left_out, len(read))
+    _report_dropped(left_out, len(read))
     related = [number for number, found in read if found.related]
     if related:
         logger.warning(
@@ -231,7 +231,7 @@ def _drop_repeated(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAn
     return NotAnnotated("repeated")
 
 
-def _report_left_out(left_out: list[tuple[int, NotAnnotated]], read: int) -> None:
+def _report_dropped(left_out: list[tuple[int, NotAnnotated]], read: int) -> None:
     if left_out:
         counts: dict[str, int] = {}
         for _, row in left_out:

@@ -198,7 +198,7 @@ class AnswerShard(NamedTuple):
         """Process rows and write them atomically."""
         schema = self.run.schema.with_metadata({MARK: self._mark})
         written = 0
-        with replacing_file(self.path, _is_cut_off) as new, contextlib.ExitStack() as stack:
+        with replacing_file(self.path, _is_truncated) as new, contextlib.ExitStack() as stack:
             file = stack.enter_context(
                 parquet.ParquetWriter(new, schema, write_page_checksum=True, compression="zstd")
             )
@@ -215,7 +215,7 @@ class AnswerShard(NamedTuple):
             self.run.files.check_unchanged()
 
 
-def _is_cut_off(path: pathlib.Path) -> bool:
+def _is_truncated(path: pathlib.Path) -> bool:
     """Check whether a shard is incomplete, for example because the disk was full."""
     with open(path, "rb") as file:
         begins = file.read(4) == b"PAR1"
@@ -366,13 +366,13 @@ class BatchAnswers:
         if answers is None:  # frameworks require the same schema for all batches
             answers = nulls(self._schema or self._learn_schema(table), len(present))
         self._schema = answers.schema
-        return self._joined(table, answers)
+        return self._join_answers(table, answers)
 
     def _learn_schema(self, table: pyarrow.Table) -> pyarrow.Schema:
         types = [table.schema.field(name).type for name in self._task_method.names]
         return self._task_method.sample(list(map(pa.types.is_nested, types))).schema
 
-    def _joined(self, table: pyarrow.Table, answers: pyarrow.Table) -> pyarrow.Table:
+    def _join_answers(self, table: pyarrow.Table, answers: pyarrow.Table) -> pyarrow.Table:
         again = [name for name in answers.column_names if name in table.column_names]
         if again:
             raise ValueError(

@@ -57,7 +57,7 @@ class Reader:
     def ordered(self) -> Iterator[tuple[Shard, ShardExamples, int]]:
         """Yield all slots once in order: (shard, its examples, slot index)."""
         for number in range(self.corpus.num_shards):
-            shard, examples = self._planned(0, number)
+            shard, examples = self._plan_shard(0, number)
             for slot in range(examples.slots):
                 yield shard, examples, slot
 
@@ -86,20 +86,20 @@ class Reader:
 
     def count(self) -> int:
         """Plan one epoch to count its slots."""
-        return sum(self._planned(0, n)[1].slots for n in range(self.corpus.num_shards))
+        return sum(self._plan_shard(0, n)[1].slots for n in range(self.corpus.num_shards))
 
     def _window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
         """Return shards with their examples, and the order for shards and slots, (K, 2)."""
         per_pass = -(-self.corpus.num_shards // WINDOW)
         run, part = divmod(number, per_pass)
         order = np.random.default_rng([self.seed, run]).permutation(self.corpus.num_shards)
-        shards = [self._planned(run, int(n)) for n in order[part * WINDOW : (part + 1) * WINDOW]]
+        shards = [self._plan_shard(run, int(n)) for n in order[part * WINDOW : (part + 1) * WINDOW]]
         counts = [examples.slots for _, examples in shards]
         slots = np.concatenate([np.arange(count) for count in counts])
         positions = np.stack([np.repeat(np.arange(len(shards)), counts), slots], 1)
         return shards, np.random.default_rng([self.seed, run, part]).permutation(positions)
 
-    def _planned(self, run: int, number: int) -> tuple[Shard, ShardExamples]:
+    def _plan_shard(self, run: int, number: int) -> tuple[Shard, ShardExamples]:
         shard = self.corpus.shard(number)
         return shard, self.plan(shard, random.Random(f"{self.seed} {run} {number}"))
 
@@ -142,16 +142,16 @@ class CorpusBatches(Source):
     def _batches(self, seed: int, start: int) -> tf.data.Dataset:
         reader = self._reader(seed, self.window_sizes)
         slots = functools.partial(reader.shuffled, start * self.plan.batch_size)
-        return self._collated(slots, seed, start, self.maker.worker)
+        return self._collate_batches(slots, seed, start, self.maker.worker)
 
     def in_order(self) -> tf.data.Dataset:
         """Return all batches for one epoch in a fixed order."""
         reader = self._reader(0)
         steps = -(-reader.count() // self.plan.batch_size)
-        batches = self._collated(reader.ordered, NOT_RANDOM)
+        batches = self._collate_batches(reader.ordered, NOT_RANDOM)
         return batches.apply(tf.data.experimental.assert_cardinality(steps))
 
-    def _collated(
+    def _collate_batches(
         self, slots: Callable, seed: int = 0, done: int = 0, worker: tuple[int, int] = (0, 1)
     ) -> tf.data.Dataset:
         """Return prepared batches of slots.

@@ -37,7 +37,7 @@ def explain_entities(
     windows = Windows(*(field.numpy() for field in windows))
     first_tokens = windows.example * ROW + windows.begin + windows.owned_from  # (W,)
     begins = tokens.ids.with_flat_values(word_begins(tokens))
-    tags = _tags_of_labels(tagger, strategy)
+    tags = _find_label_tags(tagger, strategy)
     column = tagger.preprocessor.tokenizer.first_column
 
     @functools.lru_cache(maxsize=1)  # entities are sorted, so windows rarely alternate
@@ -66,7 +66,7 @@ def explain_entities(
     return found
 
 
-def _tags_of_labels(tagger: TokenClassifier, strategy: str) -> dict[str, np.ndarray]:
+def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.ndarray]:
     """Return the indices of the tags for each label of an entity."""
     if strategy == "none":
         return {tag: np.array([index]) for index, tag in enumerate(tagger.tag_names)}

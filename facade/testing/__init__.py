@@ -60,7 +60,7 @@ def family_checks(family: Family) -> Checks:
         family: Family, such as `MyBackbone.family`.
     """
     for check in family_conformance.CHECKS:
-        yield _named(f"{family.name}: {_words(check)}", check, family)
+        yield _name_check(f"{family.name}: {_words(check)}", check, family)
 
 
 def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> Checks:
@@ -75,14 +75,16 @@ def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> C
         families = [next(family for family in all_families() if task.supports(family))]
     for family in families:
         for check in task_conformance.CHECKS:
-            yield _named(f"{task.__name__} of {family.name}: {_words(check)}", check, task, family)
+            yield _name_check(
+                f"{task.__name__} of {family.name}: {_words(check)}", check, task, family
+            )
 
 
 def _words(check: Callable) -> str:
     return check.__name__.replace("_", " ")
 
 
-def _named(name: str, check: Callable, *arguments: object) -> tuple[str, Callable[[], None]]:
+def _name_check(name: str, check: Callable, *arguments: object) -> tuple[str, Callable[[], None]]:
     """Return a check's name and a function to run it.
 
     If the check raises any error, this function raises an AssertionError with the check name.

@@ -155,11 +155,11 @@ class Embedder(Task, Searchable[IndexKind]):
         length = ops.shape(inputs["token_ids"])[1]
 
         def of_part(part, training):  # a chunk may be padded to a shorter length
-            return self._padded(call(part, training), length)
+            return self._pad_vectors(call(part, training), length)
 
         return recompute_in_chunks(self, of_part, inputs, self.chunk_size)
 
-    def _padded(self, vectors, length):
+    def _pad_vectors(self, vectors, length):
         """Pad the vectors in a chunk to the length used for the whole batch."""
         return vectors
 

@@ -194,7 +194,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         first, others = pad_to_length(first, longest), pad_to_length(others, longest)
         return super()._stack_vectors(first, others, batch, count)
 
-    def _padded(self, vectors, length):
+    def _pad_vectors(self, vectors, length):
         return pad_to_length(vectors, length)
 
     def logits_of(self, encoded, inputs, training=None):

@@ -198,7 +198,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         if role == DOCUMENT:
             return {"token_ids": packed}
         return {
-            "token_ids": self._expanded(packed, self.tokenizer.mask_token_id),
+            "token_ids": self._expand_queries(packed, self.tokenizer.mask_token_id),
             "text_length": array_ops.cast(packed.row_lengths(), array_ops.int32),
         }
 
@@ -221,7 +221,9 @@ class LateInteractionPreprocessor(SeparateTexts):
         where = self.tokenizer.first_column, self.tokenizer.truncation_side
         return pack([tokens], start, end, 1, self.longest(role), *where)[0]
 
-    def _expanded(self, packed: array_ops.RaggedTensor, filler: int) -> array_ops.RaggedTensor:
+    def _expand_queries(
+        self, packed: array_ops.RaggedTensor, filler: int
+    ) -> array_ops.RaggedTensor:
         """Pad ragged queries (N, None) with `filler` for query expansion."""
         if not self.expanded_length:
             return packed
@@ -287,7 +289,7 @@ class LateInteractionPreprocessor(SeparateTexts):
             packed = self._pack_tokens(
                 starts.with_flat_values(array_ops.constant(values)), role, filler=-1
             )
-            packed = packed if role == DOCUMENT else self._expanded(packed, -1)
+            packed = packed if role == DOCUMENT else self._expand_queries(packed, -1)
             columns.append(np.asarray(packed.flat_values))
         return np.split(np.stack(columns, axis=1), np.asarray(packed.row_splits)[1:-1])
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from encoder_zoo.common.lazy import array_ops, keras, ops, tf
 from encoder_zoo.tasks.embedding.pooling import POOLINGS
-from encoder_zoo.tasks.pretraining.masked_lm import MaskedLMHead, project, with_bias
+from encoder_zoo.tasks.pretraining.masked_lm import MaskedLMHead, add_bias, project
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
@@ -71,7 +71,7 @@ def term_weights(
     if pooling == "sum":
 
         def weights(x, mask):
-            logits = function(with_bias(head, project(backbone, head, x)))  # (B, l, V)
+            logits = function(add_bias(head, project(backbone, head, x)))  # (B, l, V)
             return ops.matmul(mask[:, None], logits)[:, 0]
 
         return _map_positions(weights, ops.add, x, mask, training)
@@ -87,13 +87,13 @@ def term_weights(
     if training and sparse_gradients and head.tied:
         table = ops.convert_to_tensor(backbone.embeddings.token_embedding.embeddings)
         x = head(repeated(x, mask))
-        return function(with_bias(head, largest_logits(x, table, POSITIONS)))
+        return function(add_bias(head, largest_logits(x, table, POSITIONS)))
 
     def largest(x, mask):
         return ops.max(project(backbone, head, repeated(x, mask)), axis=1)
 
     found = _map_positions(largest, ops.maximum, x, mask, training)
-    return function(with_bias(head, found))
+    return function(add_bias(head, found))
 
 
 def pool_term_weights(

@@ -79,7 +79,7 @@ def get_wrapped_function(wrapper):
     )
 
 
-def _keywords_of(wrapper) -> dict:
+def _get_keywords(wrapper) -> dict:
     """Return the keyword arguments passed by a Keras loss or metric to its function."""
     held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
     return {
@@ -128,7 +128,7 @@ def get_argument(loss, name: str):
     if isinstance(loss, functools.partial):
         inner, keywords = loss.func, loss.keywords
     elif get_wrapped_function(loss):
-        inner, keywords = get_wrapped_function(loss), _keywords_of(loss)
+        inner, keywords = get_wrapped_function(loss), _get_keywords(loss)
     else:
         return None
     return keywords[name] if name in keywords else get_argument(inner, name)
@@ -300,7 +300,7 @@ class BatchLoss:
         if not self.is_sum:
             counted = weights if self.is_weighted_mean or sample_weight is None else weights[1:]
             size = self._count(values, counted)
-        return _of_whole_batch(total, size)
+        return _scale_to_batch(total, size)
 
     def values(self, y_true, y_pred, rows=None, tokens=None):
         """Return the loss values for examples, tokens or labels, with shape (B, ...).
@@ -358,7 +358,7 @@ class BatchLoss:
     def _reduce_single_value(self, value, y_pred, weights) -> tuple:
         """Return the loss and the number of rows for a loss that returns a single value."""
         self.check_single_value(bool(weights))
-        return value, None if self.is_sum else _rows_of(y_pred)
+        return value, None if self.is_sum else _count_rows(y_pred)
 
     def check_single_value(self, is_weighted: bool) -> None:
         """Raise a ValueError if a loss that returns a single value would be incorrect."""
@@ -378,14 +378,14 @@ class BatchLoss:
             return loss, None
         if self.is_weighted_mean and sample_weight is not None:
             return loss, ops.sum(ops.cast(sample_weight, "float32"))
-        return loss, _rows_of(y_pred)
+        return loss, _count_rows(y_pred)
 
 
-def _rows_of(y_pred):
+def _count_rows(y_pred):
     return ops.cast(ops.shape(y_pred)[0], "float32")
 
 
-def _of_whole_batch(total, size) -> tuple:
+def _scale_to_batch(total, size) -> tuple:
     """Return the loss and the size for the full batch from the sum and the replica size."""
     context = replica_context()
     if size is not None:

@@ -285,7 +285,7 @@ class LengthGroupedBatcher:
         self._collate = collate
         self._multiple = multiple
         self._sequence_counts = sequence_counts
-        self._ordered = ShapePolymorphicFunction(self._in_order)
+        self._ordered = ShapePolymorphicFunction(self._batch_in_order)
         self._training = {  # keys: whether to shuffle examples, and whether to group them by length
             order: ShapePolymorphicFunction(functools.partial(self._epochs, *order))
             for order in ((True, True), (True, False), (False, False))
@@ -359,13 +359,13 @@ class LengthGroupedBatcher:
 
         return collate
 
-    def _in_order(self, examples, order, batch_size) -> tf.data.Dataset:
+    def _batch_in_order(self, examples, order, batch_size) -> tf.data.Dataset:
         def plan(step):
             rows = order[step * batch_size : (step + 1) * batch_size]
             return rows, array_ops.stack([NOT_RANDOM, step])
 
         steps = -(-array_ops.size(order, array_ops.int64) // batch_size)
-        return self._collated(tf.data.Dataset.range(steps).map(plan), examples, batch_size)
+        return self._collate_plan(tf.data.Dataset.range(steps).map(plan), examples, batch_size)
 
     def _epochs(
         self, shuffle: bool, group_lengths: bool, examples, packing, numbers
@@ -390,9 +390,9 @@ class LengthGroupedBatcher:
 
         plan = tf.data.Dataset.counter(first_epoch).flat_map(epoch_plan).take(total)
         plan = plan.apply(tf.data.experimental.assert_cardinality(total))
-        return self._collated(plan.skip(done), examples, batch_size)
+        return self._collate_plan(plan.skip(done), examples, batch_size)
 
-    def _collated(self, plan: tf.data.Dataset, examples: dict, batch_size) -> tf.data.Dataset:
+    def _collate_plan(self, plan: tf.data.Dataset, examples: dict, batch_size) -> tf.data.Dataset:
         def make(indices, seed):
             return self._filling(batch_size)(take_examples(examples, indices), seed)
 

@@ -191,7 +191,7 @@ class Inputs:
             for name in names:
                 if name not in table:
                     raise ValueError(f"The table has no column {name!r}. It has {shown}.")
-            return self._in_order(names)
+            return self._match_by_position(names)
         named = {c: next((n for n in (c.name, c.one) if n in table), None) for c in self._columns}
         known = {column: name for column, name in named.items() if name is not None}
         all_known = all(column in known for column in self._columns[: self._least])
@@ -201,7 +201,7 @@ class Inputs:
         # unknown.
         in_order = self._least == 1 or not all_known
         if in_order and self._least <= len(table) <= self._most:
-            found = self._in_order(table)
+            found = self._match_by_position(table)
             if all(found[name] == column.name for column, name in known.items()):
                 return found
         advice = (
@@ -211,7 +211,7 @@ class Inputs:
         )
         raise ValueError(f"The table has the columns {shown}. Expected only {self}. {advice}")
 
-    def _in_order(self, names: Sequence[str]) -> dict[str, str]:
+    def _match_by_position(self, names: Sequence[str]) -> dict[str, str]:
         last = len(self._columns) - 1
         return {name: self._columns[min(i, last)].name for i, name in enumerate(names)}
 

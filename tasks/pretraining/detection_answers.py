@@ -57,7 +57,7 @@ class DetectionAnswers(Answers):
         examples, tokens = self._encode(tensor)
         inputs = {name: values.numpy() for name, values in self.preprocessor.pad(examples).items()}
         logits = array_ops.constant(self.runner.predict(inputs, batch_size, verbose=0))
-        return records(_with_scores(tokens, self._inner(logits, examples)))
+        return records(_add_scores(tokens, self._inner(logits, examples)))
 
     def trace_tokens(self, run: Callable) -> Callable:
         """Make the function of texts (N,) for an export.
@@ -72,7 +72,7 @@ class DetectionAnswers(Answers):
         def detect(text):
             examples, tokens = self._encode(as_valid_text(text))
             logits = map_graph_batches(inner, examples, tokens["start"].row_lengths(), 1)
-            return pad_columns(_with_scores(tokens, logits.flat_values[:, 0]))
+            return pad_columns(_add_scores(tokens, logits.flat_values[:, 0]))
 
         return detect
 
@@ -99,5 +99,5 @@ class DetectionAnswers(Answers):
         return array_ops.RaggedTensor.from_tensor(logits[:, column:], lengths).values
 
 
-def _with_scores(tokens: dict, logits: array_ops.Tensor) -> dict[str, array_ops.RaggedTensor]:
+def _add_scores(tokens: dict, logits: array_ops.Tensor) -> dict[str, array_ops.RaggedTensor]:
     return {**tokens, "score": tokens["start"].with_values(array_ops.sigmoid(logits))}

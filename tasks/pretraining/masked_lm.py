@@ -152,7 +152,7 @@ def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
     """
     if positions is not None:
         x = take_positions(x, positions)  # (B, M, D)
-    return with_bias(head, project(backbone, head, x))
+    return add_bias(head, project(backbone, head, x))
 
 
 def project(backbone: Backbone, head: MaskedLMHead, x) -> keras.KerasTensor:
@@ -162,7 +162,7 @@ def project(backbone: Backbone, head: MaskedLMHead, x) -> keras.KerasTensor:
     return backbone.embeddings.token_embedding(head(x), reverse=True)
 
 
-def with_bias(head: MaskedLMHead, logits) -> keras.KerasTensor:
+def add_bias(head: MaskedLMHead, logits) -> keras.KerasTensor:
     """Add the head's bias (if any) to logits (..., V) and convert to float32."""
     # The loss is computed in float32, also with mixed precision.
     logits = ops.cast(logits, "float32")

@@ -163,10 +163,10 @@ class MaskedLMPreprocessor(Preprocessor):
         inputs["mask_positions"] = positions
         labels = array_ops.gather(token_ids, positions, batch_dims=1)
         if "sample_weight" in examples:
-            weights = self._weighted(weights, examples["sample_weight"], positions, token_ids)
+            weights = self._weigh_masks(weights, examples["sample_weight"], positions, token_ids)
         return inputs, labels, weights
 
-    def _weighted(self, weights, given, positions, token_ids):
+    def _weigh_masks(self, weights, given, positions, token_ids):
         """Multiply the weights (B, M) of masked tokens by the weights of their texts."""
         return weights * array_ops.gather(token_weights(given, token_ids), positions, batch_dims=1)
 

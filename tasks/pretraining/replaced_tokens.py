@@ -173,7 +173,7 @@ class ReplacedTokenDetection(Task):
         masked = {n: values for n, values in inputs.items() if n != "masked_token_ids"}
         masked["token_ids"] = inputs["masked_token_ids"]
         logits = self.generator(masked, training=training)  # (B, M, V)
-        token_ids = self._fill_masks(inputs, self._drawn(logits))
+        token_ids = self._fill_masks(inputs, self._sample_tokens(logits))
         detection = self._detect({**inputs, "token_ids": token_ids}, training)
         return {"generator": logits, "detection": detection, "token_ids": token_ids}
 
@@ -185,7 +185,7 @@ class ReplacedTokenDetection(Task):
             first = select_first_tokens(x, inputs.get("text_starts"))
         return ops.squeeze(self.head(x, training=training, first=first), -1)
 
-    def _drawn(self, logits):
+    def _sample_tokens(self, logits):
         """Sample tokens (B, M) from the generator's predictions, without a gradient."""
         batch, count, size = ops.shape(logits)
         flat = ops.reshape(ops.stop_gradient(logits), (-1, size))

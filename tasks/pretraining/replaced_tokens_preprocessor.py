@@ -52,8 +52,8 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
         inputs["token_ids"] = replace_tokens(inputs["token_ids"], inputs["mask_positions"], labels)
         return inputs, labels, weights
 
-    def _weighted(self, weights, given, positions, token_ids):
-        masked = super()._weighted(weights, given, positions, token_ids)
+    def _weigh_masks(self, weights, given, positions, token_ids):
+        masked = super()._weigh_masks(weights, given, positions, token_ids)
         return {"generator": masked, "detection": token_weights(given, token_ids)}
 
     def replacements(

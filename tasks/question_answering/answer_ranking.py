@@ -81,7 +81,7 @@ def best_answers(
     example = contexts.windows.example
     spans, scores = _distinct(*_spans(found, contexts, columns))
     question, *offsets = array_ops.unstack(spans, 3, axis=1)
-    index = _best_of_groups(scores, question, contexts.ids.nrows(), n_best)
+    index = _find_best_in_groups(scores, question, contexts.ids.nrows(), n_best)
 
     def fields_of(values, filler):
         filler = array_ops.constant([filler], values.dtype)
@@ -99,7 +99,7 @@ def best_answers(
     return RankedSpans(start, end, best, total, null, context)
 
 
-def _best_of_groups(
+def _find_best_in_groups(
     scores: array_ops.Tensor, group: array_ops.Tensor, count: int, n_best: int
 ) -> array_ops.Tensor:
     """Return the indices of the best scores per group, (N, n), or K if there are fewer scores.

@@ -69,7 +69,7 @@ class ChoiceAnswers(Answers):
         x = (questions, choices) if contexts is None else (questions, choices, contexts)
         logits = self.predict_texts(x, batch_size)
         texts = as_text_lists(choices, "choices", "question").to_list()
-        rows = [_ranked(*row) for row in zip(logits, texts, strict=True)]
+        rows = [_rank_choices(*row) for row in zip(logits, texts, strict=True)]
         return [row[0] for row in rows] if top_k is None else [row[:top_k] for row in rows]
 
     def trace_choices(self, run: Callable) -> dict[str, Callable]:
@@ -107,7 +107,7 @@ def _has_text_in_rows(choices: array_ops.Tensor) -> array_ops.Tensor:
     return array_ops.reshape(has_text(array_ops.reshape(choices, [-1])), array_ops.shape(choices))
 
 
-def _ranked(logits: np.ndarray, texts: list[bytes]) -> list[Choice]:
+def _rank_choices(logits: np.ndarray, texts: list[bytes]) -> list[Choice]:
     """Return the choices for a question, sorted by decreasing probability."""
     scores = softmax(logits)
     order = np.argsort(-logits, kind="stable").tolist()

@@ -413,7 +413,7 @@ class Documents:
         if callable(wanted):
             return self._have(column, (bool(wanted(value)) for value in column.values))
         if not isinstance(wanted, Mapping):
-            wanted = {"$in": _listed(wanted)}
+            wanted = {"$in": _list_values(wanted)}
         elif not wanted or wanted.keys() - set(OPERATORS):
             known = f"some of {', '.join(OPERATORS)}, such as {{'$gt': 300}}, or a function"
             raise invalid(f"where: the condition for the field {field!r}", wanted, known)
@@ -423,7 +423,7 @@ class Documents:
             if several != _are_several(value):
                 expected = "a list of values" if several else "one value"
                 raise invalid(f"where: {operator} of the field {field!r}", value, expected)
-            values = column.convert_values(f"where: {field!r}", _listed(value))
+            values = column.convert_values(f"where: {field!r}", _list_values(value))
             found = self._have(column, OPERATORS[operator](column.values, values))
             if operator in ("$ne", "$nin"):
                 found = self._have(column, np.ones(len(column.rows))) & ~found
@@ -890,7 +890,7 @@ def _are_several(wanted: object) -> bool:
     return isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes | Mapping)
 
 
-def _listed(wanted: object) -> list:
+def _list_values(wanted: object) -> list:
     """Return the values in a condition as a list."""
     if not _are_several(wanted):
         return [wanted[()] if isinstance(wanted, np.ndarray) else wanted]

@@ -361,7 +361,7 @@ class Float32Vectors:
             return score
 
         rounding = self._compute_rounding(queries)
-        made = self._numbers_made()
+        made = self._count_products()
         best = self._scan(scores(queries, "float32"), len(queries), made, k, among, rounding)
         rows, columns = best.pairs()
         if best.crowded.any() and rounding is not None:
@@ -413,7 +413,7 @@ class Float32Vectors:
         squares = (np.einsum("nd,nd->n", p, p, dtype="float64").max() for p in parts)
         return float(np.sqrt(max(squares)))
 
-    def _numbers_made(self) -> int:
+    def _count_products(self) -> int:
         """Return the number of values computed per vector in `_scores`."""
         return self.width if self.function == "manhattan" else 1
 
@@ -482,7 +482,7 @@ class Int8Vectors(Float32Vectors):
         found *= compute_steps(self.ranges)
         return np.add(found, compute_middles(self.ranges), out=found)
 
-    def _numbers_made(self) -> int:
+    def _count_products(self) -> int:
         return self.width
 
     def _compute_rounding(self, queries: np.ndarray) -> None:

@@ -233,7 +233,7 @@ class Backup:
     def check_same_run(self, run: dict) -> None:
         """Raise a ValueError that lists the differences if the backup belongs to another run."""
         stored, run = (
-            {name: _without_home(name, value) for name, value in settings.items()}
+            {name: _remove_home(name, value) for name, value in settings.items()}
             for settings in (self.run, run)
         )
         differing = [
@@ -375,11 +375,11 @@ def flat_settings(settings: dict, prefix: str = "") -> dict:
     return flat
 
 
-def _without_home(name: str, value: object) -> object:
+def _remove_home(name: str, value: object) -> object:
     """Return a setting without the modules of this package, which can change between versions.
 
     Example:
-        >>> _without_home("loss.class", "encoder_zoo.tasks.losses.cosent.CoSENT")
+        >>> _remove_home("loss.class", "encoder_zoo.tasks.losses.cosent.CoSENT")
         'CoSENT'
     """
     if not (isinstance(value, str) and value.startswith("encoder_zoo.")):
@@ -462,14 +462,14 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         if self._continued:
             self._continued.check_same_run(self._run)
             position = self._continued.position
-            self._check_within(position, run, start)
+            self._check_position(position, run, start)
             window_sizes[:] = self._continued.window_sizes
             logger.info("Training continues from %s.", self._kept)
         self._check_same_position(task, position)
         self._position = position
         return position
 
-    def _check_within(self, position: Position, run: dict, start: Position) -> None:
+    def _check_position(self, position: Position, run: dict, start: Position) -> None:
         """Raise a ValueError if the position is not part of this run."""
         epochs, steps = run["epochs"], run["steps_per_epoch"]
         begun = start.epoch <= position.epoch < epochs and position.step < steps

@@ -113,9 +113,9 @@ class DatasetBatches(Source):
         super().__init__(plan, maker)
         self._is_prepared = is_prepared(get_inputs(dataset.element_spec))
         self._dataset = dataset
-        self._batched = self._in_batches(plan.batch_size)
+        self._batched = self._make_batches(plan.batch_size)
 
-    def _in_batches(self, batch_size: int) -> tf.data.Dataset:
+    def _make_batches(self, batch_size: int) -> tf.data.Dataset:
         if self._is_prepared:
             return self._dataset
         return self.maker.preprocessor.batched(self._dataset, batch_size)
@@ -149,15 +149,15 @@ class DatasetBatches(Source):
         passes = None if plan.steps_per_epoch else len(plan.epochs)
         raw = self._batched.repeat(passes)
         if plan.shuffle and self._is_single:
-            megabatches = self._in_batches(megabatch_size(plan.batch_size))
+            megabatches = self._make_batches(megabatch_size(plan.batch_size))
             megabatches = megabatches.repeat(passes)
             raw = group_batches(megabatches, plan.batch_size, seed, plan.group_lengths)
-        return self._preprocessed(raw, seed, start)
+        return self._preprocess_batches(raw, seed, start)
 
     def in_order(self) -> tf.data.Dataset:
-        return self._preprocessed(self._batched, NOT_RANDOM)
+        return self._preprocess_batches(self._batched, NOT_RANDOM)
 
-    def _preprocessed(self, batched, seed: int, start: int = 0) -> tf.data.Dataset:
+    def _preprocess_batches(self, batched, seed: int, start: int = 0) -> tf.data.Dataset:
         """Preprocess batches of raw inputs, starting from index `start`."""
         if self._is_prepared:
             return batched.skip(start) if start else batched
@@ -238,24 +238,24 @@ class StreamBatches(Source):
 
     def _batches(self, seed: int, start: int):
         total = self.total_steps - start
-        batches = InOrder(lambda first: self._from(first + start, seed), total)
-        return self._for_keras(batches, total)
+        batches = InOrder(lambda first: self._iterate_batches(first + start, seed), total)
+        return self._convert_for_keras(batches, total)
 
     def in_order(self):
         def batches(first: int = 0) -> Iterator:
             chunks = itertools.islice(self._chunks(self.plan.batch_size), first, None)
             for number, (_, examples) in enumerate(chunks, first):
-                yield from self._cut(examples, self._collated(), 0, number, shuffles=False)
+                yield from self._cut(examples, self._make_collate(), 0, number, shuffles=False)
 
         if not self._stream.is_read_once:
-            return self._for_keras(InOrder(batches, self.steps), self.steps)
+            return self._convert_for_keras(InOrder(batches, self.steps), self.steps)
         if keras.config.backend() == "tensorflow":
-            return self._as_dataset(batches())
+            return self._make_dataset(batches())
         return (batch if isinstance(batch, tuple) else (batch,) for batch in batches())
 
-    def _from(self, first: int, seed: int) -> Iterator:
+    def _iterate_batches(self, first: int, seed: int) -> Iterator:
         """Yield the batches for all epochs from an index on. Earlier batches are not encoded."""
-        plan, make, number = self.plan, self._collated(), 0
+        plan, make, number = self.plan, self._make_collate(), 0
         for _ in itertools.count():
             before = number
             for size, examples in self._chunks(self._rows):
@@ -299,7 +299,7 @@ class StreamBatches(Source):
         chunks = self._stream.chunks(rows)
         if files is None:
             for chunk in chunks:
-                yield count_rows(chunk[0]), functools.partial(self._encoded, chunk)
+                yield count_rows(chunk[0]), functools.partial(self._encode_chunk, chunk)
             return
         yield from self._read_chunks(files, chunks)
 
@@ -318,7 +318,7 @@ class StreamBatches(Source):
             except Exception as raised:
                 following, error = None, raised
             sizes.append(count_rows(chunk[0]))
-            encode = functools.partial(self._encoded, chunk)
+            encode = functools.partial(self._encode_chunk, chunk)
 
             def examples(number=number, encode=encode, is_last=following is None and error is None):
                 found = files.examples(number, encode)
@@ -331,7 +331,7 @@ class StreamBatches(Source):
         if error is not None:
             raise error
 
-    def _encoded(self, chunk: tuple):
+    def _encode_chunk(self, chunk: tuple):
         """Encode the examples in a chunk. Preprocessed batches are returned unchanged."""
         if self._is_prepared:
             x, *labels = chunk
@@ -352,7 +352,7 @@ class StreamBatches(Source):
             yield examples
             return
         if not shuffles:
-            yield self._padded(examples, make, seed, number)
+            yield self._make_padded_batch(examples, make, seed, number)
             return
         size, plan = self.plan.batch_size, self.plan
         with use_numpy():
@@ -361,25 +361,25 @@ class StreamBatches(Source):
         for start in range(0, len(order), size):
             with use_numpy():
                 chosen = take_examples(examples, order[start : start + size])
-            yield self._padded(chosen, make, seed, number + start // size)
+            yield self._make_padded_batch(chosen, make, seed, number + start // size)
 
-    def _padded(self, examples: dict, make: Callable, seed, number: int):
+    def _make_padded_batch(self, examples: dict, make: Callable, seed, number: int):
         with use_numpy():
             batch = make(examples, np.array([seed, number]))
         return keras.tree.map_structure(np.asarray, batch)
 
-    def _collated(self) -> Callable:
+    def _make_collate(self) -> Callable:
         multiple, rows, collate = self.maker.multiple, self.plan.batch_size, self.maker.collate()
         return lambda examples, seed: fill_batch(collate, examples, seed, rows, multiple)
 
-    def _for_keras(self, batches: InOrder, total: int):
+    def _convert_for_keras(self, batches: InOrder, total: int):
         """Return batches in the format expected by the trainer for the Keras backend."""
         if keras.config.backend() != "tensorflow":
             return ArrayBatches(batches, range(total))
-        dataset = self._as_dataset([batches(0)], lambda: map(batches, range(total)))
+        dataset = self._make_dataset([batches(0)], lambda: map(batches, range(total)))
         return dataset.apply(tf.data.experimental.assert_cardinality(total))
 
-    def _as_dataset(
+    def _make_dataset(
         self, batches: Iterable, again: Callable[[], Iterator] | None = None
     ) -> tf.data.Dataset:
         """Convert batches with any sizes to a dataset, and store errors from the stream.

@@ -699,8 +699,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     # -- methods that Keras calls in each step ---------------------------------------------------
 
     def __call__(self, inputs, *args, **kwargs):
-        inputs = _without(inputs, REAL_ROWS)
-        own = _without(inputs, PACKED_TOKENS)
+        inputs = _remove_input(inputs, REAL_ROWS)
+        own = _remove_input(inputs, PACKED_TOKENS)
         known, name = tuple(self.input_ranges(0)), type(self).__name__
         check_inputs(own, known, name, self.record.text_method)
         return super().__call__(inputs, *args, **kwargs)
@@ -788,7 +788,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         trains, lock = step == self.train_step, weights_lock(self)
         hold = lock.exclusive if trains else lock.shared
         graphs = {
-            long: tf.function(_trace_for(long, step), autograph=False) for long in (False, True)
+            long: tf.function(_trace_by_length(long, step), autograph=False)
+            for long in (False, True)
         }
         # On a CPU, it takes time to optimize the graph for a training step without making it
         # faster. In the graph for an evaluation step, TensorFlow can merge operations.
@@ -861,7 +862,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         long, step = _is_long(inputs), self.predict_step
         graph = self.batch_maker.cached(
             ("forward", self._traced_weights, long),
-            lambda: ShapePolymorphicFunction(_trace_for(long, step), 3),
+            lambda: ShapePolymorphicFunction(_trace_by_length(long, step), 3),
         )
         return graph(inputs)
 
@@ -897,7 +898,7 @@ def _real_rows(x):
     return x.get(REAL_ROWS) if isinstance(x, Mapping) else None
 
 
-def _without(x, name: str):
+def _remove_input(x, name: str):
     """Return inputs without the input with this name."""
     if not isinstance(x, Mapping) or name not in x:
         return x
@@ -910,7 +911,7 @@ def _is_long(inputs) -> bool:
     return any(len(shape) > 1 and shape[-1] > long_attention.SHORT for shape in shapes)
 
 
-def _trace_for(long: bool, function: Callable) -> Callable:
+def _trace_by_length(long: bool, function: Callable) -> Callable:
     """Return a function to be traced only for long or only for short examples."""
 
     def traced(argument):

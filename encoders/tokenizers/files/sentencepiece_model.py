@@ -239,18 +239,18 @@ def write_model(model: SentencePieceModel) -> bytes:
 
 
 def _integer(number: int, value: int) -> bytes:
-    return _encoded(number << 3 | _VARINT) + _encoded(value % 2**64)
+    return _encode_varint(number << 3 | _VARINT) + _encode_varint(value % 2**64)
 
 
 def _float(number: int, value: float) -> bytes:
-    return _encoded(number << 3 | _FIXED32) + struct.pack("<f", value)
+    return _encode_varint(number << 3 | _FIXED32) + struct.pack("<f", value)
 
 
 def _bytes(number: int, value: bytes) -> bytes:
-    return _encoded(number << 3 | _BYTES) + _encoded(len(value)) + value
+    return _encode_varint(number << 3 | _BYTES) + _encode_varint(len(value)) + value
 
 
-def _encoded(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     low = []
     while value >= 128:
         low.append(value & 127 | 128)

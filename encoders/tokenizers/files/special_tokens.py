@@ -97,7 +97,7 @@ def read_template(step: Mapping, name: str) -> Template | None:
         if not all(isinstance(token, str) for token in tokens):
             raise invalid(f"{name}: cls and sep", tokens, "tokens with ids")
         return Template(*tokens, 1 if is_bert else 2, uses_segments=is_bert)
-    return _of_parts(step, name) if kind == "TemplateProcessing" else None
+    return _read_template_parts(step, name) if kind == "TemplateProcessing" else None
 
 
 def template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
@@ -127,7 +127,7 @@ def _first(pair: object) -> object:
     return pair[0] if isinstance(pair, list) and pair else None
 
 
-def _of_parts(step: Mapping, name: str) -> Template:
+def _read_template_parts(step: Mapping, name: str) -> Template:
     """Read a TemplateProcessing step."""
     single, pair = _parts(step.get("single")), _parts(step.get("pair"))
     texts = [i for i, (is_text, *_) in enumerate(pair) if is_text]

@@ -67,12 +67,12 @@ def replace(step: Mapping) -> Normalizer | None:
         # Assign the span from the last replaced character to all new characters.
         last = matched & shift_left(first, 1, True)
         chars = chars._replace(codes=tf.where(last, FIRST_COMPLEX, chars.codes))
-        return _expanded(chars.where(last | ~matched), new)
+        return _expand_characters(chars.where(last | ~matched), new)
 
     return apply
 
 
-def _expanded(chars: Characters, expansions: Expansions) -> Characters:
+def _expand_characters(chars: Characters, expansions: Expansions) -> Characters:
     """Replace complex characters with their expansions. Special tokens will be kept."""
     return expand_characters(chars, expansions.flat, expansions.splits)
 

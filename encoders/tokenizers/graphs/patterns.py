@@ -81,7 +81,7 @@ def runs(values: tf.Tensor) -> tf.Tensor:
     return values != shift_right(values, 1, -1)
 
 
-def _without_special(codes: tf.Tensor) -> tf.Tensor:
+def _remove_special(codes: tf.Tensor) -> tf.Tensor:
     return tf.where(is_special_token(codes), 0xFFFD, codes)
 
 
@@ -92,7 +92,7 @@ def join_words(chars: Characters, begins: tf.Tensor) -> tf.Tensor:
         chars: `Characters` in all words.
         begins: Boolean tensor of shape (N,). True for the first character in each word.
     """
-    symbols, splits, _ = encode_utf8(_without_special(chars.codes))
+    symbols, splits, _ = encode_utf8(_remove_special(chars.codes))
     ends = tf.concat([tf.boolean_mask(splits[:-1], begins), [tf.size(symbols)]], 0)
     rows = tf.RaggedTensor.from_row_splits(tf.gather(BYTES, symbols), ends, validate=False)
     return tf.strings.reduce_join(rows, axis=1)
@@ -132,7 +132,7 @@ def make_finder(
         kept = ~(opened | closed)
         marks = tf.stack([depth > 0, shift_right(~kept, 1, False)], 1)
         marks = tf.boolean_mask(marks, kept)  # (S, 2)
-        marks = tf.gather(marks, encode_utf8(_without_special(chars.codes))[1][:-1])
+        marks = tf.gather(marks, encode_utf8(_remove_special(chars.codes))[1][:-1])
         return marks[:, 0], marks[:, 1] | begins
 
     return find

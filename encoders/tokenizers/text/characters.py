@@ -220,10 +220,10 @@ class CodePointTable(tf.Module):
         return tf.cond(
             tf.reduce_max(code_points) < NUM_LOW,
             lambda: tf.gather(self._low_numbers, code_points),
-            lambda: self._on_pages(code_points),
+            lambda: self._look_up_pages(code_points),
         )
 
-    def _on_pages(self, code_points: tf.Tensor) -> tf.Tensor:
+    def _look_up_pages(self, code_points: tf.Tensor) -> tf.Tensor:
         page = tf.gather(self._page_starts, tf.bitwise.right_shift(code_points, PAGE_BITS))
         return tf.gather(self._numbers, page + tf.bitwise.bitwise_and(code_points, 127))
 

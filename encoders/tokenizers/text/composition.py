@@ -71,9 +71,9 @@ class UnicodeNormalizer(tf.Module):
             return tf.reduce_any(self._is_touched(chars.codes) > 0)
 
         changes = tf.cond(tf.reduce_max(chars.codes) < self._first_touched, lambda: False, touched)
-        return tf.cond(changes, lambda: self._normalized(chars), lambda: chars)
+        return tf.cond(changes, lambda: self._normalize(chars), lambda: chars)
 
-    def _normalized(self, chars: Characters) -> Characters:
+    def _normalize(self, chars: Characters) -> Characters:
         owners = tf.range(tf.size(chars.codes))
         parts = chars._replace(codes=self._packed(chars.codes), starts=owners)
         parts = expand_characters(parts, self._expansions, self._splits)

@@ -147,10 +147,10 @@ class BertNormalizer(tf.Module):
         """Return packed characters with the kinds WORD, ALONE and SPACE."""
         chars = chars._replace(codes=self._table(chars.codes))
         return tf.cond(
-            tf.reduce_max(chars.codes) < FIRST_DROPPED, lambda: chars, lambda: self._cleaned(chars)
+            tf.reduce_max(chars.codes) < FIRST_DROPPED, lambda: chars, lambda: self._clean(chars)
         )
 
-    def _cleaned(self, chars: Characters) -> Characters:
+    def _clean(self, chars: Characters) -> Characters:
         chars = tf.cond(
             tf.reduce_max(chars.codes) < FIRST_COMPLEX,
             lambda: chars,

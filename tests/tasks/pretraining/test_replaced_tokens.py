@@ -52,11 +52,11 @@ def test_tokens_are_drawn_with_the_generators_probabilities():
     model = task()
     probabilities = np.array([0.5, 0.25, 0.15, 0.1])
     logits = np.tile(np.log(probabilities, dtype="float32") + 7, (100, 200, 1))
-    drawn = ops.convert_to_numpy(model._drawn(logits))
+    drawn = ops.convert_to_numpy(model._sample_tokens(logits))
     found = np.bincount(drawn.ravel(), minlength=4)
     error = np.sqrt(20_000 * probabilities * (1 - probabilities))
     assert (np.abs(found - 20_000 * probabilities) < 4 * error).all(), found
-    again = ops.convert_to_numpy(model._drawn(logits))
+    again = ops.convert_to_numpy(model._sample_tokens(logits))
     assert (again != drawn).any()  # others in every step
 
 
@@ -114,7 +114,7 @@ def hand_written_loss(x, y, outputs, of_texts, masks):
 def drawing_the_first(monkeypatch):
     """The generator draws the likeliest tokens, the same in every call."""
     drawn = lambda self, logits: ops.cast(ops.argmax(logits, -1), "int32")  # noqa: E731
-    monkeypatch.setattr(ez.ReplacedTokenDetection, "_drawn", drawn)
+    monkeypatch.setattr(ez.ReplacedTokenDetection, "_sample_tokens", drawn)
 
 
 OF_TEXTS = np.random.default_rng(0).uniform(0.1, 2.0, len(TEXTS)).astype("float32")
