@@ -167,7 +167,7 @@ class RaggedArray:
         return RaggedArray.from_row_lengths(values, lengths)
 
     def _binary(self, function, other) -> RaggedArray:
-        """Apply a function to the values and a scalar, or to two arrays with equal row lengths."""
+        """Apply a function to these rows and a scalar, or another array with equal row lengths."""
         other = other.flat_values if isinstance(other, RaggedArray) else other
         return self.with_flat_values(function(self.flat_values, other))
 

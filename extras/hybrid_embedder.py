@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from scipy.sparse import csr_array
 
-WEIGHTS = (1.0, 0.3, 1.0)  # weights of the three scores in BGE-M3
+WEIGHTS = (1.0, 0.3, 1.0)  # score weights in BGE-M3
 # Arguments of `from_preset` for all three tasks. All others are only used by `TextEmbedder`.
 SHARED = ("max_length", "sequence_length", "prompts", "default_prompt", "added_tokens", "dtype")
 KEPT = 2  # number of cached inputs: the current texts and the texts that identify embedders
@@ -107,7 +107,7 @@ class HybridEmbedder:
         terms: `SparseEncoder` for term weights, with the backbone of `dense`.
         tokens: `LateInteraction` for token embeddings. This uses the same backbone as `dense`,
             without markers, expansion and skiplist.
-        weights: Three floats. Weights of the three scores.
+        weights: Three floats. One weight for each score.
 
     Attributes:
         dense, terms, tokens, weights: The arguments.
@@ -154,7 +154,7 @@ class HybridEmbedder:
         return _of_model, (self._model, self.weights)
 
     def _check(self) -> None:
-        """Raise an error if the tasks read different tokens of a text."""
+        """Raise an error when tasks read different tokens from the same text."""
         if len(self.weights) != 3:
             raise invalid("weights", self.weights, "three numbers")
         given = {"dense": self.dense, "terms": self.terms, "tokens": self.tokens}
@@ -191,7 +191,7 @@ class HybridEmbedder:
 
     @property
     def backbone(self):
-        """Return the backbone of all three tasks."""
+        """Return the backbone, which all three tasks share."""
         return self.dense.backbone
 
     def __repr__(self) -> str:
@@ -213,7 +213,7 @@ class HybridEmbedder:
 
         Args:
             texts: A text, or a list, array, tensor or column with texts.
-            prompt: String. Name of a `TextEmbedder` prompt to add before all texts.
+            prompt: String. `TextEmbedder` prompt name. This prompt is added before all texts.
             batch_size: Integer. Defaults to 32.
             missing: "none" or "error". How to handle rows without text (None, NaN or blank). "none"
                 returns NaN, no terms and None. "error" raises an error to show the first such row.
@@ -352,13 +352,13 @@ class HybridEmbedder:
         """Load an index for this model, saved with the index's `save` method.
 
         Args:
-            folder: Path. Folder of the index.
-            verify: Boolean. Whether to verify the checksums of the files. Defaults to True.
+            folder: Path. Index folder.
+            verify: Boolean. Whether to verify file checksums. Defaults to True.
         """
         return HybridIndex.load(folder, self._parts(), verify)
 
     def _parts(self) -> list[_Part]:
-        """Return the embedders of the three indexes."""
+        """Return one embedder for each index."""
         return [_Part(self, name) for name in HybridVectors._fields]
 
     def _vectors(self, name: str, texts: Sequence[str], prompt: str | None, batch_size) -> Any:
@@ -464,7 +464,7 @@ class _Part:
         dim: int | None = None,
         max_terms: int | None = None,
     ) -> Any:
-        """Return the vectors of texts, like the `embed` method of the task."""
+        """Return vectors for texts, like the task's `embed` method."""
         vectors = self._model._vectors(self._name, texts, prompt, batch_size)
         if max_terms is not None:
             return as_rows(vectors.toarray(), max_terms)

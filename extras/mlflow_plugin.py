@@ -1,4 +1,4 @@
-"""The plugin that allows MLflow processes to load the models of this package.
+"""Plugin that allows MLflow processes to load models from this package.
 
 MLflow imports the plugin by the entry point "mlflow.run_context_provider" of this package.
 Importing this package registers its classes with Keras. MLflow can then load `.keras` files to
@@ -25,5 +25,5 @@ class RunContext:
         return "encoder_zoo.tasks" in sys.modules
 
     def tags(self) -> dict[str, str]:
-        """Return the tags of a new run."""
+        """Return tags for a new run."""
         return {"encoder_zoo.version": __version__}

@@ -52,7 +52,7 @@ from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
 
 
 class TextEstimator(BaseEstimator):
-    """Base class of the estimators. Parameters are checked by `fit`. Inputs are texts."""
+    """Base class for estimators. `fit` checks all parameters. Inputs are texts."""
 
     def _check_parameters(self) -> None:
         """Raise a ValueError if a parameter breaks its rule."""
@@ -278,7 +278,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         return self.classes_[probabilities.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probabilities of the classes, (N, C), in the order of `classes_`."""
+        """Return class probabilities (N, C) in the same order as `classes_`."""
         check_is_fitted(self)
         return self.model_.predict_proba(X, self.batch_size)
 
@@ -287,7 +287,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
     """Predicts numbers for texts or pairs of texts by fine-tuning an encoder.
 
     The model is trained with values that are scaled to mean 0 and standard deviation 1. Then the
-    weights of the output layer are scaled back.
+    output layer weights are scaled back.
 
     Args:
         preset, epochs, batch_size, learning_rate, sequence_length, random_state, verbose: See

@@ -406,7 +406,7 @@ class RelabelledCheckpoint(Checkpoint):
 
     Args:
         checkpoint: `Checkpoint` with rows for its own labels.
-        output: String. Name of the output layer.
+        output: String. Output layer name.
         rows: Optional list of integers. For each new label, the index of its row in the checkpoint.
             None stands for an unknown label, whose weights are set to 0.
     """

@@ -224,7 +224,7 @@ def _announce(address: str, repository: str, missing: Mapping[str, HubFile]) -> 
 
 
 def _find_cached(address: str, weights: bool, why: str) -> pathlib.Path:
-    """Return the cached folder of a repository, or raise an error if files are missing."""
+    """Return a repository's cached folder, or raise an error when files are missing."""
     from huggingface_hub import try_to_load_from_cache
 
     repository, revision = parse_address(address)
@@ -263,7 +263,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
     """Select preset files in a repository. Weights are selected in a single format.
 
     Args:
-        address: String. Address of the repository for error messages.
+        address: String. Repository address for error messages.
         names: List of strings. Names of all files.
         weights: Boolean. Whether to include the weights. If False, only tokenizer files will be
             selected. Defaults to True.

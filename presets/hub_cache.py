@@ -88,7 +88,7 @@ def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
 def download_files(
     address: str, repository: str, commit: str, files: Mapping[str, HubFile], verify: bool
 ) -> None:
-    """Download the missing files of a commit to the cache. Other processes wait for a lock.
+    """Download missing files for a commit to the cache. Other processes wait for a lock.
 
     Args:
         address: String. Address from the user for error messages.

@@ -22,10 +22,10 @@ class Library(NamedTuple):
     """Another library that opens a preset.
 
     Attributes:
-        name: String. Name of the library.
+        name: String. Library name.
         opens: String. Code that opens the preset after importing `cls`.
         imports: String. Code that imports `cls`.
-        platform: String. Framework of the library. Defaults to "PyTorch".
+        platform: String. The library's framework. Defaults to "PyTorch".
     """
 
     name: str
@@ -57,7 +57,7 @@ class Usage(NamedTuple):
     """Classes and example code to open and use a preset.
 
     Attributes:
-        pipeline: String. Name of the task on the hub.
+        pipeline: String. Task name on the hub.
         our_class: String. Class name in this package.
         library: `Library` that also opens the preset.
         their_class: String. Class name in the other library.
@@ -77,11 +77,11 @@ class Description(NamedTuple):
     Attributes:
         backbone: Backbone of the model.
         usage: `Usage` of the preset.
-        results: Dict {name of a metric: value}. Results of the last `evaluate`. Defaults to {}.
+        results: Dict {metric name: value}. Results from the last `evaluate`. Defaults to {}.
         repository: Optional string. Repository on the hub. None means a local folder. Defaults to
             None.
         labels: Tuple of strings. Class names. Defaults to ().
-        dtype: String. Dtype of the weights. Defaults to "float32".
+        dtype: String. Weight dtype. Defaults to "float32".
     """
 
     backbone: Backbone
@@ -127,10 +127,10 @@ def write_card(new: pathlib.Path, folder: pathlib.Path, description: Description
 
 
 def make_card(name: str, description: Description) -> str:
-    """Create the text of a model card.
+    """Create a model card.
 
     Args:
-        name: String. Name of the folder or repository.
+        name: String. Folder or repository name.
         description: `Description`. The information in the card.
     """
     backbone, usage = description.backbone, description.usage

@@ -42,7 +42,7 @@ _TOKENIZER_FILES = [CONFIG, GLINER, MANIFEST, *tokenizer_file_names()]
 
 @dataclasses.dataclass(frozen=True)
 class Safeguards:
-    """Options that control the checks of a preset. Every `from_preset` accepts them as arguments.
+    """Options for preset checks. Every `from_preset` accepts them as arguments.
 
     Attributes:
         verify: Boolean. Whether to verify the checksums of files. Defaults to True.
@@ -100,7 +100,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
     """Open and check the checkpoint in a folder.
 
     Args:
-        files: `FolderFiles` of a local or remote folder. They are closed on errors.
+        files: `FolderFiles` for a local or remote folder. They are closed on errors.
         safeguards: `Safeguards` to apply.
 
     Returns:
@@ -122,7 +122,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerPreset:
-    """The tokenizer of a preset.
+    """A tokenizer in a preset.
 
     Attributes:
         files: Open `FolderFiles` for the preset.

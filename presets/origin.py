@@ -87,7 +87,7 @@ def read_card(path: pathlib.Path) -> Origin:
 
 
 def _values(front: str, field: str) -> list[str]:
-    r"""Return the plain values of a YAML field. This field can contain a value or a list.
+    r"""Return the plain values in a YAML field, which can contain a value or a list.
 
     Example:
         >>> _values("license: mit\nlanguage:\n- en\n- de\ntags: [a, 'b']", "language")
@@ -102,7 +102,7 @@ class Vocabulary:
     """A tokenizer's class and tokens.
 
     Attributes:
-        kind: String. Name of the class.
+        kind: String. Class name.
         size: Optional integer. Number of tokens. None if the tokens were not read.
         sha256: Optional string. Checksum of the tokens. None if the tokens were not read.
 

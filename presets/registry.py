@@ -170,7 +170,7 @@ def resolve(
     max_bytes: int = 2**63,
     weights: bool = True,
 ) -> pathlib.Path:
-    """Return the local folder of a preset. Missing files are downloaded.
+    """Return a preset's local folder. Missing files are downloaded.
 
     Args:
         source: String or path. A name in `list_presets()`, a folder,

@@ -60,8 +60,8 @@ def restore_backbone(
         checkpoint: Open `Checkpoint`.
         overrides: Dict with backbone arguments from the caller.
         safeguards: `Safeguards` to apply.
-        new_pooler_allowed: Boolean. Whether a missing pooler is initialized instead of an error.
-            Defaults to False.
+        new_pooler_allowed: Boolean. Whether to initialize a missing pooler instead of raising an
+            error. Defaults to False.
         kind: Class of the backbone. Defaults to None, which means the family's class.
 
     Returns:

@@ -213,7 +213,7 @@ def _dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], str]:
 
 
 def _write_model(new, config, weights, backbone, tokenizer, dtype, shard_bytes) -> None:
-    """Write the configuration, weights and tokenizer of a model to a folder.
+    """Write a model's configuration, weights and tokenizer to a folder.
 
     When `config` is None, config.json is not written.
     """

@@ -172,7 +172,7 @@ def _read_json(path: pathlib.Path) -> list[Any]:
 
 
 def _read_docs(path: pathlib.Path) -> list:
-    """Read the documents of a `DocBin`."""
+    """Read documents from a `DocBin`."""
     tokens, vocab = spacy.tokens, spacy.vocab.Vocab()  # fails early if spaCy is not installed
     content = path.read_bytes()
     _check_unpacked(content, path.name)
@@ -277,7 +277,7 @@ def read_conll(
         path: Path to a UTF-8 file with columns separated by tabs or spaces.
         column: Integer. Column index for tags. Negative indices count from the end. Defaults to -1,
             the last column.
-        word_column: Integer. Index of the column with the words. Use 1 for CoNLL-U. Defaults to 0.
+        word_column: Integer. Column index for words. Use 1 for CoNLL-U. Defaults to 0.
 
     Returns:
         Tuple of words and tags that can be passed to `TokenClassifier.fit`.
@@ -341,7 +341,7 @@ def write_conll(
     file is replaced atomically.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         words: List of sentences. Each sentence is a list of words.
         tags: List of lists of strings with one tag per word.
 

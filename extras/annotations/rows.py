@@ -143,7 +143,7 @@ def extract_annotations(
 
     Args:
         rows: List of rows or dataset, see `read_annotations`.
-        kinds: Tuple of the kinds of annotations to look for. Defaults to all kinds.
+        kinds: Tuple with annotation kinds to look for. Defaults to all kinds.
         classes: Optional list with the task's class names. If a dataset has the same number of
             classes under other names, its class ids will be used. Defaults to None.
         several: Optional boolean. Whether to allow any number of labels per text. If None, this
@@ -400,7 +400,7 @@ def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, lis
     Args:
         row: Dict. Row with words.
         count: Integer. Number of words.
-        number: Integer. Index of the row, for error messages.
+        number: Integer. Row index for error messages.
         only: Boolean. Whether this row has no text to annotate in another way.
     """
     known = [key for key in TAGS if _are_tags(row.get(key), count)]
@@ -513,7 +513,7 @@ def _read_document(document, number: int) -> Row:
 
 
 def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotAnnotated:
-    """Read the annotation of a task in Label Studio's JSON format.
+    """Read a task's annotation in Label Studio's JSON format.
 
     If a task has several annotations, the ground truth is used. Without a ground truth, all
     annotations must be equal. Predictions are ignored.
@@ -611,7 +611,7 @@ def check_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
     Args:
         spans: List of dicts, (start, end, label) triples or spaCy `Span`s.
         text: String. Text that the spans annotate.
-        row: Index of the row, or name of the file, for error messages.
+        row: Row index or file name, for error messages.
 
     Raises:
         ValueError: If spans are empty or outside the text, do not match the text at their offsets,
@@ -676,7 +676,7 @@ def _is_same_text(text: str | None, quoted: str) -> bool:
 
 
 def _offset_advice(text: str, start: int, end: int, quoted: str | None) -> str:
-    """Suggest how to convert the offsets of an invalid span. The text begins with a space."""
+    """Suggest how to convert an invalid span's offsets. The text begins with a space."""
     for encoding, unit, name in (("utf-16-le", 2, "UTF-16 units"), ("utf-8", 1, "bytes")):
         encoded = text.encode(encoding)
         part = encoded[max(start, 0) * unit : max(end, 0) * unit].decode(encoding, "replace")

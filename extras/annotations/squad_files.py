@@ -12,10 +12,10 @@ from encoder_zoo.common.wording import quote_with_type
 
 @validate_arguments
 def read_squad(path: FilePath) -> list[dict[str, Any]]:
-    """Read the questions of a SQuAD v1.1 or v2.0 JSON file.
+    """Read questions from a SQuAD v1.1 or v2.0 JSON file.
 
     Args:
-        path: Path of the JSON file.
+        path: Path to a JSON file.
 
     Returns:
         List of dicts with the keys "id", "question", "context" and "answers", which can be passed

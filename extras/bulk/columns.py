@@ -107,7 +107,7 @@ def _arrays(values: list[np.ndarray]) -> pa.Array:
 
 
 def _sparse_rows(matrix) -> pa.Array:
-    """Convert the rows of a sparse matrix (N, D) to lists of `{"index", "weight"}`."""
+    """Convert sparse rows (N, D) to lists of `{"index", "weight"}`."""
     entries = pa.StructArray.from_arrays(
         [pa.array(matrix.indices.astype("int32")), pa.array(matrix.data)], ["index", "weight"]
     )
@@ -115,6 +115,6 @@ def _sparse_rows(matrix) -> pa.Array:
 
 
 def _make_list_type(kind: type) -> pa.DataType:
-    """Return the Arrow type for lists of a TypedDict."""
+    """Return the Arrow type for lists with TypedDict elements."""
     types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     return pa.list_(pa.struct([(k, types[t]) for k, t in get_type_hints(kind).items()]))

@@ -81,10 +81,10 @@ def answer_files(
 ) -> list[pathlib.Path]:
     """Process the texts in files of any size in order, and write the predictions to Parquet files.
 
-    The function processes some thousand rows at a time, so the memory does not depend on the size
-    of the files. All rows are checked before the first prediction. To continue an interrupted run
-    from the first missing shard, call this function again. Shards are written atomically and
-    contain their row range.
+    The function processes some thousand rows at a time, so memory usage does not depend on file
+    sizes. All rows are checked before the first prediction. To continue an interrupted run from the
+    first missing shard, call this function again. Shards are written atomically and contain their
+    row range.
 
     Each prediction has columns "file" and "row" (from 0), all columns in `keep`, and prediction
     columns. Dicts use one column per key ("label", "score"), vectors use "embedding", and entities
@@ -230,7 +230,7 @@ def _is_truncated(path: pathlib.Path) -> bool:
 
 
 def _rows(run: Run) -> Iterator[Row]:
-    """Yield all rows of the files."""
+    """Yield all rows from all files."""
     names = run.task_method.names
     for path in run.files.paths:
         rows = read_rows(path, [*names, *run.keep])
@@ -320,7 +320,7 @@ class BatchAnswers:
             the process that computes the predictions.
         columns: Text columns. This can be a name, a list of names for pairs, or a dict {method
             argument: column name}, such as `{"question": "q", "context": "page"}`.
-        method: String. Method of the task. Defaults to None, which uses the task's prediction
+        method: String. Task method to call. Defaults to None, which uses the task's prediction
             method, such as "classify".
         **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
 
@@ -355,7 +355,7 @@ class BatchAnswers:
         **options: Any,
     ):
         self._task_method = TaskMethod(task, columns, method, options)
-        self._schema = None  # schema of the predictions, known after the first batch with text
+        self._schema = None  # prediction schema, known after the first batch with text
 
     def __call__(self, batch) -> pyarrow.Table:
         table, names = _as_table(batch), self._task_method.names
@@ -384,7 +384,7 @@ class BatchAnswers:
 
 
 def joined(table: pyarrow.Table, answers: pyarrow.Table) -> pyarrow.Table:
-    """Combine the columns of two tables. The names must be different."""
+    """Combine columns from two tables. All names must be different."""
     for name in answers.column_names:
         table = table.append_column(name, answers[name])
     return table

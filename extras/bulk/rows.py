@@ -70,7 +70,7 @@ def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, S
             (with names in the first line), a `.tsv` file (with tabs and without quotes), a `.jsonl`
             file (one object per line), all optionally compressed, such as `.jsonl.gz`, or a
             `.parquet` file.
-        names: List of strings. Names of the columns.
+        names: List of strings. Column names.
 
     Yields:
         Each row's location for error messages, and its values.

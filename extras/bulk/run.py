@@ -42,7 +42,7 @@ class Scan(NamedTuple):
         rows: Number of rows in each file.
         without_text: Number of rows without text.
         sample: Values from the first row with text.
-        kept: Types of the copied columns.
+        kept: Types for copied columns.
     """
 
     rows: list[int]
@@ -55,9 +55,9 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
     """Read files once, to raise an error for the first row that cannot be processed.
 
     Args:
-        paths: Paths of the files.
-        names: Names of the columns with texts.
-        keep: Names of the columns to copy.
+        paths: File paths.
+        names: Text column names.
+        keep: Columns to copy, by name.
 
     Raises:
         ValueError: If any row is not text, if no text is found, or if types differ within a column.
@@ -118,7 +118,7 @@ def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) ->
 
 
 def _types(path: pathlib.Path, kinds: dict[str, set]) -> pyarrow.Schema:
-    """Return the types of the copied columns in a file."""
+    """Return types for all copied columns in a file."""
     if is_parquet(path):
         schema = parquet.read_schema(path)
         return pa.schema([schema.field(name) for name in kinds]).remove_metadata()
@@ -153,7 +153,7 @@ class Run:
         keep: Columns to copy.
         shard_rows: Number of rows in a shard.
         rows: Number of rows in each file.
-        schema: Schema of the output table.
+        schema: Output schema.
         sha256: Checksum of everything that determines the predictions.
     """
 

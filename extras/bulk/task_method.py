@@ -37,7 +37,7 @@ class TaskMethod:
 
     Args:
         task, columns, method: See `BatchAnswers`.
-        options: Dict. Additional arguments of the method.
+        options: Dict. Additional method arguments.
 
     Raises:
         ValueError: If the task does not have this method, or if the method does not support these
@@ -64,7 +64,7 @@ class TaskMethod:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the columns with texts."""
+        """Return the names for all text columns."""
         if isinstance(self.columns, str):
             return [self.columns]
         return list(self.columns.values() if isinstance(self.columns, Mapping) else self.columns)
@@ -108,7 +108,7 @@ class TaskMethod:
         return (tuple(values),), {}
 
     def _check_call(self) -> None:
-        """Raise an error for invalid arguments of the method before any text is processed."""
+        """Raise an error for invalid method arguments before any text is processed."""
         signature = inspect.signature(self._function)
         if "verbose" in signature.parameters:
             self.options.setdefault("verbose", 0)
@@ -130,9 +130,9 @@ def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
     """Check that all values in a row are texts or lists of texts, without blank texts.
 
     Args:
-        row: Values of the columns `names`.
+        row: One value for each column in `names`.
         names: Column names for error messages.
-        location: String. Location of the row for error messages.
+        location: String. Row location for error messages.
 
     Raises:
         ValueError: If any value is neither a text nor a list of texts.

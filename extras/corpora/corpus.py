@@ -59,8 +59,8 @@ class PretrainingCorpus:
     Attributes:
         num_tokens, num_sentences, num_documents: Number of tokens, sentences and documents.
         num_shards: Number of files.
-        vocabulary_size: Vocabulary size of the tokenizer.
-        sha256: Checksum of the contents.
+        vocabulary_size: The tokenizer's vocabulary size.
+        sha256: Checksum over all contents.
         manifest: Contents of `corpus.json`.
 
     Raises:
@@ -116,9 +116,9 @@ class PretrainingCorpus:
 
         Args:
             folder: Path. Output folder. This folder should not be used for other files.
-            paths: Paths of the text files, in UTF-8 and optionally compressed by gzip. A document
-                with more than 16 million characters is split.
-            tokenizer: Tokenizer of the model to pretrain.
+            paths: Text file paths. All files must use UTF-8, and can be compressed by gzip. A
+                document with more than 16 million characters is split.
+            tokenizer: Tokenizer for the model to pretrain.
             shard_tokens: Integer. Approximate number of tokens in a file. Examples are shuffled
                 over several files. Only their positions are kept in memory.
             verbose: 0 to disable the output. By default, this prints progress and speed.
@@ -146,7 +146,7 @@ class PretrainingCorpus:
         verbose: Verbosity = "auto",
         part: Part | None = None,
     ) -> PretrainingCorpus:
-        """Tokenize the documents of an iterable, like `from_files`.
+        """Tokenize documents from an iterable, like `from_files`.
 
         Args:
             folder, tokenizer, shard_tokens, verbose: See `from_files`.
@@ -174,8 +174,8 @@ class PretrainingCorpus:
     ) -> PretrainingCorpus:
         """Combine parts created by several processes into one corpus.
 
-        The files are equal to the files of a single process, byte by byte. After a crash, call the
-        method again to continue. The parts are not needed afterwards.
+        The result is equal, byte by byte, to files written by a single process. After a crash, call
+        the method again to continue. The parts are not needed afterwards.
 
         Args:
             folder: Path. Output folder. This folder should not be used for other files.

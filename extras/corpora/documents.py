@@ -37,7 +37,7 @@ class TextFiles:
     Documents also end when a file ends. Files ending with `.gz` will be decompressed.
 
     Args:
-        paths: Paths of the files, in UTF-8.
+        paths: File paths. All files must use UTF-8.
         part: Tuple (i, n). Only read part i of n, starting from 0. The parts have a similar length.
             They begin after a blank line or with a compressed file.
 
@@ -195,7 +195,7 @@ def split_sentences(document: object, number: int = 0) -> list[str]:
 
     Args:
         document: See `CorpusDocuments`.
-        number: Integer. Index of the document for error messages.
+        number: Integer. Document index for error messages.
 
     Example:
         >>> split_sentences("One. \\n\\nTwo.")

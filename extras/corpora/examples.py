@@ -29,8 +29,8 @@ class ShardExamples:
     """Examples in a shard, before reading their tokens.
 
     Attributes:
-        spans: Int64 array of shape (P, 2). Start and end positions of the spans.
-        example_splits: Array of shape (R + 1,). Offsets of the examples in `spans`.
+        spans: Int64 array of shape (P, 2). Start and end positions for all spans.
+        example_splits: Array of shape (R + 1,). Offsets in `spans` for all examples.
         labels: Int32 array with shape (R,) for pairs. 1 when the second segment does not follow the
             first one, else 0. None for examples without labels.
         slot_splits: Array of shape (K + 1,). Offsets for the examples in a slot. Short examples
@@ -172,7 +172,7 @@ def segment_pairs(
 
     Args:
         shard: Shard with documents.
-        length: Integer. Length of an example, including its three special tokens.
+        length: Integer. Example length, including its three special tokens.
         swapped: Boolean. Whether to swap the segments instead of using another document.
         short_share: Float between 0 and 1. Fraction of examples to create with a smaller length.
             These examples have at least two tokens.
@@ -247,7 +247,7 @@ def _make_swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _middle(chunk: tuple[int, int], rng: random.Random) -> int:
-    """Select the first sentence of the second segment at random."""
+    """Choose at random where the second segment starts."""
     start, behind = chunk
     return start + 1 + int(rng.random() * max(1, behind - start - 1))
 

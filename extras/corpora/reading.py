@@ -66,7 +66,7 @@ class Reader:
 
         Each epoch uses a different file order, and `WINDOW` files are shuffled together.
         """
-        number = 0  # index of the window
+        number = 0  # window index
         while number < len(self.windows) and done >= self.windows[number]:
             done -= self.windows[number]
             number += 1
@@ -223,7 +223,7 @@ def _collate_slots(examples: dict, collate: Callable, packed: bool, draws: bool)
     """Prepare a batch from the examples that `read_examples` returns.
 
     Args:
-        examples: Dict of tensors. The examples of the batch.
+        examples: Dict of tensors. All examples in the batch.
         collate: Function that pads and masks the examples.
         packed: Boolean. Whether texts share slots.
         draws: Boolean. Whether masks are random. Otherwise they only depend on the texts.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """Documents of a corpus.
+    """Documents in a corpus.
 
     Attributes:
         tokens: Array of unsigned ids of shape (T,). Ids in files are read on first use.
@@ -218,7 +218,7 @@ class Block(NamedTuple):
     Attributes:
         shard: The documents.
         positions: Integers with the source position after each document.
-        share: Float between 0 and 1. Fraction of the source read so far, or None if not known.
+        share: Float between 0 and 1. Fraction that has been read so far, or None if not known.
     """
 
     shard: Shard
@@ -230,8 +230,8 @@ class Source(Protocol):
     """Tokenized documents for a corpus, and where they come from.
 
     Attributes:
-        start: Position of the first document.
-        tokenizer: Description of the tokenizer.
+        start: Position where the first document starts.
+        tokenizer: Tokenizer description.
         description: Description for all documents, which must not change when continuing a corpus.
         modified: File modification times, which must not change either. None for documents without
             files.
@@ -360,7 +360,7 @@ def _shards(
     for shard, positions, share in blocks:
         if progress:
             progress.add(shard, share)
-        ends = shard.sentences[shard.documents[1:]]  # tokens up to the end of each document
+        ends = shard.sentences[shard.documents[1:]]  # number of tokens up to each document's end
         first, before = 0, 0
         while first < len(ends):
             behind = int(np.searchsorted(ends, before + shard_tokens - size)) + 1

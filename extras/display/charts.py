@@ -74,7 +74,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
 
 
 def _axes(count: int) -> np.ndarray:
-    """Return the axes of a new figure, (count,)."""
+    """Create a figure and return its axes, (count,)."""
     columns = min(count, IN_A_ROW)
     rows = -(-count // columns)
     size = (5.5 * columns, 4 * rows)
@@ -169,12 +169,12 @@ def _precision_and_recall(
 def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object) -> Axes:
     """Plot which fraction of texts is predicted, and how accurately, for all thresholds.
 
-    The plot shows the effect of `abstain_below`. A grey line is the current setting of the model.
+    The plot shows the effect of `abstain_below`. A grey line shows the model's current setting.
 
     Args:
         model: Classifier with one class per text.
         x: Held-out texts in memory.
-        y: True labels of the texts.
+        y: True labels, one per text.
 
     Returns:
         Axes of matplotlib: `axes.figure.savefig("coverage.png")`.

@@ -241,7 +241,7 @@ def _mark_characters(text: str, offset: int, stop: int, marks: Sequence[Mark]) -
     """Return all characters after an offset with their marks, as HTML and for a terminal."""
     tagged, plain = [], []
     for i, mark in enumerate(marks):
-        if mark.start < offset:  # inside of the previous mark
+        if mark.start < offset:  # inside the previous mark
             continue
         if mark.end > stop:
             raise ValueError(f"Entities overlap: {text[mark.start : mark.end]!r} in {text!r}.")
@@ -259,7 +259,7 @@ def _mark_characters(text: str, offset: int, stop: int, marks: Sequence[Mark]) -
 
 
 def _check_inside(text: str, row: Mapping, kind: str) -> None:
-    """Raise an error if an entity is outside of the text or if its text differs."""
+    """Raise an error if an entity is outside the text, or has another text."""
     start, end = row["start"], row["end"]
     inside = 0 <= start <= end <= len(text)
     if not inside or row.get("text", text[start:end]) != text[start:end]:
@@ -297,8 +297,8 @@ def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
     """Show an explanation: shaded words, and the most important words with bars.
 
     Words that support the prediction are blue with a solid line. Words that contradict it are red
-    with a dashed line. The shade depends on the attribution, which is the change of the logit.
-    Words in an entity or answer are bold.
+    with a dashed line. The shade depends on the attribution, which is the logit change. Words in an
+    entity or answer are bold.
 
     Args:
         explanations: Result returned by a task's `explain`, or a part of it.
@@ -329,7 +329,7 @@ def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
 
 
 def _draw_explanation(found: Mapping) -> Picture:
-    """Return the picture of one explanation."""
+    """Draw one explanation as a picture."""
     most = max((abs(word["attribution"]) for word in found["words"]), default=0.0) or 1.0
     best = sorted(found["words"], key=lambda word: -abs(word["attribution"]))[:MAX_ROWS]
     name, score = _name(found), f"({found['score']:.2f})"
@@ -352,7 +352,7 @@ def _draw_explanation(found: Mapping) -> Picture:
 
 
 def _name(found: Mapping) -> str:
-    """Return the title of an explanation: a label, an entity with its label, or an answer."""
+    """Return an explanation's title: a label, an entity with its label, or an answer."""
     if "text" not in found:
         return str(found["label"])
     if "label" in found:
@@ -411,9 +411,8 @@ def attention(
         model: Task with a preprocessor. It does not need to be fine-tuned.
         first: String. The text.
         second: String. Second text, to show a pair as a single example. Defaults to None.
-        layer: Integer. Index of the layer, starting from 0. -1 is the last layer.
-        head: Integer. Index of the head, starting from 0. None shows all heads of the layer
-            separately.
+        layer: Integer. Layer index, starting from 0. -1 is the last layer.
+        head: Integer. Head index, starting from 0. None shows all heads of the layer separately.
 
     Returns:
         A picture with two columns to show all tokens. Lines connect each token on the left to the
@@ -479,10 +478,10 @@ def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) ->
     """Create an SVG drawing with two token columns, and lines between them.
 
     Args:
-        title: String. Title of the drawing.
+        title: String. Drawing title.
         tokens: List of L tokens.
         weights: Array of shape (L, L). The sum of each row is 1.
-        middle: Integer. Position of the first token in the second text.
+        middle: Integer. Index at which the second text starts.
     """
     heights = [ROW_HEIGHT * (index + 0.75) for index in range(len(tokens))]
     lines = [

@@ -1,1 +1,1 @@
-"""Explanations of predictions by the attributions of words."""
+"""Explain predictions by word attributions."""

@@ -80,10 +80,10 @@ class SpanPositions(NamedTuple):
     """Start and end positions in a window for a possible answer.
 
     Attributes:
-        score: Sum of the outputs at the positions. For a beam, output for "no answer".
+        score: Sum over the outputs at these positions. For a beam, the output for "no answer".
         weights: Array with shape (1, ...), which is 1 for these outputs.
-        inputs: Dict {name: (1, L)}. Inputs of the window.
-        question: Position of the first question token.
+        inputs: Dict {name: (1, L)}. Model inputs for the window.
+        question: Position where the question starts.
         context: Where the context starts, its first token's index, and its token count.
     """
 

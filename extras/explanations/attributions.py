@@ -45,9 +45,9 @@ class Part(NamedTuple):
     ends: np.ndarray
 
 
-TOLERANCE = 1e-3  # of the sum of all attributions
+TOLERANCE = 1e-3  # relative to the sum over all attributions
 
-SHARE = 0.01  # fraction of the tolerance for the shortest intervals: float32 rounds less
+SHARE = 0.01  # share of the tolerance for the shortest intervals, for which float32 rounds less
 
 MAX_POINTS = 1000  # maximum number of points, because outputs are not accurate enough
 
@@ -67,7 +67,7 @@ class Attribution(NamedTuple):
 
 
 def lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights (count,) of the Gauss-Lobatto quadrature from 0 to 1.
+    """Return nodes and weights (count,) for Gauss-Lobatto quadrature from 0 to 1.
 
     The quadrature is exact for polynomials of degree 2 count - 3. Both ends are nodes.
 
@@ -121,7 +121,7 @@ def integrated_gradients(along: Callable) -> Attribution:
 
 
 def gradient_times_input(along: Callable) -> Attribution:
-    """Compute the slopes of the tokens at the text with a single gradient. Their sum is not exact.
+    """Compute one slope per token with a single gradient. The sum over all slopes is not exact.
 
     Args:
         along: See `integrated_gradients`.
@@ -136,13 +136,13 @@ def gradient_times_input(along: Callable) -> Attribution:
 def select_tokens(
     tokens: TokenizedTexts, row: int, column: int, begin: int = 0, count: int | None = None
 ) -> Part:
-    """Return the tokens of a text in an example.
+    """Return a text's tokens in an example.
 
     Args:
-        tokens: Tokens of all texts.
-        row: Integer. Index of the text.
-        column: Integer. Position of the first token in the example.
-        begin: Integer. Index of the first token in the text.
+        tokens: Tokens for all texts.
+        row: Integer. Text index.
+        column: Integer. Position in the example where the text starts.
+        begin: Integer. Index in the text where these tokens start.
         count: Integer. Number of tokens. None selects all following tokens.
     """
     end = None if count is None else begin + count
@@ -172,12 +172,12 @@ def attributions(
     method: str,
     batch_size: int | None,
 ) -> Attributions:
-    """Compute the attributions of words to a weighted sum of the outputs.
+    """Compute word attributions to a weighted sum over outputs.
 
     Args:
         task: The model.
-        inputs: Dict {name: (1, L)}. Inputs of the example.
-        parts: Texts of the example.
+        inputs: Dict {name: (1, L)}. Model inputs for the example.
+        parts: All texts in the example.
         weights: Array with shape (1, ...). Output weights.
         method: One of `METHODS`.
         batch_size: Integer. Number of points per batch, or None to use the default.
@@ -261,13 +261,13 @@ def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
 
 
 def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, vectors):
-    """Compute weighted sums of the model outputs for one text.
+    """Compute weighted sums over the model outputs for one text.
 
     Args:
         task: The model.
         inputs: Dict {name: (1, L)}. Inputs for this text.
         weights: Array with shape (1, ...). Output weights.
-        vectors: Array of shape (n, L, D). Replacements for the embeddings of the text.
+        vectors: Array of shape (n, L, D). Embeddings to use instead of the text's embeddings.
 
     Returns:
         Float32 array of shape (n,).

@@ -1,4 +1,4 @@
-"""Explain the prediction of an entity by the surrounding words.
+"""Explain entity predictions by the surrounding words.
 
 Comments use these letters for shapes: L sequence, C tags, W windows, T tokens of a text.
 """
@@ -67,7 +67,7 @@ def explain_entities(
 
 
 def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.ndarray]:
-    """Return the indices of the tags for each label of an entity."""
+    """Return tag indices for each entity label."""
     if strategy == "none":
         return {tag: np.array([index]) for index, tag in enumerate(tagger.tag_names)}
     parsed = parse_tags(tagger.tag_names)
@@ -77,7 +77,7 @@ def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.nda
 
 
 def _members(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.ndarray:
-    """Return the indices of the tokens with characters of an entity. Starts and ends are sorted.
+    """Return indices for tokens that share characters with an entity. Starts and ends are sorted.
 
     With the strategy "none", an entity can be a token without characters, such as a space.
     """
@@ -88,7 +88,7 @@ def _members(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.ndarray
 
 
 def _weights(logits: np.ndarray, columns: np.ndarray, tags: np.ndarray) -> np.ndarray:
-    """Return weights (1, L, C) whose weighted sum is the mean of the best tag logits."""
+    """Return weights (1, L, C) that average the best tag logits."""
     best = tags[logits[0][np.ix_(columns, tags)].argmax(axis=1)]
     weights = np.zeros_like(logits)
     weights[0, columns, best] = 1 / len(columns)

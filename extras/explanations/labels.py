@@ -89,7 +89,7 @@ def _parts(
     examples: dict,
     number: int,
 ) -> list[Part]:
-    """Return the texts of a window."""
+    """Return all texts in a window."""
     tokenizer, second = classifier.preprocessor.tokenizer, int(examples["first_length"][number])
     columns = tokenizer.first_column, second + tokenizer.pair_separators - 1
     found = []
@@ -107,7 +107,7 @@ def _shares(logits: np.ndarray, pooling: str) -> np.ndarray:
 
 
 def _class_index(classifier: SequenceClassifier, label: str | int) -> int:
-    """Return the index of a class."""
+    """Return a class index."""
     [index] = label_indices([label], classifier.labels).numpy().tolist()
     if not 0 <= index < classifier.num_classes:
         names = list(classifier.class_names)
@@ -116,7 +116,7 @@ def _class_index(classifier: SequenceClassifier, label: str | int) -> int:
 
 
 def _score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -> float:
-    """Return the probability of a class, or the predicted value for regression."""
+    """Return a class probability, or the predicted value for regression."""
     if classifier.problem_type == "regression":
         return float(logits[index])
     return float(classifier._class_answers.probabilities(logits)[index])

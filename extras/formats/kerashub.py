@@ -43,7 +43,7 @@ _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_emb
 
 
 def files() -> set[str]:
-    """Return the names of a KerasHub preset's files."""
+    """Return file names for a KerasHub preset."""
     weights = {TASK, WEIGHTS, TASK_WEIGHTS}
     return {CONFIG, MANIFEST, *tokenizer_file_names(), *weights, *_OTHERS}
 
@@ -188,7 +188,7 @@ def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
     """Return the family for a preset's tokenizer. Other presets return None.
 
     Args:
-        files: FolderFiles of a preset. The preset may contain only a tokenizer.
+        files: `FolderFiles` for a preset, which may contain only a tokenizer.
         config: Dict. Content from config.json, or {} if this file does not exist.
     """
     if "class_name" in config:
@@ -202,7 +202,7 @@ def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
 
 
 def _find_family(files: FolderFiles, name: object) -> Family:
-    """Return the family for the name of a backbone class in config.json."""
+    """Return the family for a backbone class name in config.json."""
     families = {names.backbone: family for family, names in KERAS_HUB.items()}
     return get_family(_look_up(families, name, files.path / CONFIG))
 
@@ -264,7 +264,7 @@ def _settings(description: Mapping, path: pathlib.Path) -> dict:
 
 
 def _config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
-    """Convert KerasHub's configuration to the keys of the Hugging Face config.json."""
+    """Convert KerasHub's configuration to Hugging Face config.json keys."""
     config = _settings(description, path)
     dtype = config.get("dtype")
     if isinstance(dtype, dict) and dtype.get("class_name", "DTypePolicy") != "DTypePolicy":

@@ -70,9 +70,9 @@ def save_for_keras_hub(
     Args:
         model: Backbone or task to save.
         tokenizer: Optional tokenizer to save with a backbone.
-        dtype: Optional string. Dtype of the weights. If None, the model's dtype will be used.
-        folder: Path of the folder to write or replace.
-        settings: Dict. Contents of the manifest.
+        dtype: Optional string. Weight dtype. If None, the model's dtype will be used.
+        folder: Path. Folder to write or replace.
+        settings: Dict. Manifest contents.
         about: Description for the model card.
     """
     labels = ()
@@ -98,8 +98,8 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
 
     Args:
         backbone: Backbone from a family that KerasHub supports.
-        dtype: Optional string. Dtype of the new model. If None, the backbone's dtype policy will be
-            used. Defaults to None.
+        dtype: Optional string. Dtype for the new model. If None, the backbone's dtype policy will
+            be used. Defaults to None.
 
     Raises:
         ValueError: If KerasHub does not support this family or a backbone setting.
@@ -172,8 +172,8 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
 
     Args:
         task: Sequence classifier or masked language model.
-        dtype: Optional string. Dtype of the new model. If None, the backbone's dtype policy will be
-            used. Defaults to None.
+        dtype: Optional string. Dtype for the new model. If None, the backbone's dtype policy will
+            be used. Defaults to None.
 
     Raises:
         ValueError: If KerasHub does not support this task, its family or all of its settings.

@@ -11,7 +11,7 @@ class KerasHubHead:
     """Names for a KerasHub task and the layers in its head.
 
     Attributes:
-        task: String. Class name of the task in KerasHub.
+        task: String. Task class in KerasHub.
         groups: Dict of attribute paths in the task to groups in the h5 file.
         built_in: Dict of task arguments to the values that KerasHub hard-codes.
     """
@@ -26,11 +26,11 @@ class KerasHubNames:
     """Family names in KerasHub, and hard-coded values in its classes.
 
     Attributes:
-        backbone: String. Class name of the backbone in KerasHub.
+        backbone: String. Backbone class in KerasHub.
         built_in: Dict of backbone arguments to the values that KerasHub hard-codes.
         groups: Dict of attribute paths in the backbone to groups in the h5 file.
         heads: Dict of head names (see `Family.heads`) to KerasHub tasks.
-        tokenizer: String. Class name of the tokenizer in KerasHub.
+        tokenizer: String. Tokenizer class in KerasHub.
         tokenizer_file_names: Dict of file names in Hugging Face folders to file names in KerasHub.
         tokenizer_settings: Dict of settings in tokenizer_config.json to tuples of KerasHub's name
             and default.
@@ -101,7 +101,7 @@ _MASKED_LM = {
     "head.hidden.norm": "masked_lm_head/_intermediate_layer_norm",
     "head.bias": "masked_lm_head",
 }
-# Most masked-LM heads use the exact GELU and this epsilon, independently of the blocks.
+# Most masked-LM heads use the exact GELU and this epsilon, independently from the blocks.
 _MASKED_LM_BUILT_IN = {"head_activation": "gelu", "head_layer_norm_epsilon": 1e-5}
 _WORDPIECE = {
     "tokenizer_file_names": {"vocab.txt": "vocabulary.txt"},

@@ -31,10 +31,10 @@ WEIGHTS = None  # repositories always contain the other files too
 
 @dataclasses.dataclass(frozen=True)
 class Tf1Names:
-    """Names of a family in TensorFlow 1 checkpoints.
+    """Family names in TensorFlow 1 checkpoints.
 
     Attributes:
-        config_file: String. Name of the configuration file.
+        config_file: String. Configuration file name.
         parts: Tuple of (regular expression, replacement) pairs to apply to variable names in this
             order.
     """
@@ -66,7 +66,7 @@ _PARTS = (
     (r"/kernel$", "/weight"),
     (r"(embeddings/\w+_embeddings)$", r"\1/weight"),
 )
-# Variables of the optimizer.
+# Optimizer variables.
 _TRAINING = re.compile(r"adam_[mv]$|^global_step$|LAMB|/Adam")
 
 
@@ -113,8 +113,8 @@ class Tf1Checkpoint(Checkpoint):
     already opened and checked.
 
     Args:
-        files: FolderFiles of the folder.
-        family: Family of the checkpoint.
+        files: `FolderFiles` for the checkpoint folder.
+        family: `Family` for this checkpoint.
 
     Raises:
         ValueError: If the folder does not contain exactly one checkpoint, or if TensorFlow cannot
@@ -189,7 +189,7 @@ def _stem(files: FolderFiles) -> str:
 
 
 def _translate(name: str, family: Family) -> str:
-    """Convert the name of a variable to the Hugging Face format.
+    """Convert a variable name to the Hugging Face format.
 
     Example:
         >>> from encoder_zoo.encoders import get_family

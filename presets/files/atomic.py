@@ -44,7 +44,7 @@ class Kind(NamedTuple):
         name: String. The name for error messages, for example "an index".
         is_written: Function to call with a manifest. It should return whether the manifest
             belongs to this kind.
-        manifest: String. Name of the manifest file, which lists all other files.
+        manifest: String. Manifest file name. The manifest lists all other files.
         read: List of strings. Patterns of the file names that a reader opens. User files must not
             match them.
     """
@@ -261,7 +261,7 @@ def _check_writable(path: pathlib.Path) -> None:
 
 
 def _read_owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
-    """Return the manifest entries of a folder, including an entry for the manifest itself."""
+    """Return a folder's manifest entries, including an entry for the manifest itself."""
     path = target / kind.manifest
     if not os.path.lexists(path):
         return {}

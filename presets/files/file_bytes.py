@@ -14,7 +14,7 @@ TORCH_SAVE = "The file is damaged or was not written by torch.save"
 
 
 class FileBytes:
-    """Read ranges of an open file.
+    """Read byte ranges from an open file.
 
     Args:
         file: Seekable binary file. Only `seek` and `readinto` are called.

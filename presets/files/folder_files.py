@@ -1,4 +1,4 @@
-"""Read the files of a local or remote folder."""
+"""Read files from a local or remote folder."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _ROOTS = ("layers", "_layer_checkpoint_dependencies")
 
 
 class Hdf5File:
-    """Read the arrays of a `.weights.h5` file.
+    """Read arrays from a `.weights.h5` file.
 
     HDF5 files can link to other files, store arrays in other files, and declare arrays without
     storing them. All of these are rejected.

@@ -53,7 +53,7 @@ def read_field(
 
     Args:
         settings: Dictionary from a JSON file.
-        name: String. Name of the field.
+        name: String. Field name.
         rule: `Rule` of its value.
         path: Path of the file for error messages.
         default: Value to use when the field is missing or null. Defaults to None.
@@ -99,7 +99,7 @@ def from_json_value(value: object) -> object:
 
 
 def json_bytes(value: object) -> bytes:
-    """Encode a value as the contents of a JSON file, for `parse_object` or `parse_array`.
+    """Encode a value as JSON, for `parse_object` or `parse_array`.
 
     Raises:
         ValueError: If numbers are not finite, or if strings contain lone surrogates.

@@ -199,7 +199,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:
-    """Return the size and modification time of an open file."""
+    """Return an open file's size and modification time."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
 

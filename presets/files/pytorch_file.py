@@ -21,7 +21,7 @@ _STATE_DICT = "Expected a file that was saved with torch.save(model.state_dict()
 
 
 class PyTorchFile:
-    """Read the tensors of a torch.save file.
+    """Read tensors from a torch.save file.
 
     The constructor only reads the pickles, which contain tensor shapes and offsets. They are
     interpreted as plain data. Other file contents are rejected.

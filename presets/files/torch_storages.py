@@ -332,7 +332,7 @@ class TensorPickle:
         return view
 
     def _parameter(self, arguments: tuple) -> TensorView:
-        """Create the tensor of a parameter, (tensor, requires_grad, hooks)."""
+        """Create a parameter's tensor from (tensor, requires_grad, hooks)."""
         match arguments:
             case (TensorView() as view, bool(), OrderedMapping() as hooks) if not hooks:
                 return view

@@ -1,4 +1,4 @@
-"""Read the directory of a zip file with uncompressed entries.
+"""Read the directory in a zip file with uncompressed entries.
 
 Programs can read different entries from a malformed zip file, so ambiguous files are rejected.
 Names must be unique. Entries have to follow each other from the first byte and should not overlap.
@@ -32,7 +32,7 @@ class ZipEntry(NamedTuple):
 
     Attributes:
         name: String. Path in the archive.
-        flags: Integer. Flags of this entry.
+        flags: Integer. Entry flags.
         header: Integer. Header offset.
         size: Integer. Content size in bytes.
     """
@@ -44,7 +44,7 @@ class ZipEntry(NamedTuple):
 
 
 class ZipDirectory:
-    """Find the entries of a zip file.
+    """Find all entries in a zip file.
 
     Args:
         source: `FileBytes` to read from.
@@ -182,7 +182,7 @@ class ZipDirectory:
         return ZipEntry(text, flags, header, size)
 
     def _large(self, name: str, extra: bytes, *numbers: int) -> list[int]:
-        """Return the numbers of an entry. 64-bit numbers are read from the extra field."""
+        """Return an entry's numbers. 64-bit numbers are read from the extra field."""
         field = b""
         while len(extra) >= 4:
             kind, size = struct.unpack_from("<2H", extra)

@@ -134,7 +134,7 @@ def _rules(family: Family) -> dict[str, Rule]:
 
 
 def backbone_arguments(config: Mapping, family: Family) -> dict:
-    """Convert a checked configuration to the constructor arguments of a backbone.
+    """Convert a checked configuration to backbone arguments.
 
     This does not include `pooler`, which depends on the weights.
 

@@ -35,7 +35,7 @@ _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_func
 
 
 def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
-    """Return the activation of a cross-encoder's scores, "sigmoid" or "linear".
+    """Return a cross-encoder's output activation, "sigmoid" or "linear".
 
     Args:
         files: `FolderFiles` for the encoder.
@@ -59,7 +59,7 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
 
 
 class CrossEncoderFolder(FolderFormat):
-    """The folder of a CrossEncoder from sentence-transformers, for `Reranker`."""
+    """A CrossEncoder folder from sentence-transformers, for `Reranker`."""
 
     opened_by = "CrossEncoder"
 

@@ -41,7 +41,7 @@ _TYPES = "sentence_transformers.models."
 
 
 class EmbeddingFolder(FolderFormat):
-    """The folder of a SentenceTransformer for `TextEmbedder`.
+    """A SentenceTransformer folder for `TextEmbedder`.
 
     A folder without `modules.json` contains only an encoder. In this case, default pooling is used
     and a warning is logged.

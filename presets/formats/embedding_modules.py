@@ -54,7 +54,7 @@ SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"
 def read_pooling(
     files: FolderFiles, module: Module, width: int | None
 ) -> tuple[str | list[str], bool]:
-    """Read the configuration of a Pooling module.
+    """Read a Pooling module's configuration.
 
     Args:
         files: `FolderFiles` for the whole folder.
@@ -92,7 +92,7 @@ def read_pooling(
 def read_dense(
     files: FolderFiles, module: Module, width: int, embedding: str = SENTENCE
 ) -> dict[str, object]:
-    """Read the configuration of a Dense module.
+    """Read a Dense module's configuration.
 
     Args:
         files: `FolderFiles` for the whole folder.
@@ -138,8 +138,8 @@ def read_dense_layers(
     Args:
         files: `FolderFiles` for the whole folder.
         modules: List of `Module`. The output of each module is the input of the next one.
-        width: Integer. Dimension of the input vectors of the first module.
-        embedding: String. Name of the input tensor. See `read_dense`. Defaults to `SENTENCE`.
+        width: Integer. Input dimension for the first module.
+        embedding: String. Input tensor name, see `read_dense`. Defaults to `SENTENCE`.
 
     Returns:
         A list of dicts, the `dense` argument of `TextEmbedder`.
@@ -153,7 +153,7 @@ def read_dense_layers(
 
 
 def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
-    """Read the configuration of a SpladePooling module.
+    """Read a SpladePooling module's configuration.
 
     Args:
         files: `FolderFiles` for the whole folder.
@@ -295,7 +295,7 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
 def load_dense(
     layer: keras.layers.Layer, files: FolderFiles, module: Module, allow_nonfinite: bool
 ) -> None:
-    """Load the weights of a Dense module.
+    """Load a Dense module's weights.
 
     Args:
         layer: `Projection` layer.
@@ -336,8 +336,8 @@ def dense_files(
     Args:
         layers: List of `Projection` layers.
         paths: List of strings. The subfolder of each layer.
-        width: Integer. Dimension of the input vectors of the first layer.
-        name: String. Name of the argument that contains the layers, for error messages.
+        width: Integer. Input dimension for the first layer.
+        name: String. The argument that contains the layers, for error messages.
         dtype: Dtype to use for stored weights, or None to keep each dtype.
 
     Returns:
@@ -355,7 +355,7 @@ def dense_files(
 
 
 def _dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, object]:
-    """Create the configuration of a Dense module. The name is used in error messages."""
+    """Create a Dense module's configuration. Error messages contain the name."""
     activation = "silu" if layer.activation == "swish" else layer.activation
     if activation not in ACTIVATIONS:
         raise invalid(
@@ -441,6 +441,6 @@ class LinearFile(Checkpoint):
 
 
 def linear_bytes(layer: keras.layers.Layer, dtype: object) -> bytes:
-    """Create a PyTorch file with the linear layer of a `Projection`."""
+    """Create a PyTorch file with a `Projection`'s linear layer."""
     arrays = _arrays(layer, dtype)
     return pytorch_bytes({name.removeprefix("linear."): a for name, a in arrays.items()})

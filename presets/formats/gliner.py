@@ -174,7 +174,7 @@ def encoder_address(files: FolderFiles) -> str | None:
 def read_encoder(
     files: FolderFiles, encoder: FolderFiles | None
 ) -> tuple[dict[str, object], StoredTokenizer]:
-    """Read the configuration and the tokenizer of an encoder.
+    """Read an encoder's configuration and tokenizer.
 
     Args:
         files: `FolderFiles` for a gliner folder.

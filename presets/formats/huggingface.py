@@ -54,7 +54,7 @@ class HuggingFaceCheckpoint(Checkpoint):
     Args:
         files: `FolderFiles` for the folder.
         settings: Dict. Content from `encoder_zoo.json`.
-        config_name: String. Name of the configuration file. Defaults to "config.json".
+        config_name: String. Configuration file name. Defaults to "config.json".
         config: Optional dict. Configuration for the encoder, if it is only part of the file.
             Defaults to None, which reads the whole file.
         wrapper: Optional string. Prefix of the encoder's tensors. Defaults to None, which detects

@@ -190,7 +190,7 @@ def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, obje
 
 
 def _similarity(files: FolderFiles, form: str) -> str:
-    """Return the token similarity of a folder."""
+    """Return the token similarity that a folder defines."""
     found = theirs.model_settings(files).get("similarity_fn_name")
     if not isinstance(found, str) or found in _OF_SINGLE_VECTORS:
         return "meanmaxsim" if form == _BGE_M3 else "maxsim"
@@ -280,7 +280,7 @@ def hybrid_files(
 
 
 def _bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
-    """Create the files for the token vectors of a BGE-M3 model."""
+    """Create files for BGE-M3 token vectors."""
     preprocessor, [first, *others] = task.preprocessor, task.projection_layers
     plain = {"expand_queries": False, "skiplist": [], "query_marker": None, "document_marker": None}
     found = {name: getattr(preprocessor, name) for name in plain}

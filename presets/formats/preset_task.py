@@ -99,7 +99,7 @@ class FolderFormat:
         return []
 
     def files(self, task: PresetTask, dtype: object = None) -> dict[str, object]:
-        """Create the additional files of a preset.
+        """Create additional preset files.
 
         Args:
             task: Task to save.
@@ -137,10 +137,9 @@ class TaskRecord:
             transformers. Defaults to "Model", which needs no head.
         default_head: Optional `Head`. Head for families without this key. None means that such
             families are not supported. Defaults to None.
-        pipeline_tag: String. Name of the task on the Hugging Face Hub. Defaults to
-            "feature-extraction".
-        peft_type: Optional string. Name of the task in peft. None means that adapters cannot be
-            saved. Defaults to None.
+        pipeline_tag: String. Task name on the Hugging Face Hub. Defaults to "feature-extraction".
+        peft_type: Optional string. Task name in peft. None means that adapters cannot be saved.
+            Defaults to None.
         text_method: Optional string. Name of the method for inference on raw text, such as
             "classify". Defaults to None.
         answer_type: Optional TypedDict. Type of the results, if the results can be empty lists.
@@ -160,8 +159,8 @@ class TaskRecord:
             Defaults to None.
         file_advice: String. Last part of error messages for paths that are passed instead of texts.
         folder: `FolderFormat` of its presets. Defaults to the format of transformers.
-        learning_rate: Optional float. Peak of the default learning rate. None means the value of
-            the family. Defaults to None.
+        learning_rate: Optional float. Default peak learning rate. None means the family's value.
+            Defaults to None.
         warmup: Optional float. Fraction of the steps in which the learning rate increases. None
             means the usual value. Defaults to None.
         of_pairs: Optional boolean. Whether the head handles pair segments separately, for families
@@ -170,20 +169,20 @@ class TaskRecord:
             Defaults to False.
         labels_tokens: Boolean. Whether labels and results belong to tokens. Defaults to False.
         pretrains: Boolean. Whether the labels are computed from the texts. Defaults to False.
-        learns_soft_labels: Boolean. Whether `Distillation` can train on the outputs of a teacher.
-            Defaults to False.
+        learns_soft_labels: Boolean. Whether `Distillation` can train on teacher outputs. Defaults
+            to False.
         predicts_lists: Boolean. Whether `predict` returns a list with the outputs for each text.
             Defaults to False.
         predicts_tokens: Boolean. Whether the task reads the prediction stream of families with two
             streams. Defaults to False.
         group_lengths: Boolean. Whether `fit` groups examples of similar length into batches.
             Defaults to True.
-        packs_batches: Boolean. Whether the texts of a batch can be packed on JAX. See
+        packs_batches: Boolean. Whether texts in a batch can be packed on JAX. See
             `choose_sequence_counts`. Packing requires `logits_of` to compute outputs from
             `encoded`, and a loss that averages over examples without depending on batches. Defaults
             to False.
-        goes_step_by_step: Optional string. Name of a recurrent layer, such as "an LSTM". TensorFlow
-            trains it without XLA, because XLA needs a fixed number of steps. Defaults to None.
+        goes_step_by_step: Optional string. A recurrent layer, such as "an LSTM". TensorFlow trains
+            it without XLA, because XLA needs a fixed number of steps. Defaults to None.
 
     Example:
         >>> from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor

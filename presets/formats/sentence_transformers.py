@@ -130,7 +130,7 @@ def first_module(files: FolderFiles) -> Mapping:
 
 
 class Routes(NamedTuple):
-    """The modules of a Router.
+    """Router modules.
 
     Attributes:
         query: List of `Module` for queries.
@@ -271,7 +271,7 @@ def read_modules(files: FolderFiles) -> list[Module]:
 
 
 def embedding_modules(files: FolderFiles) -> list[Module]:
-    """Read the `modules.json` of a text embedding model.
+    """Read `modules.json` for a text embedding model.
 
     Args:
         files: `FolderFiles` for the whole folder.
@@ -296,7 +296,7 @@ def embedding_modules(files: FolderFiles) -> list[Module]:
 
 
 def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) -> None:
-    """Check that this package implements the settings of an encoder module.
+    """Check that this package implements all settings in an encoder module.
 
     Args:
         files: `FolderFiles` for the encoder.
@@ -514,7 +514,7 @@ def make_settings_json(
 
     Args:
         task: Task with a `similarity_function`.
-        model_type: String. Name of the class in sentence-transformers.
+        model_type: String. Class name in sentence-transformers.
         **counts: Optional integers. Fields of `read_count`. None is omitted.
     """
     preprocessor = task.preprocessor

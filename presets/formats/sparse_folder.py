@@ -256,7 +256,7 @@ def _query_model(checkpoint: Checkpoint) -> FolderFiles | None:
 def _restore_query_table(
     weight: keras.Variable, tokenizer, checkpoint: Checkpoint, allow_nonfinite: bool
 ) -> None:
-    """Load the weights of a query table.
+    """Load query table weights.
 
     Args:
         weight: Variable of shape (vocabulary,). The weights of the table.

@@ -188,7 +188,7 @@ class StaticCheckpoint(Checkpoint):
 
 
 def static_files(task: keras.Model, dtype: object) -> dict[str, object]:
-    """Create the additional files of a `TextEmbedder` with a `TokenTable`.
+    """Create additional files for a `TextEmbedder` with a `TokenTable`.
 
     Args:
         task: `TextEmbedder` to save.

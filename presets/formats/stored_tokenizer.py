@@ -1,4 +1,4 @@
-"""Read the tokenizer files of a preset as plain data."""
+"""Read tokenizer files in a preset as plain data."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def check_max_length(length: object, field: str) -> int | None:
 
     Args:
         length: Value found in the file.
-        field: String. Names of the file and the field for the error message.
+        field: String. File and field for the error message.
 
     Raises:
         ValueError: If the length is not an integer greater than 2.

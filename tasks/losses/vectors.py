@@ -107,7 +107,8 @@ def reshape_scores(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor
         raise invalid(
             f"{type(loss).__name__}: y_true's shape",
             tuple(y_true.shape),
-            f"(B, {pairs}), or (B,) for one pair: the scores for rows of {y_pred.shape[1]} texts",
+            f"(B, {pairs}), or (B,) for one pair, with a score for each pair in a row of "
+            f"{y_pred.shape[1]} texts",
         )
     return y_true
 

@@ -326,7 +326,9 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
     """
     check_shape(path, "levels", levels.shape, (count,))
     if levels.min() < 1 or levels.max() > MAX_LEVELS:
-        raise ValueError(f"{path}: levels contains values that are not between 1 and {MAX_LEVELS}.")
+        raise ValueError(
+            f"{path}: levels contains other values than 1 to {MAX_LEVELS}. Build the index again."
+        )
     starts = _starts(levels)
     check_shape(path, "links", links.shape, (int(starts[-1]),))
     for level in range(int(levels.max())):

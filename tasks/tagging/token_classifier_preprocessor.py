@@ -169,7 +169,7 @@ class TokenClassifierPreprocessor(Preprocessor):
     def _label_weights(
         self, tokens: TokenizedTexts, windows: Windows, labelled: array_ops.Tensor, sample_weight
     ) -> array_ops.RaggedTensor:
-        """Return token weights in windows. They are 0 for unlabelled and repeated tokens."""
+        """Return the token weights of each window. Unlabelled and repeated tokens have weight 0."""
         weights = array_ops.cast(labelled, "float32")
         if sample_weight is not None:
             sample_weight = as_weights(sample_weight)

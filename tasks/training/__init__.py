@@ -1,1 +1,1 @@
-"""How tasks are trained: recipe, several devices, resuming, divergence."""
+"""Train tasks: default settings, several devices, backups, and checks for divergence."""

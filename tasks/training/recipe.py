@@ -85,7 +85,7 @@ class Recipe:
 
     @property
     def loss_weight(self) -> float:
-        """Loss weight."""
+        """The weight of the task's loss."""
         return _single_weight(self.options.get("loss_weights"))
 
     def update(self, arguments: Mapping, options: Mapping) -> Recipe:

@@ -612,7 +612,7 @@ def split(examples: dict, share: float) -> tuple[dict, dict]:
 
 
 def first_count(count: int, share: float) -> int:
-    """Return the number of examples to train on, without a fraction at the end.
+    """Return the number of training examples when a fraction at the end is held out.
 
     Raises:
         ValueError: If the fraction is not between 0 and 1, or if no example is left to train on.

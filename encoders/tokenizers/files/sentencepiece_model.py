@@ -127,7 +127,7 @@ def _piece(fields: dict, where: str) -> Piece:
 
 
 def _check(pieces: list[Piece], name: str) -> None:
-    """Raise an error for missing or duplicate pieces, or unless exactly one piece is unknown."""
+    """Raise an error if there are no pieces, duplicate pieces, or not exactly one unknown piece."""
     if not pieces:
         raise ValueError(f"{name}: the model contains no pieces. Expected a SentencePiece model.")
     first: dict[str, int] = {}
