@@ -176,7 +176,8 @@ class HybridEmbedder:
             if length != first.max_sequence_length:
                 raise ValueError(
                     f"{name} reads {length} tokens, but dense reads {first.max_sequence_length}. "
-                    "Pass the same max_length, query_length and document_length."
+                    "Expected the same number. Pass the same max_length, query_length and "
+                    "document_length."
                 )
         needless = ("query_marker", "document_marker", "expand_queries", "skiplist")
         for name in needless:

@@ -457,7 +457,7 @@ def _check_layer(model: Task, layer: int, head: int | None) -> int:
         )
     backbone = model.backbone
     if getattr(model, "preprocessor", None) is None:
-        raise ValueError("The model has no preprocessor. Pass a task made by from_preset.")
+        raise ValueError("The model has no preprocessor. Pass a task from from_preset.")
     count = len(backbone.blocks)
     if not -count <= layer < count:
         raise invalid("layer", layer, f"{-count} to {count - 1}")

@@ -353,7 +353,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         check_preprocessor(self, "")
         if isinstance(self.backbone, TokenTable):
             raise ValueError(
-                "The embedder is already static. Call this method of an embedder with an encoder."
+                "The embedder is already static. Call this method on an embedder with an encoder."
             )
         tokenizer = self.preprocessor.tokenizer
         file = tokenizer.to_files()["tokenizer.json"]

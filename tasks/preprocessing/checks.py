@@ -59,8 +59,8 @@ def check_no_iterator(values, name: str) -> None:
     """Raise a ValueError for an iterator, because it can be read only once."""
     if isinstance(values, Iterator):
         raise ValueError(
-            f"{name} is a {type(values).__name__}, which can be read only once. Pass a list, an "
-            "array or a column, such as list(...) of it."
+            f"{name} is a {type(values).__name__}, which can only be read once. Pass a list, an "
+            "array or a column. For example, convert it with list(...)."
         )
 
 

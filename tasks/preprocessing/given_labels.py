@@ -156,7 +156,8 @@ class Index(NamedTuple):
         sizes = labels.shape[0], counts.shape[0]
         if None not in sizes and sizes[0] != sizes[1]:
             raise ValueError(
-                f"y has {sizes[0]} labels for {sizes[1]} {self.of}s. Expected one label for each."
+                f"y has {sizes[0]} labels for {sizes[1]} {self.of}s. Expected one label per "
+                f"{self.of}."
             )
         labels = array_ops.cast(labels, array_ops.int64)
         right = (labels >= 0) & (labels < counts)

@@ -109,7 +109,7 @@ class FaissVectors(Float32Vectors):
 
     @property
     def vectors(self) -> np.ndarray:
-        """Return a view on the vectors (N, D) in the faiss memory."""
+        """Return a view of the vectors (N, D) in faiss memory."""
         return _make_view(self._index, self._index)
 
     def rows(self, indices) -> np.ndarray:
@@ -252,7 +252,7 @@ class GraphVectors(Float32Vectors):
 
 
 def _make_view(index: Any, owner: Any) -> np.ndarray:
-    """Return a view on the vectors (N, D) in a flat faiss index.
+    """Return a view of the vectors (N, D) in a flat faiss index.
 
     Stores must not add vectors to an existing index. This would move the memory while other threads
     might be searching in it.

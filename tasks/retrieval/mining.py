@@ -123,7 +123,7 @@ def _report(kept: int, count: int, num_negatives: int) -> None:
         )
     if kept < count:
         logger.warning(
-            "%d of %d pairs have fewer than %d negatives and are left out.",
+            "%d of %d pairs have fewer than %d negatives and are dropped.",
             count - kept,
             count,
             num_negatives,

@@ -277,7 +277,7 @@ def _make_text_function(
 
 
 def _as_batch(text: tf.Tensor) -> tf.Tensor:
-    """Return texts (N,) for texts (N,) or for a single text, which TensorFlow also accepts."""
+    """Convert a single text to a batch (N,). A batch is returned unchanged."""
     of_any_rank = tf.raw_ops.PlaceholderWithDefault(input=text, shape=None)
     return tf.reshape(of_any_rank, [-1])  # with a known rank, this would be removed by TensorFlow
 

@@ -255,7 +255,7 @@ def _marks(
 def _any_in_segments(
     values: array_ops.Tensor, segment: array_ops.Tensor, count: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return whether any value (P,) of each of the first `count` segments is True."""
+    """Return whether each of the first `count` segments contains True, given values (P,)."""
     numbers = array_ops.cast(values, array_ops.int32)
     return array_ops.math.unsorted_segment_sum(numbers, segment, count + 1)[:-1] > 0
 

@@ -411,8 +411,8 @@ class EntityExtractorPreprocessor(Preprocessor):
         cut = np.asarray(words.starts.values)[begin] < np.asarray(start.values)
         cut = np.flatnonzero(cut | (np.asarray(words.ends.values)[last] > np.asarray(end.values)))
         message = (
-            "%d of the spans begin or end inside a word. Answers consist of whole words, which "
-            "evaluate_entities counts as wrong."
+            "%d of the spans begin or end inside a word. The model predicts whole words, so "
+            "evaluate_entities will count these spans as errors."
         )
         log_spans(message, start, end, cut)
 

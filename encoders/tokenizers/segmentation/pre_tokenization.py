@@ -14,7 +14,7 @@ OTHER, LETTER, NUMBER, SPACE, SPECIAL = range(5)
 
 
 def byte_level_character_kinds() -> np.ndarray:
-    """Return an int32 array of shape (code points,): character kinds for the GPT-2 pattern."""
+    """Return the character kinds for the GPT-2 pattern, int32 of shape (code points,)."""
     kinds = np.full(SPECIALS.stop, OTHER)
     kinds[members("bpe_letter")] = LETTER
     kinds[members("bpe_number")] = NUMBER

@@ -81,7 +81,7 @@ def test_pairs_with_too_few_are_left_out_and_logged(caplog):
         found = mined(["0 q", "170 r"], PASSAGES, [0, 5], 2, max_score=0.0)
     assert found[0] == ["170 r"]
     assert found[2] == [["60 d", "30 c"]]
-    assert "1 of 2 pairs have fewer than 2 negatives and are left out." in caplog.text
+    assert "1 of 2 pairs have fewer than 2 negatives and are dropped." in caplog.text
     caplog.clear()
     mined(["0 q"], PASSAGES, [0], 2)
     assert not caplog.text
