@@ -142,7 +142,7 @@ class EmbeddedIndex(Index):
             ImportError: If faiss-cpu is required for the engine but not installed, or if scipy is
                 not installed and `pool_factor` is greater than 1.
         """
-        options = cls._check_options(embedder, precision, options)
+        options = cls._complete_options(embedder, precision, options)
         given = Documents.create(documents, ids, metadata, text_column)
         embedding = {name: options[name] for name in cls.of_documents}
         vectors = cls._embed_documents(embedder, given, batch_size=batch_size, **embedding)
@@ -188,7 +188,7 @@ class EmbeddedIndex(Index):
             >>> hit["index"], hit["text"]
             (1, None)
         """
-        options = cls._check_options(embedder, precision, options)
+        options = cls._complete_options(embedder, precision, options)
         vectors = cls._check_vectors(embedder, vectors, options)
         is_list = isinstance(vectors, list)
         count, name = (len(vectors), "documents") if is_list else (vectors.shape[0], "vectors")
@@ -196,7 +196,7 @@ class EmbeddedIndex(Index):
         return cls._from_embedded(embedder, vectors, documents, options)
 
     @classmethod
-    def _check_options(
+    def _complete_options(
         cls, embedder: Any, precision: str | None, options: Mapping
     ) -> dict[str, Any]:
         """Check the options and add the defaults for this kind of index."""
