@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app,
         host=given.host,
         port=given.port,
+        http="h11",  # httptools, which uvicorn prefers if it is installed, does not limit headers
         access_log=False,
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=SECONDS_TO_STOP,

@@ -19,7 +19,7 @@ from served import httpx, serve, wait_until
 from small_tasks import make
 
 import encoder_zoo as ez
-from encoder_zoo.serving import create_app, open_folders
+from encoder_zoo.serving import __main__, create_app, open_folders
 
 GUIDE = (ROOT / "guides" / "http_service.py").read_text("utf-8")
 PRODUCTION = (ROOT / "docs" / "pages" / "topics" / "production.md").read_text("utf-8")
@@ -58,6 +58,17 @@ def started(command, url):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_the_command_limits_headers_whatever_is_installed(monkeypatch):
+    """httptools has no such limit, and uvicorn uses it if it is installed."""
+    given = {}
+    monkeypatch.setattr(__main__, "open_folders", lambda sources: ({}, {}))
+    monkeypatch.setattr(__main__, "create_app", lambda *arguments: None)
+    monkeypatch.setattr(__main__.uvicorn, "run", lambda app, **options: given.update(options))
+    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
+    __main__.main(["folder"])
+    assert given["http"] == "h11"
 
 
 def instructions():

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import tokenizers
 from not_installed import hide
+from paths import ROOT
 from safetensors.numpy import save_file
 
 import encoder_zoo as ez
@@ -96,6 +98,19 @@ def test_every_task_answers_as_before_or_is_refused_by_name(name, format, tmp_pa
             opened.predict(x)
     else:
         assert_same(opened.predict(x), task.predict(x, verbose=0))
+
+
+def test_the_page_lists_what_every_engine_answers():
+    page = (ROOT / "docs" / "pages" / "topics" / "production.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\w+)\b.* \| (\w+)\b.* \| (\w+)\b.* \|$", page, re.M)
+    listed = {
+        (name, format): word
+        for name, *words in rows
+        for format, word in zip(PACKAGES, words, strict=True)
+    }
+    names = [cls.__name__ for cls in all_tasks()]
+    expected = {(name, f): "equal" for name in names for f in PACKAGES}
+    assert listed == {**expected, **dict.fromkeys(REFUSED, "refused")}
 
 
 @pytest.fixture(scope="module")
