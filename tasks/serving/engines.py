@@ -128,6 +128,8 @@ class OnnxSession(Session):
         options.intra_op_num_threads = usable_cores()
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         options.log_severity_level = 3  # errors
+        # Each new shape of a batch would add a plan of its memory, which is never removed.
+        options.enable_mem_pattern = False
         self._session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
         )
