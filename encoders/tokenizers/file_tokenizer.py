@@ -9,20 +9,18 @@ import functools
 import itertools
 import json
 from collections.abc import Mapping
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.reading import parse_json, read_field, reading
+from encoder_zoo.common.reading import reading
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.encoders.tokenizers.library import (
-    check_growth,
-    check_merges,
     decode_texts,
     encode,
+    parse_steps,
     tokenizers,
 )
 from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flat_steps
@@ -76,11 +74,7 @@ class FileTokenizer(ConfigFromSignature):
         self.tokenizer_json = tokenizer_json
         self.keeps_unknown = keeps_unknown
         with reading("tokenizer.json"):
-            contents = parse_json(tokenizer_json, "tokenizer.json")
-            check_growth(
-                read_field(contents, "normalizer", (dict, NoneType), "tokenizer.json", None)
-            )
-            check_merges(contents["model"])
+            contents = parse_steps(tokenizer_json)
             contents |= {"truncation": None, "padding": None}
             self._library = tokenizers.Tokenizer.from_str(json.dumps(contents))
             model = contents["model"]

@@ -9,11 +9,10 @@ import itertools
 import json
 import re
 from collections.abc import Callable
-from types import NoneType
 
 from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.reading import parse_json, read_field, reading
+from encoder_zoo.common.reading import reading
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import invalid
@@ -27,7 +26,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     tokens_by_id,
 )
 from encoder_zoo.encoders.tokenizers.files.special_tokens import read_template
-from encoder_zoo.encoders.tokenizers.library import check_growth, check_merges, make_decoder
+from encoder_zoo.encoders.tokenizers.library import make_decoder, parse_steps
 from encoder_zoo.encoders.tokenizers.steps import (
     BYTE_TOKENS,
     SEQUENCES,
@@ -77,10 +76,8 @@ class GenericTokenizer(Tokenizer):
         arguments = {**argument_defaults(type(self)), **options}
         roles = {arguments[name] for name in SPECIAL_TOKENS}
         with reading(FILE):
-            self._file = parse_json(tokenizer_json, FILE)
-            check_growth(read_field(self._file, "normalizer", (dict, NoneType), FILE, None))
+            self._file = parse_steps(tokenizer_json)
             self._model_of_file = {"type": model_type(self._file["model"]), **self._file["model"]}
-            check_merges(self._model_of_file)
             if dropout := self._model_of_file.get("dropout"):
                 raise invalid(
                     "model.dropout", dropout, "null or 0, because otherwise the ids are random"

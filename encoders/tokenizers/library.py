@@ -8,12 +8,13 @@ import functools
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, array_ops
-from encoder_zoo.common.reading import reading
+from encoder_zoo.common.reading import parse_json, read_field, reading
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.steps import flat_steps
 
@@ -190,6 +191,19 @@ def check_growth(normalizer: Mapping | None) -> None:
                 f"normalizer increases the length of a text up to {longest:g} times. Expected at "
                 f"most {MAX_GROWTH} times."
             )
+
+
+def parse_steps(tokenizer_json: str) -> dict:
+    """Parse a tokenizer.json, and check the parts that could crash or block the library.
+
+    Raises:
+        ValueError: If the content is not valid, see `check_growth` and `check_merges`.
+    """
+    name = "tokenizer.json"
+    content = parse_json(tokenizer_json, name)
+    check_growth(read_field(content, "normalizer", (dict, NoneType), name, None))
+    check_merges(content["model"])
+    return content
 
 
 def check_merges(model: Mapping) -> None:
