@@ -123,6 +123,18 @@ def read_text(path: str | os.PathLike[str]) -> str:
     return decode_exactly(content, path.name)
 
 
+def split_lines(text: str) -> list[str]:
+    r"""Split a text at the line endings of Linux, Windows and old Macs.
+
+    `str.splitlines` would also split at characters used inside words, such as U+0085.
+
+    Example:
+        >>> split_lines("a\r\nb\rc\n\nd\x85e")
+        ['a', 'b', 'c', '', 'd\x85e']
+    """
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
 def parse_json(text: str, name: object) -> Any:
     """Parse a JSON text.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import pathlib
 import types
 from collections.abc import Callable
 from typing import (
@@ -96,10 +97,10 @@ Fraction = Annotated[float, _number(lambda v: 0 < v < 1, "a number between 0 and
 Rate = Annotated[float, _number(lambda v: 0 <= v < 1, "a number from 0 up to below 1")]
 Ratio = Annotated[float, _number(lambda v: 0 < v <= 1, "a number up to 1, above 0")]
 Probability = Annotated[float, _number(lambda v: 0 <= v <= 1, "a number from 0 to 1")]
-FilePath = Annotated[
-    str | os.PathLike[str],
-    Rule(lambda v: isinstance(v, str | os.PathLike) and "\0" not in str(v), "a path"),
-]
+PATH = Rule(
+    lambda v: isinstance(v, str | os.PathLike) and str(v) != "" and "\0" not in str(v), "a path"
+)
+FilePath = Annotated[str | os.PathLike[str], PATH]
 SpecialToken = Annotated[str, Rule(_is_token, "a token, such as '[CLS]'")]
 Verbosity = Literal[0, 1, 2, "auto"]
 
@@ -252,6 +253,21 @@ def get_rule(annotation: Any) -> Rule | None:
             words = ", or ".join(rule.words for rule in rules)
             return Rule(lambda v: any(rule.holds(v) for rule in rules), words)
     return None
+
+
+def as_path(path: Any, name: str = "path") -> pathlib.Path:
+    """Return the `pathlib.Path` of a file or folder.
+
+    Raises:
+        ValueError: If `path` is not a path, empty, or contains NUL.
+
+    Example:
+        >>> as_path(None, "folder")
+        Traceback (most recent call last):
+        ValueError: folder is None. Expected a path.
+    """
+    check_argument(name, path, PATH)
+    return pathlib.Path(path)
 
 
 def check_argument(name: str, value: Any, rule: Rule) -> None:

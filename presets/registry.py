@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from encoder_zoo.common.validation import FilePath, validate_arguments
 from encoder_zoo.common.wording import close_names, did_you_mean
 
 BUNDLED = pathlib.Path(__file__).parent / "data"
@@ -164,8 +165,9 @@ def get_listed_entry(name: str) -> dict:
     return {}
 
 
+@validate_arguments
 def resolve(
-    source: str | os.PathLike[str],
+    source: FilePath,
     verify: bool = True,
     max_bytes: int = 2**63,
     weights: bool = True,

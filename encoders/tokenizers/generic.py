@@ -117,14 +117,15 @@ class GenericTokenizer(Tokenizer):
         Raises:
             ValueError: If tokenizer.json is not supported by the library or by this package.
         """
-        roles = files.read_special_tokens(named or cls)
-        roles["unknown_token"] = files.get_unknown_token() or roles["unknown_token"]
-        tokens = files.all_added_tokens()
-        added = [token for token in tokens if token["content"] not in roles.values()]
-        text = json.dumps(files.contents[FILE], ensure_ascii=False)
-        tokenizer = cls(text, added_tokens=added, **roles, **template)
-        compare_processors(files, tokenizer)
-        return tokenizer
+        with files.named_in_errors():
+            roles = files.read_special_tokens(named or cls)
+            roles["unknown_token"] = files.get_unknown_token() or roles["unknown_token"]
+            tokens = files.all_added_tokens()
+            added = [token for token in tokens if token["content"] not in roles.values()]
+            text = json.dumps(files.contents[FILE], ensure_ascii=False)
+            tokenizer = cls(text, added_tokens=added, **roles, **template)
+            compare_processors(files, tokenizer)
+            return tokenizer
 
     @functools.cached_property
     def _has_graph(self) -> bool:

@@ -425,9 +425,8 @@ class Tokenizer(TokenizerArguments):
                 except ValueError as general:
                     # Steps that differ from those of this class are not why the file is refused.
                     error = own if tokenizer is None or has_own_steps else general
-            if str(files.folder) in str(error):
+            with files.named_in_errors():
                 raise error from None
-            raise ValueError(f"{files.folder}: {error}") from None
 
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> Self:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from encoder_zoo.common.lazy import LazyModule
-from encoder_zoo.common.reading import parse_json, read_text, reading
+from encoder_zoo.common.reading import parse_json, read_text, reading, split_lines
 from encoder_zoo.common.validation import FilePath, Rule, validate_arguments
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.extras.annotations.rows import (
@@ -25,6 +25,7 @@ from encoder_zoo.extras.annotations.rows import (
 )
 from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.tasks.preprocessing.columns import table_columns
+from encoder_zoo.tasks.preprocessing.tokenized_texts import is_list
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -38,6 +39,7 @@ TABLE = (
 Key = Annotated[
     str, Rule(lambda v: isinstance(v, str) and v != "", "a key of the rows, such as 'text'")
 ]
+Rows = Annotated[Sequence[Sequence[str]], Rule(is_list, "a list of lists of strings")]
 ColumnNumber = Annotated[
     int, Rule(lambda v: type(v) is int, "a column index. Negative indices count from the end")
 ]
@@ -147,7 +149,7 @@ def _read_json(path: pathlib.Path) -> list[Any]:
         rows = parse_json(text, path.name)
     except ValueError as whole:
         rows = []
-        for number, line in enumerate(text.split("\n"), 1):
+        for number, line in enumerate(split_lines(text), 1):
             try:
                 rows += [parse_json(line, f"{path.name}, line {number}")] if line.strip() else []
             except ValueError:
@@ -225,8 +227,7 @@ def _read_brat(path: pathlib.Path, kinds: tuple[Kind, ...]) -> Annotations:
 def _read_ann(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
     """Return spans from an .ann file, and count lines with other annotations."""
     spans, others = [], 0
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        line = line.rstrip("\r")
+    for number, line in enumerate(split_lines(read_text(path)), 1):
         if not line.strip() or OTHER_LINE.match(line):
             others += bool(line.strip())
             continue
@@ -249,10 +250,13 @@ def _read_ann(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
     return spans, others
 
 
+# What a tab-separated cell can contain. UTF-8 cannot encode lone surrogates.
+CELL = re.compile(r"(?! )[^\t\r\n\ud800-\udfff]+(?<! )")
 TAG = re.compile(r"[BIESLUM][-_]\S+")
 DOCUMENT = "-DOCSTART-"
 # Comments of CoNLL-U, such as "# text = Rome shines". A word "#" is followed by tags, not by "=".
-COMMENT = re.compile(r"# ?[\w.]+ ?=")
+# A hashtag with a tag, such as "#a=b O", is not a comment.
+COMMENT = re.compile(r"# [\w.]+ ?=|#[\w.]+ =|#[\w.]+=\S*$")
 # First columns to skip in CoNLL-U rows: "1-2" for contractions like "don't", followed by rows for
 # "do" and "n't", and "3.1" for omitted words. In GermEval files, "#" in this column starts a
 # comment.
@@ -297,8 +301,7 @@ def read_conll(
         ([['Rome', 'shines'], ['Hm']], [['B-LOC', 'O'], ['O']])
     """
     path, columns = pathlib.Path(path), (word_column, column)
-    # `splitlines` would also split on characters used inside words, such as U+0085.
-    lines = [s.rstrip("\r") for s in read_text(path).split("\n")]
+    lines = split_lines(read_text(path))
     if lines[0].startswith("#FORMAT=WebAnno"):
         raise ValueError(
             f"{path.name} has the format of WebAnno and INCEpTION. Export it again as CoNLL 2002."
@@ -306,9 +309,7 @@ def read_conll(
     in_tabs, before = _are_in_tabs(lines), None
     sentences: list[list[tuple[str, str]]] = [[]]
     for number, line in enumerate(lines, 1):
-        # `split()` would also split on no-break spaces and other Unicode spaces, which words may
-        # contain.
-        cells = line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
+        cells = _split_cells(line)
         is_comment = COMMENT.match(line) or (in_tabs and line[:1] == "#" and "\t" not in line)
         if not line.strip() or cells[0] == DOCUMENT:
             sentences.append([])
@@ -332,9 +333,8 @@ def read_conll(
     return words, tags
 
 
-def write_conll(
-    path: str | os.PathLike[str], words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]
-) -> None:
+@validate_arguments
+def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
     """Write words and tags to a CoNLL file.
 
     Each line has a word and a tag, separated by a tab. Blank lines separate sentences. An existing
@@ -346,8 +346,8 @@ def write_conll(
         tags: List of lists of strings with one tag per word.
 
     Raises:
-        ValueError: If word and tag counts differ, or if any word or tag is empty or contains tabs
-            or line breaks.
+        ValueError: If word and tag counts differ, or if a word or tag would not be read again as
+            it is. It must not be empty, contain tabs or line breaks, or begin or end with a space.
 
     Example:
         >>> import pathlib, tempfile
@@ -364,14 +364,13 @@ def write_conll(
         )
     blocks = []
     for i, (sentence, row) in enumerate(zip(words, tags, strict=True)):
-        if len(sentence) != len(row) or isinstance(sentence, str) or not len(sentence):
-            raise invalid(f"words[{i}]", sentence, f"a list of {len(row)} words, one for each tag")
+        if not is_list(sentence) or not is_list(row) or not 0 < len(sentence) == len(row):
+            raise invalid(f"words[{i}]", sentence, "a list of words with a list of as many tags")
         for j, cells in enumerate(zip(sentence, row, strict=True)):
             for name, cell in zip(("words", "tags"), cells, strict=True):
-                if not isinstance(cell, str) or not cell or re.search(r"[\t\r\n]|^ *$", cell):
-                    raise invalid(
-                        f"{name}[{i}][{j}]", cell, "a string without tabs and line breaks"
-                    )
+                if not isinstance(cell, str) or not CELL.fullmatch(cell) or cell == DOCUMENT:
+                    expected = "a string without tabs, line breaks and spaces at its ends"
+                    raise invalid(f"{name}[{i}][{j}]", cell, expected)
         blocks.append("".join(f"{word}\t{tag}\n" for word, tag in zip(sentence, row, strict=True)))
     with replacing_file(path, lambda path: True) as new:
         new.write_text("\n".join(blocks), encoding="utf-8", newline="\n")
@@ -393,6 +392,11 @@ def _check_columns(
         raise ValueError(f"{file}: column {columns[1]} contains {what}. {advice}.")
     if given != {"O"} and all(word == "O" or TAG.fullmatch(word) for word in given):
         raise ValueError(f"{file}: column {columns[0]} contains tags, not words. {advice}.")
+    if given and all("|" in cell.strip("|") for cell in given | seen):
+        raise ValueError(
+            f"{file} contains words with their tags, such as {min(given)!r:.40}. Expected one word "
+            "per line, and its tag in a column of its own."
+        )
     if 2 * sum(" " in word for word in given) > len(given):
         text = next(word for row in words for word in row if " " in word)
         raise ValueError(
@@ -420,6 +424,20 @@ def _are_in_tabs(lines: list[str]) -> bool:
     """
     words = [s for s in lines if s.strip() and not s.startswith(("#", DOCUMENT))]
     return bool(words) and all("\t" in s for s in words)
+
+
+def _split_cells(line: str) -> list[str]:
+    r"""Split a line at tabs if it has any, or else at spaces.
+
+    `split()` would also split on no-break spaces and other Unicode spaces, which words may contain.
+
+    Example:
+        >>> _split_cells("New York \t B-LOC"), _split_cells("Rome  B-LOC ")
+        (['New York', 'B-LOC'], ['Rome', 'B-LOC'])
+    """
+    if "\t" in line:
+        return [cell.strip(" ") for cell in line.split("\t")]
+    return list(filter(None, line.split(" ")))
 
 
 def _read_cells(line: str, cells: list[str], columns: tuple[int, int]) -> tuple[str, str]:

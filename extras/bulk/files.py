@@ -15,7 +15,7 @@ import numpy as np
 
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.progress import Progress
-from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate_arguments
+from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, as_path, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.bulk.columns import array_column, nulls, pa
@@ -131,12 +131,13 @@ def answer_files(
         >>> [path.name for path in shards]
         ['00000.parquet']
     """
-    if pathlib.Path(folder).suffix in (".parquet", ".jsonl", ".csv"):
-        expected = f"a folder such as {pathlib.Path(folder).stem!r} for several files"
+    folder = as_path(folder, "folder")
+    if folder.suffix in (".parquet", ".jsonl", ".csv"):
+        expected = f"a folder such as {folder.stem!r} for several files"
         opened = "pandas.read_parquet(folder) opens them as one table"
         raise invalid("folder", os.fspath(folder), f"{expected}. {opened}")
     task_method = TaskMethod(task, columns, method, options)
-    run = Run.begun(pathlib.Path(folder), task_method, find_files(paths), _names(keep), shard_rows)
+    run = Run.begun(folder, task_method, find_files(paths), _names(keep), shard_rows)
     shards = [AnswerShard.create(run, number) for number in range(-(-run.rows // shard_rows))]
     left = [shard for shard in shards if not shard.is_finished()]
     if left:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
-from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate_arguments
+from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, as_path, validate_arguments
 from encoder_zoo.extras.corpora.documents import CorpusDocuments, TextFiles
 from encoder_zoo.extras.corpora.reading import CorpusBatches
 from encoder_zoo.extras.corpora.writing import (
@@ -77,7 +76,7 @@ class PretrainingCorpus:
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
-        self.folder = pathlib.Path(folder)
+        self.folder = as_path(folder, "folder")
         self.manifest = read_manifest(self.folder)
         if not self.manifest:
             raise ValueError(f"{self.folder} does not contain a corpus, because {NAME} is missing.")
@@ -132,7 +131,7 @@ class PretrainingCorpus:
                 they were changed during or after reading.
         """
         source = Texts(TextFiles(paths, part), tokenizer, part)
-        write(pathlib.Path(folder), source, shard_tokens, verbose)
+        write(as_path(folder, "folder"), source, shard_tokens, verbose)
         return cls(folder)
 
     @classmethod
@@ -161,7 +160,7 @@ class PretrainingCorpus:
             ValueError: If the folder belongs to another corpus, or if any document is not text.
         """
         source = Texts(CorpusDocuments(documents), tokenizer, part)
-        write(pathlib.Path(folder), source, shard_tokens, verbose)
+        write(as_path(folder, "folder"), source, shard_tokens, verbose)
         return cls(folder)
 
     @classmethod
@@ -199,7 +198,7 @@ class PretrainingCorpus:
             <PretrainingCorpus: 9 tokens of 3 documents in 1 file>
         """
         source = Parts([cls(part) for part in parts])
-        write(pathlib.Path(folder), source, source.shard_tokens, verbose)
+        write(as_path(folder, "folder"), source, source.shard_tokens, verbose)
         return cls(folder)
 
     def __repr__(self) -> str:

@@ -10,7 +10,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from encoder_zoo.common.wording import quote
+from encoder_zoo.common.validation import as_path
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.open_folder import InputFiles
 
 # Longer documents are split to limit the memory for files without blank lines.
@@ -53,7 +54,9 @@ class TextFiles:
     """
 
     def __init__(self, paths: Sequence[str | os.PathLike], part: tuple[int, int] | None = None):
-        self.paths = [pathlib.Path(path) for path in paths]
+        if not isinstance(paths, Sequence) or isinstance(paths, str | bytes):
+            raise invalid("paths", paths, "a list of paths")
+        self.paths = [as_path(path, f"paths[{i}]") for i, path in enumerate(paths)]
         for path in self.paths:
             if not path.is_file():
                 raise FileNotFoundError(f"{path} does not exist. Expected a text file.")

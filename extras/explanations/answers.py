@@ -16,13 +16,10 @@ from encoder_zoo.extras.explanations.attributions import (
     attributions,
     example_inputs,
     select_tokens,
+    select_window,
     warn_incomplete,
 )
-from encoder_zoo.tasks.preprocessing.tokenized_texts import (
-    TokenizedTexts,
-    tokenize_texts,
-    word_marks,
-)
+from encoder_zoo.tasks.preprocessing.tokenized_texts import tokenize_texts, word_marks
 from encoder_zoo.tasks.preprocessing.windows import Windows
 from encoder_zoo.tasks.question_answering.answer_ranking import Answer, AnswerExplanation
 
@@ -52,16 +49,20 @@ def explain_answers(
         preprocessor.context_column(examples).numpy(),
         preprocessor.null_column(examples).numpy(),
     )
+    windows = Windows(*(field.numpy() for field in encoded.windows))
+    bounds = np.searchsorted(windows.example, np.arange(len(answers) + 1))
     found = []
     for i, answer in enumerate(answers):
+        offsets = told.starts[i].numpy(), told.ends[i].numpy()
         spans = [
             span
-            for window in np.flatnonzero(encoded.windows.example.numpy() == i)
-            for span in _spans(model, examples, encoded.windows, window, told, columns, answer)
+            for window in range(*bounds[i : i + 2])
+            for span in _spans(model, examples, windows, window, offsets, columns, answer)
         ]
         # The "no answer" score is the minimum over all windows.
         best = (max if answer["text"] else min)(spans, key=lambda span: span.score)
-        parts = [select_tokens(asked, i, best.question), select_tokens(told, i, *best.context)]
+        question = select_tokens(asked, i)._replace(column=best.question)
+        parts = [question, select_window(select_tokens(told, i), *best.context)]
         values = attributions(model, best.inputs, parts, best.weights, method, batch_size)
         found.append(AnswerExplanation(**answer, **values))
     warn_incomplete(found, method)
@@ -99,22 +100,22 @@ def _spans(
     examples: dict,
     windows: Windows,
     window: int,
-    tokens: TokenizedTexts,
+    offsets: tuple[np.ndarray, np.ndarray],
     columns: Columns,
     answer: Answer,
 ) -> list[SpanPositions]:
     """Return all spans in a window with the same characters as an answer.
 
-    Several tokens can share the same characters.
+    Several tokens can share the same characters. `offsets` are the starts and ends of all tokens
+    in the context.
     """
     inputs = example_inputs(model, examples, window)
-    row, begin, length = (
-        int(values[window]) for values in (windows.example, windows.begin, windows.length)
-    )
+    begin, length = int(windows.begin[window]), int(windows.length[window])
     question, context, null = (int(column[window]) for column in columns)
     bounds = [(null, null)]
     if answer["text"]:
-        bounds = _bounds(tokens, row, answer, slice(begin, begin + length), context)
+        starts, ends = (values[begin : begin + length] for values in offsets)
+        bounds = _bounds(starts, ends, answer, context)
     found = []
     for first, last in bounds:
         given, at = inputs, ([0, 1], [first, last])
@@ -131,10 +132,12 @@ def _spans(
 
 
 def _bounds(
-    tokens: TokenizedTexts, row: int, answer: Answer, window: slice, column: int
+    starts: np.ndarray, ends: np.ndarray, answer: Answer, column: int
 ) -> list[tuple[int, int]]:
-    """Return all positions in a window where an answer can begin or end."""
-    starts, ends = (values[row].numpy()[window] for values in (tokens.starts, tokens.ends))
+    """Return all positions in a window where an answer can begin or end.
+
+    `starts` and `ends` are the offsets of the tokens in the window.
+    """
     real = starts < ends
     first = np.flatnonzero(real & (starts == answer["start"])) + column
     last = np.flatnonzero(real & (ends == answer["end"])) + column

@@ -133,19 +133,13 @@ def gradient_times_input(along: Callable) -> Attribution:
     return Attribution(slopes[1], outputs[1], outputs[0])
 
 
-def select_tokens(
-    tokens: TokenizedTexts, row: int, column: int, begin: int = 0, count: int | None = None
-) -> Part:
-    """Return a text's tokens in an example.
+def select_tokens(tokens: TokenizedTexts, row: int) -> Part:
+    """Return all tokens of a text. For a window of the text, use `select_window`.
 
     Args:
-        tokens: Tokens for all texts.
-        row: Integer. Text index.
-        column: Integer. Position in the example where the text starts.
-        begin: Integer. Index in the text where these tokens start.
-        count: Integer. Number of tokens. None selects all following tokens.
+        tokens: Tokens of all texts.
+        row: Integer. Index of the text.
     """
-    end = None if count is None else begin + count
     first, last, words = (
         field[row].numpy() for field in (tokens.starts, tokens.ends, tokens.words)
     )
@@ -154,7 +148,19 @@ def select_tokens(
     starts, ends = np.full(count, len(text)), np.zeros(count, int)
     np.minimum.at(starts, words[visible], first[visible])
     np.maximum.at(ends, words[visible], last[visible])
-    return Part(text, column, words[begin:end], starts, ends)
+    return Part(text, 0, words, starts, ends)
+
+
+def select_window(text: Part, column: int, begin: int, count: int) -> Part:
+    """Return the tokens of a text in a window.
+
+    Args:
+        text: All tokens of the text.
+        column: Integer. Position of the window's first token in the example.
+        begin: Integer. Index of the window's first token in the text.
+        count: Integer. Number of tokens in the window.
+    """
+    return text._replace(column=column, words=text.words[begin : begin + count])
 
 
 def example_inputs(task: Task, examples: Mapping, index: int) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from encoder_zoo.extras.explanations.attributions import (
     attributions,
     example_inputs,
     select_tokens,
+    select_window,
     warn_incomplete,
 )
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, word_begins
@@ -49,7 +50,7 @@ def explain_entities(
     for row, of_text in enumerate(entities):
         starts, ends = tokens.starts[row].numpy(), tokens.ends[row].numpy()  # (T,)
         is_used = begins[row].numpy() if strategy == "first" else np.full(len(starts), True)
-        text, explained = select_tokens(tokens, row, column), []
+        text, explained = select_tokens(tokens, row), []
         for entity in of_text:
             members = _members(starts, ends, entity)
             members = members[is_used[members]]
@@ -58,7 +59,7 @@ def explain_entities(
             members = members[(members >= begin) & (members < begin + length)]
             inputs, logits = inputs_and_logits(window)
             weights = _weights(logits, column + members - begin, tags[entity["label"]])
-            part = text._replace(words=text.words[begin : begin + length])
+            part = select_window(text, column, begin, length)
             values = attributions(tagger, inputs, [part], weights, method, batch_size)
             explained.append(EntityExplanation(**entity, **values))
         found.append(explained)
@@ -77,14 +78,9 @@ def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.nda
 
 
 def _members(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.ndarray:
-    """Return indices for tokens that share characters with an entity. Starts and ends are sorted.
-
-    With the strategy "none", an entity can be a token without characters, such as a space.
-    """
-    start, end = entity["start"], entity["end"]
-    if start == end:
-        return np.arange(np.searchsorted(starts, start), np.searchsorted(ends, end, side="right"))
-    return np.arange(np.searchsorted(ends, start, side="right"), np.searchsorted(starts, end))
+    """Return the indices of the tokens with characters of an entity. Starts and ends are sorted."""
+    first = np.searchsorted(ends, entity["start"], side="right")
+    return np.arange(first, np.searchsorted(starts, entity["end"]))
 
 
 def _weights(logits: np.ndarray, columns: np.ndarray, tags: np.ndarray) -> np.ndarray:

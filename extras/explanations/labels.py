@@ -15,17 +15,14 @@ from encoder_zoo.extras.explanations.attributions import (
     attributions,
     example_inputs,
     select_tokens,
+    select_window,
     sum_attributions,
     warn_incomplete,
 )
 from encoder_zoo.tasks.base.classes import label_indices
 from encoder_zoo.tasks.classification.sequence_classifier import Explanation, SequenceClassifier
 from encoder_zoo.tasks.preprocessing.packing import keep_tokens
-from encoder_zoo.tasks.preprocessing.tokenized_texts import (
-    TokenizedTexts,
-    tokenize_texts,
-    word_marks,
-)
+from encoder_zoo.tasks.preprocessing.tokenized_texts import tokenize_texts, word_marks
 from encoder_zoo.tasks.preprocessing.windows import Windows, take
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
@@ -41,9 +38,11 @@ def explain_labels(
     check_preprocessor(classifier, texts)
     index = None if label is None else _class_index(classifier, label)
     tokens, windows, examples = _encode_texts(classifier, texts)
-    example, found = windows[0].example.numpy(), []
-    for i in range(tokens[0].texts.shape[0]):
-        numbers = np.flatnonzero(example == i)
+    count = tokens[0].texts.shape[0]
+    bounds = np.searchsorted(windows[0].example, np.arange(count + 1))
+    found = []
+    for i in range(count):
+        numbers = np.arange(*bounds[i : i + 2])
         inputs = [example_inputs(classifier, examples, n) for n in numbers]
         logits = [ops.convert_to_numpy(classifier(x, training=False)) for x in inputs]
         logits = np.concatenate(logits).astype("float32")  # for all windows, (W, C)
@@ -52,7 +51,8 @@ def explain_labels(
         target = pooled.argmax() if index is None else index
         weights = np.eye(len(pooled), dtype="float32")[[target]]
         used = np.flatnonzero(shares[:, target])
-        parts = [_parts(classifier, tokens, windows, examples, numbers[n]) for n in used]
+        whole = [select_tokens(column, i) for column in tokens]
+        parts = [_parts(classifier, whole, windows, examples, numbers[n]) for n in used]
         values = [
             attributions(classifier, inputs[n], texts, weights, method, batch_size)
             for n, texts in zip(used, parts, strict=True)
@@ -84,18 +84,18 @@ def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
 
 def _parts(
     classifier: SequenceClassifier,
-    tokens: list[TokenizedTexts],
+    texts: list[Part],
     windows: list[Windows],
     examples: dict,
     number: int,
 ) -> list[Part]:
-    """Return all texts in a window."""
+    """Return the parts of one or two texts in a window."""
     tokenizer, second = classifier.preprocessor.tokenizer, int(examples["first_length"][number])
     columns = tokenizer.first_column, second + tokenizer.pair_separators - 1
     found = []
-    for part, of_part, column in zip(tokens, windows, columns, strict=False):
-        row, begin, count = (int(of_part[field][number]) for field in range(3))
-        found.append(select_tokens(part, row, column, begin, count))
+    for text, of_text, column in zip(texts, windows, columns, strict=False):
+        begin, length = int(of_text.begin[number]), int(of_text.length[number])
+        found.append(select_window(text, column, begin, length))
     return found
 
 

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from encoder_zoo.common.validation import as_path
 from encoder_zoo.presets.files.folder_files import is_plain
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 from encoder_zoo.presets.files.manifest import NAME, compute_checksum, digest
@@ -235,7 +236,7 @@ def _check_exchangeable(target: pathlib.Path) -> None:
 
 def _absolute(path: str | os.PathLike) -> pathlib.Path:
     """Return the absolute path. Links are not followed for the last path component."""
-    path = pathlib.Path(path)
+    path = as_path(path)
     last = path.name if path.name not in ("", "..") else ""
     return pathlib.Path(os.path.realpath(path.parent if last else path), last)
 

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
+from encoder_zoo.common.validation import as_path
 from encoder_zoo.presets.files.folder_files import FolderFiles
 
 _ATTEMPTS = 100  # opening only takes a millisecond
@@ -40,8 +41,9 @@ class OpenFolder(FolderFiles):
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If any file is not regular, is a Git LFS pointer or links to a path outside this
-            preset, or if other processes keep replacing the folder.
+        ValueError: If `path` is not the path of a folder, if any file is not regular, is a Git LFS
+            pointer or links to a path outside this preset, or if other processes keep replacing the
+            folder.
 
     Example:
         >>> import tempfile
@@ -58,7 +60,7 @@ class OpenFolder(FolderFiles):
     def __init__(self, path: str | os.PathLike, patterns: Iterable[str] = ()):
         patterns = list(patterns)
         for _ in range(_ATTEMPTS):
-            super().__init__(pathlib.Path(path))
+            super().__init__(as_path(path, "folder"))
             self._states: dict[str, tuple[int, int]] = {}
             try:
                 self._open_handle()
@@ -90,6 +92,8 @@ class OpenFolder(FolderFiles):
                 )
 
     def _open_handle(self) -> None:
+        if self.path.is_file():
+            raise ValueError(f"{self.path} is a file. Expected a folder.")
         self._handle = os.open(self.path, os.O_RDONLY) if _HAS_HANDLES else None
         if self._handle is not None:
             self._closing.callback(os.close, self._handle)

@@ -80,6 +80,17 @@ def visible_bounds(
         >>> begin.numpy().tolist(), behind.numpy().tolist()
         ([1], [5])
     """
+    begin, behind, is_seen = trim_spans(texts, row, start, end)
+    return array_ops.where(is_seen, begin, start), array_ops.where(is_seen, behind, end)
+
+
+def trim_spans(
+    texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
+) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
+    """Return the starts and ends of `visible_bounds`, and whether a span has visible characters.
+
+    The bounds of a span without visible characters have no meaning.
+    """
     characters = read_characters(texts)
     first = array_ops.gather(characters.begins, row)
     limit = array_ops.gather(characters.ends, row)
@@ -91,9 +102,8 @@ def visible_bounds(
     padded = array_ops.concat([characters.visible, [-1]], axis=0)
     last = array_ops.gather(padded, array_ops.maximum(number, 0))
     behind = _next(characters.unmarked, last + 1, limit)
-    bounds = (array_ops.cast(value - first, array_ops.int32) for value in (begin, behind))
-    begin, behind = bounds
-    return array_ops.where(is_seen, begin, start), array_ops.where(is_seen, behind, end)
+    begin, behind = (array_ops.cast(value - first, array_ops.int32) for value in (begin, behind))
+    return begin, behind, is_seen
 
 
 def _next(

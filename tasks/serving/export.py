@@ -22,6 +22,7 @@ import keras
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.trace import tracing
+from encoder_zoo.common.validation import as_path
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.manifest import write_manifest
@@ -108,13 +109,14 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
         ValueError: If the format is unknown, does not match the path suffix, or does not support
             this task.
     """
+    path = as_path(path)
     if format is None:
         format = get_format(path)
     elif format not in SUFFIXES:
         raise invalid("format", format, f"one of {', '.join(SUFFIXES)}")
     if format != "tf_saved_model":
         check_other_formats(task)
-    is_file = pathlib.Path(path).suffix.lower() in (*FORMATS, *OTHER_FILES)
+    is_file = path.suffix.lower() in (*FORMATS, *OTHER_FILES)
     if is_file:
         _check_suffix(path, format)
     check_backend(task, path, format)

@@ -28,6 +28,7 @@ import numpy as np
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.trace import tracing
+from encoder_zoo.common.validation import as_path
 from encoder_zoo.encoders.core import SelfAttention
 from encoder_zoo.presets.files.atomic import replacing_file
 
@@ -73,7 +74,7 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
             another export exists next to the file.
         ImportError: If a package needed for the format is not installed.
     """
-    path = pathlib.Path(path)
+    path = as_path(path)
     tokenizer, description = tokenizer_json(task), MARK
     if tokenizer is not None:
         beside, digest = path.with_name("tokenizer.json"), hashlib.sha256(tokenizer).hexdigest()

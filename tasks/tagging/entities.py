@@ -14,6 +14,7 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import one_of
 from encoder_zoo.tasks.base.explanation import Attributions
+from encoder_zoo.tasks.preprocessing.character_bounds import trim_spans
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     cut_texts,
@@ -328,7 +329,7 @@ def find_entities(
         strategy: String. How to combine tokens into entities. Use "simple" to tag each token and
             join neighbours with the same entity. Use "first", "average" or "max" to tag whole words
             based on the first token, the mean over tokens, or the most probable token. Use "none"
-            to return all tagged tokens. Defaults to "simple".
+            to return all tagged tokens with visible characters. Defaults to "simple".
         allowed: Optional `Transitions`. Valid transitions between tags, or transition scores. The
             strategy "none" ignores it. If None, all transitions are allowed. Defaults to None.
 
@@ -350,19 +351,31 @@ def find_entities(
     inside = prefix != OUTSIDE
     if strategy == "none":
         fields = units.row, label, units.start, units.end, score
-        return Entities(*(array_ops.boolean_mask(field, inside) for field in fields))
+        found = Entities(*(array_ops.boolean_mask(field, inside) for field in fields))
+        return _trim_entities(found, tokens.texts)
     before = array_ops.where(units.first, OUTSIDE, previous(prefix, OUTSIDE))
     begins = begins_span(prefix, kind, before, previous(kind, -1))
     group = array_ops.boolean_mask(
         array_ops.cumsum(array_ops.cast(begins, array_ops.int32)) - 1, inside
     )
-    return Entities(
+    found = Entities(
         array_ops.boolean_mask(units.row, begins),
         array_ops.boolean_mask(kind, begins),
         array_ops.boolean_mask(units.start, begins),
         array_ops.math.segment_max(array_ops.boolean_mask(units.end, inside), group),
         array_ops.math.segment_mean(array_ops.boolean_mask(score, inside), group),
     )
+    return _trim_entities(found, tokens.texts)
+
+
+def _trim_entities(found: Entities, texts: array_ops.Tensor) -> Entities:
+    """Trim entities to visible characters, and drop entities without visible characters.
+
+    Some tokenizers have tokens for whitespace, which can be tagged like other tokens.
+    """
+    start, end, is_seen = trim_spans(texts, found.row, found.start, found.end)
+    found = found._replace(start=start, end=end)
+    return Entities(*(array_ops.boolean_mask(field, is_seen) for field in found))
 
 
 def above(found: Entities, thresholds: np.ndarray | None) -> Entities:

@@ -416,9 +416,10 @@ class TokenClassifier(LabelledTask):
             strategy: Optional string. How to combine tokens into entities. Use "simple" to tag each
                 token and join neighbours with the same entity. Use "first", "average" or "max" to
                 tag each word based on the first token, the mean over tokens, or the most probable
-                token. Use "none" to return all tagged tokens. Words are read from the vocabulary
-                and split at symbols based on `split_symbols`. If None, the task's strategy will be
-                used, which is "simple" until set by `fit`. Defaults to None.
+                token. Use "none" to return all tagged tokens with visible characters. Words are
+                read from the vocabulary and split at symbols based on `split_symbols`. If None, the
+                task's strategy will be used, which is "simple" until set by `fit`. Defaults to
+                None.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
                 Defaults to None.
             threshold: Optional float between 0 and 1, or dict mapping entity types to floats.

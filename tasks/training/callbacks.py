@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.configuration import plain_settings
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.validation import PositiveInt, Rule, validate_arguments
+from encoder_zoo.common.validation import FilePath, PositiveInt, Rule, validate_arguments
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.presets.files.atomic import (
@@ -433,7 +433,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     @validate_arguments
     def __init__(
         self,
-        backup_dir: str | os.PathLike[str],
+        backup_dir: FilePath,
         save_freq: PositiveInt | Literal["epoch"] = "epoch",
         delete_checkpoint: bool = True,
     ):

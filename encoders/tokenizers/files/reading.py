@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,16 @@ class TokenizerFiles:
 
     def __contains__(self, name: str) -> bool:
         return name in self.contents
+
+    @contextlib.contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """Add the folder to the message of a ValueError that does not name it."""
+        try:
+            yield
+        except ValueError as error:
+            if str(self.folder) in str(error):
+                raise
+            raise ValueError(f"{self.folder}: {error}") from None
 
     @property
     def json_path(self) -> Path:
@@ -332,22 +344,32 @@ class TokenizerFiles:
 
     def _read_added_entries(self) -> list[dict]:
         """Return added token entries from all files, in order of precedence."""
-        later = self._object("tokenizer_config.json").get("added_tokens_decoder") or {}
-        try:
-            entries = [
-                *(self._object("tokenizer.json").get("added_tokens") or []),
-                *({**token, "id": int(i)} for i, token in later.items()),
-                *({"content": t, "id": i} for t, i in self._object("added_tokens.json").items()),
-            ]
-            good = all(type(t["id"]) is int and isinstance(t["content"], str) for t in entries)
-        except (TypeError, KeyError, AttributeError, ValueError):
-            good = False
-        if not good:
-            raise ValueError(
-                f"{self.folder}: an added token is malformed. Expected objects with content and id."
-            )
+        name = f"{self.json_path}: added_tokens"
+        listed = self._object("tokenizer.json").get("added_tokens") or []
+        if not isinstance(listed, list):
+            raise invalid(name, listed, "a list of objects")
+        entries = [(f"{name}[{i}]", token) for i, token in enumerate(listed)]
+
+        name = f"{self.folder / 'tokenizer_config.json'}: added_tokens_decoder"
+        decoder = self._object("tokenizer_config.json").get("added_tokens_decoder") or {}
+        if not isinstance(decoder, dict):
+            raise invalid(name, decoder, "an object that maps ids to tokens")
+        for i, token in decoder.items():
+            if not re.fullmatch(r"[0-9]{1,9}", i) or not isinstance(token, dict):
+                raise invalid(f"{name}[{quote(i)}]", token, "an object, with an id as its key")
+            entries.append((f"{name}[{quote(i)}]", {**token, "id": int(i)}))
+
+        added = self._object("added_tokens.json").items()
+        name = f"{self.folder / 'added_tokens.json'}"
+        entries += [(f"{name}: {quote(t)}", {"content": t, "id": i}) for t, i in added]
+        for place, token in entries:
+            is_object = isinstance(token, dict)
+            if not is_object or type(token.get("id")) is not int:
+                raise invalid(place, token, "an object with an integer as its id")
+            if not isinstance(token.get("content"), str):
+                raise invalid(place, token, "an object with a text as its content")
         check_count(len(entries), f"{self.folder}: added tokens")
-        return entries
+        return [token for _, token in entries]
 
     def added_tokens(self) -> dict[str, int]:
         """Return {token: id} for all added tokens, see `all_added_tokens`."""

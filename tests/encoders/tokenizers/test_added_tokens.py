@@ -101,6 +101,36 @@ def test_bad_tokens_are_refused(added, message):
         bert(*added)
 
 
+ADDED = {"id": 9, "content": "<z>"}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "place"),
+    [
+        ("tokenizer.json", {"added_tokens": 5}, r"added_tokens is 5"),
+        ("tokenizer.json", {"added_tokens": [ADDED, "x"]}, r"added_tokens\[1\] is 'x'"),
+        ("tokenizer.json", {"added_tokens": [{**ADDED, "id": 1.5}]}, r"added_tokens\[0\] .*id"),
+        ("tokenizer.json", {"added_tokens": [{"id": 1}]}, r"added_tokens\[0\] .*content"),
+        ("tokenizer_config.json", {"added_tokens_decoder": [5]}, "added_tokens_decoder is "),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": ADDED}}, r"decoder\['x'\]"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": "<z>"}}, r"decoder\['9'\]"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9" * 5000: ADDED}}, "decoder"),
+        ("added_tokens.json", {"<z>": "9"}, "<z>"),
+    ],
+)
+def test_malformed_files_are_named_with_the_key(file, content, place, tmp_path):
+    tokenizer = bert()
+    if file == "tokenizer.json":
+        content = {**json.loads(tokenizer.to_files()[file]), **content}
+    else:
+        (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.get_vocabulary()))
+        content = {"tokenizer_class": "BertTokenizer", **content} if "config" in file else content
+    (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"{file}: .*{place}") as error:
+        ez.BertTokenizer.from_preset(tmp_path)
+    assert len(str(error.value)) < 1500
+
+
 @pytest.mark.slow
 def test_settings_files_and_keras_files_keep_them(tmp_path):
     tokenizer = bert("word", {**MARKER, "lstrip": True})

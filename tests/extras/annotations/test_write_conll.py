@@ -4,8 +4,13 @@ import pytest
 
 import encoder_zoo as ez
 
-WORDS = [["#", "Berlin", "ist"], ["New York", "\u00a0x", "-DOCSTART"], ["# text", "a"], ["東京"]]
-TAGS = [["O", "B-LOC", "O"], ["B-LOC", "O", "O"], ["O", "O"], ["B-LOC"]]
+WORDS = [
+    ["#", "Berlin", "ist"],
+    ["New York", "\u00a0x", "-DOCSTART"],
+    ["# text", "a"],
+    ["東京", "#a=b"],
+]
+TAGS = [["O", "B-LOC", "O"], ["B-LOC", "O", "O"], ["O", "O"], ["B-LOC", "O"]]
 
 
 def test_words_and_tags_are_read_again(tmp_path):
@@ -28,9 +33,21 @@ def test_words_and_tags_are_read_again(tmp_path):
         ([[" "]], [["O"]], r"words\[0\]\[0\]"),
         ([["a"]], [[1]], r"tags\[0\]\[0\]"),
         ([["a"]], [[""]], r"tags\[0\]\[0\]"),
+        ([["a "]], [["O"]], r"words\[0\]\[0\]"),
+        ([["a"]], [[" O"]], r"tags\[0\]\[0\]"),
+        ([["a", "b\ud800"]], [["O", "O"]], r"words\[0\]\[1\]"),
+        ([["-DOCSTART-"]], [["O"]], r"words\[0\]\[0\]"),
+        ([["a"], None], [["O"], None], r"words\[1\]"),
+        (None, [["O"]], "words"),
     ],
 )
 def test_what_could_not_be_read_again_is_refused(tmp_path, words, tags, name):
     with pytest.raises(ValueError, match=name):
         ez.write_conll(tmp_path / "train.conll", words, tags)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", [None, 5, "a\0b"])
+def test_what_is_no_path(path):
+    with pytest.raises(ValueError, match="path is "):
+        ez.write_conll(path, [["a"]], [["O"]])

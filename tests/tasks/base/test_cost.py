@@ -284,6 +284,14 @@ CLASSES = {
 TAGS = {
     "extract_entities text": (2_000, lambda: lambda n: tagger().extract_entities(text(n))),
     "extract_entities many": (500, lambda: lambda n: tagger().extract_entities(texts(n))),
+    "explain windows": (
+        1_000,
+        lambda: lambda n: classifier(window=128).explain(text(n), method="gradient_x_input"),
+    ),
+    "explain answers": (
+        1_000,
+        lambda: lambda n: model("SpanQA").explain("Who?", text(n), method="gradient_x_input"),
+    ),
     "explain entities": (
         25,
         lambda: lambda n: tagger().explain(text(n), method="gradient_x_input"),
