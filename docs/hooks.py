@@ -11,6 +11,7 @@ import shutil
 import tempfile
 
 import notebooks
+from arguments import table_of_arguments
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
 
@@ -71,12 +72,13 @@ def on_page_markdown(markdown, page, config, files):
 
 def methods_first(name: str, members: str) -> str:
     """Create a block for each method of a task in the listed order, and one for the constructor."""
-    names = [f"{name}.{member.strip()}" for member in members.split(",")]
-    blocks = ["## Methods", *names, "## Constructor", name]
-    return "\n\n".join(
-        block if block.startswith("##") else f"::: encoder_zoo.{block}\n    options: {DEEPER}"
-        for block in blocks
-    )
+    blocks = ["## Methods"]
+    for member in map(str.strip, members.split(",")):
+        blocks.append(f"::: encoder_zoo.{name}.{member}\n    options: {DEEPER}")
+        if member == "from_preset":
+            blocks.append(table_of_arguments(name))
+    blocks += ["## Constructor", f"::: encoder_zoo.{name}\n    options: {DEEPER}"]
+    return "\n\n".join(blocks)
 
 
 def list_of_guides(nav: list) -> str:

@@ -32,7 +32,10 @@ LOG_LINES = re.compile(
 )
 COLORS = re.compile(r"\x1b\[[\d;]*m")
 FENCE = "`````"  # longer than any fence in a text
-FILES = "[Script]({name}.py) · [Notebook]({name}.ipynb) · the data of guides is in `guides/data`"
+FILES = (
+    "Open this guide as a [notebook]({name}.ipynb) or as a [script]({name}.py). "
+    "The data is in `guides/data`."
+)
 
 
 def header(text: str) -> dict[str, str]:

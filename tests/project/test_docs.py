@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import importlib
 import inspect
 import json
 import re
@@ -89,6 +90,15 @@ class TestReference:
         order = [name for name in (*order, "save_to_preset", "export") if name in members]
         assert [name for name in members if name in order] == order
         assert {"from_preset", "export", task.record.text_method} - {None} <= {*members}
+
+
+@pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
+def test_arguments_of_from_preset_have_descriptions(task, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    found = importlib.import_module("arguments").list_arguments(task)
+    assert {"verify", "dtype", "sequence_length", "added_tokens"} <= {*found}
+    own = {*task.record.answer_settings} & {*inspect.signature(task).parameters}
+    assert own <= {*found} and all(len(text) > 10 for text in found.values())
 
 
 def is_ours(method) -> bool:
@@ -373,8 +383,21 @@ class TestSite:
 
     def test_the_home_page_begins_with_code_and_its_output(self, site):
         text = re.sub(r"<[^>]+>", "", (site / "index.html").read_text("utf-8"))
-        places = [text.index(part) for part in ("extract_entities(", "location", "pip install")]
+        parts = ("classifier.fit(", "extract_entities(", "location", "ez.display", "pip install")
+        places = [text.index(part) for part in parts]
         assert places == sorted(places)
+
+    @pytest.mark.matrix
+    def test_a_task_lists_the_arguments_of_from_preset_in_a_table(self, site):
+        page = (site / "reference" / "tasks" / "span_qa.html").read_text("utf-8")
+        rows = re.findall(r"<tr>\s*<td><code>(\w+)</code></td>\s*<td>(.+?)</td>", page)
+        assert {"doc_stride", "sequence_length", "verify"} <= {name for name, _ in rows}
+
+    @pytest.mark.matrix
+    def test_llms_txt_links_to_pages_of_the_site(self, site):
+        links = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text("utf-8"))
+        assert len(links) > 15
+        assert [link for link in links if not (site / link).is_file()] == []
 
     def test_examples_are_code_and_sections_are_text(self, site):
         page = (site / "reference" / "tasks" / "sequence_classifier.html").read_text("utf-8")
