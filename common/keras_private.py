@@ -30,10 +30,10 @@ from encoder_zoo.common.weights_lock import weights_lock
 jax = LazyModule("jax")
 M = TypeVar("M", bound=keras.Model)
 # State variables that a Keras step on JAX takes and returns.
-WEIGHTS = ("trainable_variables", "non_trainable_variables")
+WEIGHT_LISTS = ("trainable_variables", "non_trainable_variables")
 STATES_OF_JAX = {
-    "test": (*WEIGHTS, "metrics_variables"),
-    "train": (*WEIGHTS, "optimizer_variables", "metrics_variables"),
+    "test": (*WEIGHT_LISTS, "metrics_variables"),
+    "train": (*WEIGHT_LISTS, "optimizer_variables", "metrics_variables"),
 }
 
 
@@ -359,7 +359,7 @@ def _predict_function_on_jax(model: keras.Model) -> Callable:
 
     def function(given, iterator):
         data = next(iterator)
-        held = given if _is_held(given) else _select_variables(model, WEIGHTS)
+        held = given if _is_held(given) else _select_variables(model, WEIGHT_LISTS)
         with weights_lock(model).shared():
             return step(_read_values(held), data)[0], held
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 
-SECONDS = 10  # time between two messages
+SECONDS_BETWEEN_MESSAGES = 10  # time between two messages
 
 
 class Progress(ABC):
@@ -25,7 +25,7 @@ class Progress(ABC):
     def count(self, number: int, state: str = "") -> None:
         """Count finished work. Print a message if the last one was printed some seconds ago."""
         self.done += number
-        if time.monotonic() - self._printed >= SECONDS:
+        if time.monotonic() - self._printed >= SECONDS_BETWEEN_MESSAGES:
             self._printed = time.monotonic()
             self.show(state)
 

@@ -186,7 +186,7 @@ def reads_weights(function: Callable[P, R]) -> Callable[P, R]:
 
 # Model methods that hold the lock, grouped by how they hold it. `__reduce__` is used for pickling
 # and copying. `export` is included because Keras sets model functions to None while exporting.
-METHODS = {
+LOCKED_METHODS = {
     "shared": """predict predict_on_batch get_weights get_state_tree save save_weights __reduce__
         save_to_preset save_adapters for_cpu trim_vocabulary similarity""",
     "exclusive": "set_weights set_state_tree load_weights quantize enable_lora load_adapters",
@@ -194,13 +194,13 @@ METHODS = {
     "compiling": "compile export",
     "fitting": "fit train_on_batch",
 }
-WAYS = {name: way for way, names in METHODS.items() for name in names.split()}
+WAYS = {name: way for way, names in LOCKED_METHODS.items() for name in names.split()}
 
 
 class LocksWeights:
     """Mixin for models that many threads can use while other threads save, change or train them.
 
-    All methods in `METHODS` hold the weights lock, as well as all public methods with a
+    All methods in `LOCKED_METHODS` hold the weights lock, as well as all public methods with a
     `batch_size` argument. The same applies to methods in subclasses, except that `fit`, `evaluate`
     and `compile` only hold the lock in their base class version.
     """

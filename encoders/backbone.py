@@ -215,7 +215,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
                 other. If None, there is no limit.
         """
         mask = super().attention_mask(inputs, max_distance)
-        return mask if self.max_sequence_length > long_attention.SHORT else mask.matrix()
+        return mask if self.max_sequence_length > long_attention.SHORT_LENGTH else mask.matrix()
 
     def _run_block(self, block, x, context, training):
         if training and self._checkpoints_gradients:

@@ -58,7 +58,7 @@ Size = Annotated[int, Rule(lambda v: type(v) is int and 0 < v < 2**40, "a positi
 Activation = Annotated[
     str, Rule(lambda v: isinstance(v, str) and v in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}")
 ]
-ABSENT = Rule(lambda v: not v, "no value, because these encoders have no such part")
+NO_VALUE = Rule(lambda v: not v, "no value, because these encoders have no such part")
 
 
 def activation_function(name: str) -> Callable:

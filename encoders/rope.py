@@ -13,7 +13,7 @@ from keras import ops
 
 from encoder_zoo.common.validation import Rule, is_number, one_of
 from encoder_zoo.encoders.inputs import add_padding_mask
-from encoder_zoo.encoders.layers import ABSENT
+from encoder_zoo.encoders.layers import NO_VALUE
 from encoder_zoo.encoders.positions import positions_in_texts, rotation, text_lengths
 
 LINEAR, DYNAMIC = "linear", "dynamic"  # the names in config.json
@@ -40,7 +40,7 @@ RopeScaling = Annotated[
 
 
 # Additional rules for config.json, because rotary positions are applied to the whole head.
-ROPE_RULES = {"head_dim": ABSENT, "partial_rotary_factor": one_of(None, 1)}
+ROPE_RULES = {"head_dim": NO_VALUE, "partial_rotary_factor": one_of(None, 1)}
 
 
 class ScaledRotation:

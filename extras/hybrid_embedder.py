@@ -30,7 +30,7 @@ from encoder_zoo.tasks.embedding.sparse_pooling import TOKEN_WEIGHTS
 from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.retrieval.documents import Documents
-from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex, Weights
+from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex, IndexWeights
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
 from encoder_zoo.tasks.retrieval.options import DocumentColumns, Precision
 from encoder_zoo.tasks.retrieval.ranking import RankedText, rank_texts
@@ -42,10 +42,19 @@ if TYPE_CHECKING:
 
     from scipy.sparse import csr_array
 
-WEIGHTS = (1.0, 0.3, 1.0)  # score weights in BGE-M3
+SCORE_WEIGHTS = (1.0, 0.3, 1.0)  # score weights in BGE-M3
 # Arguments of `from_preset` for all three tasks. All others are only used by `TextEmbedder`.
-SHARED = ("max_length", "sequence_length", "prompts", "default_prompt", "added_tokens", "dtype")
-KEPT = 2  # number of cached inputs: the current texts and the texts that identify embedders
+SHARED_ARGUMENTS = (
+    "max_length",
+    "sequence_length",
+    "prompts",
+    "default_prompt",
+    "added_tokens",
+    "dtype",
+)
+CACHED_INPUTS = (
+    2  # number of cached inputs: the current texts and the texts that identify embedders
+)
 
 
 class HybridVectors(NamedTuple):
@@ -69,7 +78,7 @@ class HybridPresetArguments(TaskPresetArguments, total=False):
     prompts: Mapping[str, str] | None
     default_prompt: str | None
     max_terms: int | None
-    weights: Weights
+    weights: IndexWeights
 
 
 @keras.saving.register_keras_serializable("encoder_zoo")
@@ -141,10 +150,10 @@ class HybridEmbedder:
         dense: TextEmbedder,
         terms: SparseEncoder,
         tokens: LateInteraction,
-        weights: Weights = WEIGHTS,
+        weights: IndexWeights = SCORE_WEIGHTS,
     ):
         self.dense, self.terms, self.tokens = dense, terms, tokens
-        self.weights = [float(weight) for weight in weights or WEIGHTS]
+        self.weights = [float(weight) for weight in weights or SCORE_WEIGHTS]
         self._check()
         self._model = _ThreeHeads(dense, terms, tokens)
         self._asked = threading.local()
@@ -358,9 +367,9 @@ class HybridEmbedder:
         """
         return HybridIndex.load(folder, self._parts(), verify)
 
-    def _parts(self) -> list[_Part]:
+    def _parts(self) -> list[_IndexEmbedder]:
         """Return one embedder for each index."""
-        return [_Part(self, name) for name in HybridVectors._fields]
+        return [_IndexEmbedder(self, name) for name in HybridVectors._fields]
 
     def _vectors(self, name: str, texts: Sequence[str], prompt: str | None, batch_size) -> Any:
         """Return one kind of vectors and cache the other kinds for this thread."""
@@ -370,7 +379,7 @@ class HybridEmbedder:
         key = tuple(texts), prompt, self.backbone.weights_version
         if name not in kept.get(key, ()):
             kept.pop(key, None)
-            for oldest in list(kept)[: len(kept) - KEPT + 1]:
+            for oldest in list(kept)[: len(kept) - CACHED_INPUTS + 1]:
                 del kept[oldest]
             kept[key] = self.embed(texts, prompt, batch_size)._asdict()
         vectors = kept[key].pop(name)
@@ -397,9 +406,9 @@ class HybridEmbedder:
             ValueError: If `TextEmbedder.from_preset` raises it. A missing head is initialized with
                 random weights, and a message is logged.
         """
-        weights = arguments.pop("weights", WEIGHTS)
+        weights = arguments.pop("weights", SCORE_WEIGHTS)
         checks = {n: arguments.pop(n) for n in PresetArguments.__annotations__ if n in arguments}
-        shared = {name: value for name, value in arguments.items() if name in SHARED}
+        shared = {name: value for name, value in arguments.items() if name in SHARED_ARGUMENTS}
         of_terms = {n: arguments.pop(n) for n in ("max_terms",) if n in arguments}
         of_tokens = {n: v for n, v in shared.items() if n != "default_prompt"}
         if "max_length" in of_tokens:
@@ -444,7 +453,7 @@ def _of_model(model: _ThreeHeads, weights: Sequence[float]) -> HybridEmbedder:
     return HybridEmbedder(**model.tasks, weights=weights)
 
 
-class _Part:
+class _IndexEmbedder:
     """Embedder for one of the three indexes. All embedders use the same forward pass."""
 
     def __init__(self, model: HybridEmbedder, name: str):

@@ -45,7 +45,7 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
-from encoder_zoo.tasks.embedding.pair_columns import TEXTS
+from encoder_zoo.tasks.embedding.pair_columns import TEXT_COLUMNS
 from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
 from encoder_zoo.tasks.preprocessing.columns import texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name, log_odd_labels
@@ -171,7 +171,7 @@ def use_seed(random_state: int | np.random.RandomState | None) -> Iterator[None]
         np.random.set_state(states[1])
 
 
-SEVERAL = "multi_label_classification"
+MULTI_LABEL = "multi_label_classification"
 
 
 class TextClassifier(ClassifierMixin, FineTunedEstimator):
@@ -259,7 +259,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
             weights = of_classes if weights is None else weights * of_classes
         if type_of_target(y) == "multilabel-indicator":
             self.classes_ = np.arange(y.shape[1])
-            several = {"num_classes": y.shape[1], "problem_type": SEVERAL}
+            several = {"num_classes": y.shape[1], "problem_type": MULTI_LABEL}
             self._fine_tune(X, y, weights, **several)
             return self
         self.classes_, numbers = np.unique(y, return_inverse=True)
@@ -273,7 +273,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class per text, (N,), or 0 or 1 for each class, (N, C)."""
         probabilities = self.predict_proba(X)
-        if self.model_.problem_type == SEVERAL:
+        if self.model_.problem_type == MULTI_LABEL:
             return (probabilities >= 0.5).astype(int)
         return self.classes_[probabilities.argmax(axis=1)]
 
@@ -413,14 +413,14 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         """
         self._check_parameters()
         if X is not None:
-            TEXTS.read(X)
+            TEXT_COLUMNS.read(X)
         self.model_ = TextEmbedder.from_preset(self.preset, **self._preset_arguments())
         return self
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the vectors of N texts, (N, D) float32."""
         check_is_fitted(self)
-        (texts,) = TEXTS.read(X)
+        (texts,) = TEXT_COLUMNS.read(X)
         return self.model_.embed(texts, batch_size=self.batch_size)
 
     @property

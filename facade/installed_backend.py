@@ -7,8 +7,8 @@ import sys
 
 from encoder_zoo.common.backend import keras_file, read_backend
 
-BACKENDS = ("tensorflow", "jax", "torch")
-OF_KERAS = (*BACKENDS, "numpy", "openvino")
+BACKEND_NAMES = ("tensorflow", "jax", "torch")
+OF_KERAS = (*BACKEND_NAMES, "numpy", "openvino")
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def choose_installed_backend() -> None:
     backend = variable or in_file
     if backend in OF_KERAS and _is_installed(backend):
         return
-    installed = [name for name in BACKENDS if _is_installed(name)]
+    installed = [name for name in BACKEND_NAMES if _is_installed(name)]
     if not installed:
         raise ImportError(
             "No Keras backend is installed. Install one of them: `pip install tensorflow`, `pip "

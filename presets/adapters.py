@@ -41,12 +41,12 @@ from encoder_zoo.presets.formats.preset_task import PresetTask
 
 logger = logging.getLogger("encoder_zoo")
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-MANIFEST, ADAPTERS = "encoder_zoo_adapters.json", "adapters"  # peft ignores this file
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_MANIFEST, ADAPTERS = "encoder_zoo_adapters.json", "adapters"  # peft ignores this file
 PREFIX = "base_model.model."
 # Options of peft and their values for plain LoRA. All other options must be null, false or empty.
 # `_check_config` raises an error for options that may affect outputs.
-PLAIN = {
+PLAIN_LORA = {
     "peft_type": "LORA",
     "bias": "none",
     "use_dora": False,
@@ -56,7 +56,7 @@ PEFT_ALPHA = 8  # if a file has no lora_alpha
 # These values only affect how A and B are initialized.
 INITIALIZERS = (True, False, None, "gaussian", "eva", "orthogonal")
 # {option: why the outputs do not depend on it}
-IRRELEVANT = {
+IRRELEVANT_PEFT_FIELDS = {
     **dict.fromkeys(("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora"), "read"),
     **dict.fromkeys(("target_modules", "exclude_modules", "modules_to_save"), "read"),
     **dict.fromkeys(("layers_to_transform", "layers_pattern"), "read"),
@@ -127,7 +127,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     [((rank, alpha), _)] = collections.Counter(updates.values()).most_common(1)
     prefixes = (PREFIX, f"{task.backbone.family.prefix}.")
     config = {
-        **PLAIN,
+        **PLAIN_LORA,
         "task_type": task.record.peft_type,
         "base_model_name_or_path": None,
         "r": rank,
@@ -140,11 +140,11 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         "target_modules": _target_modules(layers, known),
         "modules_to_save": sorted({_strip_prefix(prefixes, name).split(".")[0] for name in whole}),
     }
-    kind = Kind("adapters", lambda manifest: manifest["task"] == ADAPTERS, MANIFEST)
+    kind = Kind("adapters", lambda manifest: manifest["task"] == ADAPTERS, ADAPTER_MANIFEST)
     with replacing(folder, kind) as new:
-        (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        save_file(arrays, new / WEIGHTS, metadata={"format": "pt"})
-        write_manifest(new, {"task": ADAPTERS}, MANIFEST)
+        (new / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        save_file(arrays, new / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        write_manifest(new, {"task": ADAPTERS}, ADAPTER_MANIFEST)
 
 
 def _strip_prefix(prefixes: Iterable[str], name: str) -> str:
@@ -220,14 +220,14 @@ def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
 
 def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     """See `Task.load_adapters`."""
-    with loading(folder), OpenFolder(folder, [CONFIG, WEIGHTS]) as files:
-        config = files.read_json(CONFIG)
+    with loading(folder), OpenFolder(folder, [ADAPTER_CONFIG, ADAPTER_WEIGHTS]) as files:
+        config = files.read_json(ADAPTER_CONFIG)
         _check_config(config, files.path)
         _read_adapters(task, config, files)
 
 
 def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
-    file = SafetensorsFile(files.file(WEIGHTS))
+    file = SafetensorsFile(files.file(ADAPTER_WEIGHTS))
     chosen, missing = _select_layers(task, config, file)
     updates = {layer: _rank_and_alpha(name, config) for name, layer in chosen.items()}
     head = _missing_head(task, file)
@@ -365,16 +365,16 @@ def _missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer
         task.num_classes = None
 
 
-NAMES = Rule(
+LAYER_NAMES = Rule(
     lambda v: not v or (isinstance(v, list) and all(isinstance(name, str) for name in v)),
     "a list of names",
 )
-NAMES_OR_PATTERN = Rule(lambda v: isinstance(v, str) or NAMES.holds(v), "a list of names")
+NAMES_OR_PATTERN = Rule(lambda v: isinstance(v, str) or LAYER_NAMES.holds(v), "a list of names")
 NUMBERS = Rule(
     lambda v: v is None or all(type(i) is int for i in (v if isinstance(v, list) else [v])),
     "an integer or a list of integers",
 )
-WORDS = Rule(
+LAYER_WORDS = Rule(
     lambda v: (
         not v
         or all(
@@ -404,7 +404,7 @@ def _patterns(rule: Rule) -> Rule:
     )
 
 
-RULES = {
+PEFT_RULES = {
     "r": get_rule(Size),
     "lora_alpha": get_rule(PositiveFloat | None),
     "rank_pattern": _patterns(get_rule(Size)),
@@ -412,32 +412,34 @@ RULES = {
     "use_rslora": Rule(lambda v: v in (True, False, None), "true or false"),
     "target_modules": NAMES_OR_PATTERN,
     "exclude_modules": NAMES_OR_PATTERN,
-    "modules_to_save": NAMES,
+    "modules_to_save": LAYER_NAMES,
     "layers_to_transform": NUMBERS,
-    "layers_pattern": WORDS,
+    "layers_pattern": LAYER_WORDS,
 }
 
 
 def _check_config(config: dict, folder: pathlib.Path) -> None:
     """Raise a ValueError for adapters other than plain LoRA on complete layers."""
     for name, value in config.items():
-        if name in IRRELEVANT or not value:
+        if name in IRRELEVANT_PEFT_FIELDS or not value:
             continue
-        if value != PLAIN.get(name):
+        if value != PLAIN_LORA.get(name):
             raise invalid(
-                f"{folder / CONFIG}: {name}", value, f"{PLAIN.get(name)!r}, as in plain LoRA"
+                f"{folder / ADAPTER_CONFIG}: {name}",
+                value,
+                f"{PLAIN_LORA.get(name)!r}, as in plain LoRA",
             )
     initializer = config.get("init_lora_weights")
     if initializer not in INITIALIZERS:
         raise invalid(
-            f"{folder / CONFIG}: init_lora_weights",
+            f"{folder / ADAPTER_CONFIG}: init_lora_weights",
             initializer,
             "true, false or 'gaussian', because other values change the weights of the model. "
             "Merge the adapters in peft with model.merge_and_unload().save_pretrained(folder), and "
             "open the folder with from_preset",
         )
-    for name, rule in RULES.items():
-        check_argument(f"{folder / CONFIG}: {name}", config.get(name), rule)
+    for name, rule in PEFT_RULES.items():
+        check_argument(f"{folder / ADAPTER_CONFIG}: {name}", config.get(name), rule)
 
 
 def _check_shapes(

@@ -46,7 +46,7 @@ _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
 _SETTINGS = {CONFIG, GLINER, MANIFEST, *MODULE_SETTINGS, *tokenizer_file_names()}
 # Files that are downloaded together with weights. Adapters are used by `load_adapters`.
-_WITH_WEIGHTS = {CARD, *LINEAR, adapters.CONFIG, adapters.WEIGHTS}
+_WITH_WEIGHTS = {CARD, *LINEAR, adapters.ADAPTER_CONFIG, adapters.ADAPTER_WEIGHTS}
 _MODULE_FOLDER = re.compile(r"(?:\w+_)?\d+_\w+")
 _FIRST = re.compile(r"(?:\w+_)?0_")  # the folder of an encoder
 # {folder in the cache for a commit: names for all files on the hub}
@@ -182,7 +182,7 @@ def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
     for file in info.siblings:
         name, size = file.rfilename, file.size or 0
         checksum = getattr(file.lfs, "sha256", None) or file.blob_id
-        known = checksum is None or hub_cache.CHECKSUM.fullmatch(checksum)
+        known = checksum is None or hub_cache.CHECKSUM_PATTERN.fullmatch(checksum)
         if not known or not isinstance(name, str) or type(size) is not int or size < 0:
             raise ValueError(
                 f"{quote(name)} has {quote(size)} bytes and the checksum {quote(checksum)}"

@@ -21,7 +21,7 @@ from encoder_zoo.presets.files.manifest import compute_checksum
 from encoder_zoo.presets.hub_requests import endpoint, request_with_retries, request_with_timeout
 
 SHA1 = re.compile(r"[0-9a-f]{40}")
-CHECKSUM = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
+CHECKSUM_PATTERN = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 
 class HubFile(NamedTuple):
@@ -81,7 +81,7 @@ def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
     return {
         path.relative_to(folder).as_posix(): HubFile(path.stat().st_size, checksum)
         for path, checksum in targets
-        if CHECKSUM.fullmatch(checksum)
+        if CHECKSUM_PATTERN.fullmatch(checksum)
     }
 
 

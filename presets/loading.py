@@ -32,7 +32,7 @@ from encoder_zoo.presets.opening import (
     open_preset,
     open_tokenizer,
 )
-from encoder_zoo.presets.origin import Vocabulary, find_origin
+from encoder_zoo.presets.origin import OriginVocabulary, find_origin
 from encoder_zoo.presets.restoring import (
     report_unused,
     restore_backbone,
@@ -67,7 +67,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
             )
         with contextlib.suppress(ValueError, FileNotFoundError):  # the tokenizer is not needed here
             if stored := checkpoint.stored_tokenizer():
-                backbone.checkpoint_vocabulary = Vocabulary(stored.kind.name)
+                backbone.checkpoint_vocabulary = OriginVocabulary(stored.kind.name)
         backbone.origin = find_origin(source, checkpoint.folder)
         report_unused(checkpoint, used, cls.__name__)
     return backbone
@@ -214,7 +214,7 @@ def _read_task(
     settings = load_further_models(cls, settings, request, safeguards)
     task = cls(restored.backbone, preprocessor, **settings)
     if tokenizer is not None:
-        task.backbone.checkpoint_vocabulary = Vocabulary.create(tokenizer)
+        task.backbone.checkpoint_vocabulary = OriginVocabulary.create(tokenizer)
     task.learning_rate = checkpoint.settings.get("learning_rate", task.learning_rate)
     used = restored.used | restore_head(
         checkpoint, task, request.task, safeguards, restored.pooler_is_new, other_class

@@ -15,7 +15,9 @@ from encoder_zoo.presets.origin import Origin
 from encoder_zoo.presets.registry import REPOSITORY
 
 # This line marks generated cards. Cards without it were written by users and will be kept.
-MARK = "<!-- Written by encoder_zoo. Delete this line to keep your own version of this file. -->"
+CARD_MARK = (
+    "<!-- Written by encoder_zoo. Delete this line to keep your own version of this file. -->"
+)
 
 
 class Library(NamedTuple):
@@ -39,7 +41,7 @@ TRANSFORMERS = Library("transformers", _PRETRAINED, "from transformers import {c
 SENTENCE_TRANSFORMERS = Library(
     "sentence-transformers", "{cls}({name})", "from sentence_transformers import {cls}"
 )
-GLINER = Library("gliner", _PRETRAINED, "from gliner import {cls}")
+GLINER_LIBRARY = Library("gliner", _PRETRAINED, "from gliner import {cls}")
 # {`Task.record.text_method`: example call}
 EXAMPLES = {
     "classify": 'model.classify("The film was better than the book.")',
@@ -120,7 +122,7 @@ def write_card(new: pathlib.Path, folder: pathlib.Path, description: Description
     path, earlier = new / CARD, folder / CARD
     if earlier.is_file() and not earlier.is_symlink():
         content = earlier.read_bytes()
-        if MARK.encode() not in content:
+        if CARD_MARK.encode() not in content:
             path.write_bytes(content)
             return
     path.write_text(make_card(folder.name, description), encoding="utf-8")
@@ -141,7 +143,7 @@ weights in {description.dtype}."""
     parts = [
         f"---\n{_front_matter(description)}---",
         f"# {escape_markdown(name)}",
-        MARK,
+        CARD_MARK,
         facts,
         _about_origin(description.origin),
         f"Labels: {', '.join(map(escape_markdown, description.labels))}."

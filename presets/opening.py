@@ -86,11 +86,11 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     files.not_downloaded = hub.not_downloaded(folder)
     checkpoint = open_files(files, safeguards)
     checkpoint.listed_settings = get_listed_settings(source)
-    if adapters.CONFIG in checkpoint.files.listed:
+    if adapters.ADAPTER_CONFIG in checkpoint.files.listed:
         logger.warning(
             "%s: the adapters in %s are not applied. Apply them to a task with load_adapters(%r).",
             checkpoint.folder.name,
-            adapters.CONFIG,
+            adapters.ADAPTER_CONFIG,
             os.fspath(folder),
         )
     return checkpoint

@@ -98,7 +98,7 @@ def _values(front: str, field: str) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Vocabulary:
+class OriginVocabulary:
     """A tokenizer's class and tokens.
 
     Attributes:
@@ -109,7 +109,7 @@ class Vocabulary:
     Example:
         >>> from encoder_zoo import BertTokenizer
         >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat"]
-        >>> known = Vocabulary.create(BertTokenizer(tokens))
+        >>> known = OriginVocabulary.create(BertTokenizer(tokens))
         >>> known.matches(BertTokenizer(tokens, added_tokens=["dog"]))
         True
         >>> known.matches(BertTokenizer([*tokens[:-1], "dog"]))
@@ -121,7 +121,7 @@ class Vocabulary:
     sha256: str | None = None
 
     @classmethod
-    def create(cls, tokenizer: Tokenizer) -> Vocabulary:
+    def create(cls, tokenizer: Tokenizer) -> OriginVocabulary:
         """Return a tokenizer's vocabulary."""
         tokens = tokenizer.get_vocabulary()
         return cls(type(tokenizer).__name__, len(tokens), _digest(tokens))

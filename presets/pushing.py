@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from encoder_zoo.presets.files.manifest import CARD
 from encoder_zoo.presets.hub_requests import REFUSALS, Unreachable, endpoint, request_with_retries
-from encoder_zoo.presets.model_card import MARK
+from encoder_zoo.presets.model_card import CARD_MARK
 from encoder_zoo.presets.saving import replaced_files
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _fetch_card(api: HfApi, repository: str, folder: pathlib.Path) -> list[str]:
     if CARD in names:
         cached = api.hf_hub_download(repository, CARD, cache_dir=folder.parent / ".cache")
         content = pathlib.Path(cached).read_bytes()
-        if MARK.encode() not in content:  # generated cards are written again
+        if CARD_MARK.encode() not in content:  # generated cards are written again
             (folder / CARD).write_bytes(content)
     return names
 

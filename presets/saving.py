@@ -44,7 +44,7 @@ from encoder_zoo.presets.formats.preset_files import (
 )
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.model_card import (
-    GLINER,
+    GLINER_LIBRARY,
     SENTENCE_TRANSFORMERS,
     TRANSFORMERS,
     Description,
@@ -168,7 +168,7 @@ def _usage(task: PresetTask) -> Usage:
     here = next(cls for cls in type(task).__mro__ if "record" in vars(cls)).__name__
     library, there = TRANSFORMERS, "AutoModel"
     if theirs := task.record.folder.opened_by:
-        library, there = GLINER if theirs == "GLiNER" else SENTENCE_TRANSFORMERS, theirs
+        library, there = GLINER_LIBRARY if theirs == "GLiNER" else SENTENCE_TRANSFORMERS, theirs
     elif suffix in task.backbone.family.heads:
         there = there + suffix if task.head_record.auto_class else _architecture(task)
     example = ""

@@ -9,7 +9,7 @@ from encoder_zoo.common.validation import Rule, one_of, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings
-from encoder_zoo.encoders.families.bert import CONSTANTS, KEYS_WITH_SEGMENTS, RULES, TOKEN_IDS
+from encoder_zoo.encoders.families.bert import BERT_RULES, CONSTANTS, KEYS_WITH_SEGMENTS, TOKEN_IDS
 from encoder_zoo.encoders.family import Family, Head, HeadAlias, Hidden, PairHead
 from encoder_zoo.encoders.layers import Size
 from encoder_zoo.encoders.tokenizers import ALBERT_SENTENCEPIECE
@@ -122,7 +122,7 @@ FAMILY = Family(
         "embedding_dim": "embedding_size",
         "num_groups": "num_hidden_groups",
     },
-    rules={**RULES, "inner_group_num": one_of(None, 1)},
+    rules={**BERT_RULES, "inner_group_num": one_of(None, 1)},
     constants={**CONSTANTS, "inner_group_num": 1},
     token_ids=TOKEN_IDS,
     tokenizer=ALBERT_SENTENCEPIECE,

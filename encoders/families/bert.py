@@ -64,7 +64,7 @@ TOKEN_IDS = {  # for families whose config.json also contains the ids of the fir
     "bos_token_id": "start_token_id",
     "eos_token_id": "end_token_id",
 }
-RULES = {"position_embedding_type": one_of(None, "absolute")}
+BERT_RULES = {"position_embedding_type": one_of(None, "absolute")}
 CONSTANTS = {"position_embedding_type": "absolute", "initializer_range": 0.02}
 
 
@@ -83,7 +83,7 @@ FAMILY = Family(
     tensors=TENSORS,
     pooler="pooler.dense",
     config_keys=KEYS_WITH_SEGMENTS,
-    rules=RULES,
+    rules=BERT_RULES,
     constants=CONSTANTS,
     tokenizer=WORDPIECE,
     uses_segments=True,

@@ -22,7 +22,7 @@ from encoder_zoo.encoders.families.bert import CONFIG_KEYS, MASKED_LM
 from encoder_zoo.encoders.family import Family, Generator, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import ABSENT, Activation, Size, activate, initializer
+from encoder_zoo.encoders.layers import NO_VALUE, Activation, Size, activate, initializer
 from encoder_zoo.encoders.positions import (
     align_distance_scores,
     compute_buckets,
@@ -446,8 +446,8 @@ FAMILY = Family(
         "position_biased_input": one_of(False),
         "type_vocab_size": one_of(0),
         "conv_groups": one_of(None, 1),
-        "attention_head_size": ABSENT,
-        "pooler_hidden_size": ABSENT,
+        "attention_head_size": NO_VALUE,
+        "pooler_hidden_size": NO_VALUE,
         "pooler_dropout": one_of(None, 0),
     },
     constants={

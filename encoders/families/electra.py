@@ -8,7 +8,7 @@ import keras
 from encoder_zoo.common.validation import Rule, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings
-from encoder_zoo.encoders.families.bert import CONSTANTS, KEYS_WITH_SEGMENTS, RULES, TENSORS
+from encoder_zoo.encoders.families.bert import BERT_RULES, CONSTANTS, KEYS_WITH_SEGMENTS, TENSORS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.layers import Activation, Size
 from encoder_zoo.encoders.tokenizers import WORDPIECE
@@ -112,7 +112,7 @@ FAMILY = Family(
         "summary_activation": "summary_activation",
     },
     read_config=read_summary,
-    rules={**RULES, **summary_rules("first")},
+    rules={**BERT_RULES, **summary_rules("first")},
     constants={**CONSTANTS, **summary_constants("first")},
     tokenizer=WORDPIECE,
     uses_segments=True,

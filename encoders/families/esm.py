@@ -18,7 +18,7 @@ from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TENSORS
 from encoder_zoo.encoders.families.eurobert import TokenEmbeddings
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
-from encoder_zoo.encoders.layers import ABSENT, LayerNorm, initializer
+from encoder_zoo.encoders.layers import NO_VALUE, LayerNorm, initializer
 from encoder_zoo.encoders.positions import positions_in_texts, text_lengths
 from encoder_zoo.encoders.pre_norm_block import PreNormBlock
 from encoder_zoo.encoders.tokenizers import ESM_RESIDUES
@@ -232,8 +232,8 @@ FAMILY = Family(
     read_config=read_config,
     rules={
         "position_embedding_type": one_of("rotary"),
-        "emb_layer_norm_before": ABSENT,
-        "is_folding_model": ABSENT,
+        "emb_layer_norm_before": NO_VALUE,
+        "is_folding_model": NO_VALUE,
         "rope_theta": one_of(None, ROPE_THETA),
     },
     constants={

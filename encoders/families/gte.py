@@ -10,7 +10,7 @@ import keras
 from encoder_zoo.common.validation import PositiveFloat, is_number, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import KEYS_WITH_SEGMENTS
-from encoder_zoo.encoders.families.nomic_bert import ATTENTION, QUERIES_KEYS_VALUES, TENSORS
+from encoder_zoo.encoders.families.nomic_bert import ATTENTION, NOMIC_TENSORS, QUERIES_KEYS_VALUES
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
 from encoder_zoo.encoders.rope import LINEAR, ROPE_RULES, RopeScaling, ScaledRotation, read_rope
@@ -149,7 +149,7 @@ FAMILY = Family(
     backbone=GteBackbone,
     class_prefix="Gte",
     prefix="gte",
-    tensors=TENSORS,
+    tensors=NOMIC_TENSORS,
     other_names={
         "new.": "",
         "pooler.": "gte.pooler.",

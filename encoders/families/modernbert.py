@@ -24,7 +24,7 @@ from encoder_zoo.encoders.core import EncoderBlock
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TOKEN_IDS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
-from encoder_zoo.encoders.layers import ABSENT, INITIALIZER_RANGE, Activation, LayerNorm, Size
+from encoder_zoo.encoders.layers import INITIALIZER_RANGE, NO_VALUE, Activation, LayerNorm, Size
 from encoder_zoo.encoders.positions import average_tokens, positions_in_texts, rotation
 from encoder_zoo.encoders.tokenizers import MODERN_BPE
 
@@ -355,10 +355,10 @@ FAMILY = Family(
     rules={
         "layer_types": _LAYER_TYPES,
         "rope_parameters": _ROTATION_BASES,
-        "rope_scaling": ABSENT,
+        "rope_scaling": NO_VALUE,
         "partial_rotary_factor": one_of(None, 1),
-        "head_dim": ABSENT,
-        "sliding_window": ABSENT,  # `local_attention` has this value
+        "head_dim": NO_VALUE,
+        "sliding_window": NO_VALUE,  # `local_attention` has this value
         "attention_bias": one_of(False),
         "mlp_bias": one_of(False),
         "norm_bias": one_of(False),

@@ -12,7 +12,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import KEYS_WITH_SEGMENTS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
-from encoder_zoo.encoders.layers import ABSENT, Size
+from encoder_zoo.encoders.layers import NO_VALUE, Size
 from encoder_zoo.encoders.rope import DYNAMIC, ROPE_RULES, RopeScaling, ScaledRotation, read_rope
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
@@ -125,7 +125,7 @@ def read_config(config: Mapping) -> dict:
 
 
 ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
-TENSORS = {
+NOMIC_TENSORS = {
     "embeddings.token_embedding": "embeddings.word_embeddings",
     "embeddings.segment_embedding": "embeddings.token_type_embeddings",
     "embeddings.norm": "embeddings.LayerNorm",
@@ -160,7 +160,7 @@ FAMILY = Family(
     backbone=NomicBertBackbone,
     class_prefix="NomicBert",
     prefix="nomic_bert",
-    tensors=TENSORS,
+    tensors=NOMIC_TENSORS,
     other_names={
         "bert.": "",
         "pooler.": "nomic_bert.pooler.",
@@ -186,7 +186,7 @@ FAMILY = Family(
         **ROPE_RULES,
         "activation_function": one_of(None, *_OLD_ACTIVATIONS),
         "rotary_emb_fraction": one_of(None, 1),
-        "rotary_emb_scale_base": ABSENT,
+        "rotary_emb_scale_base": NO_VALUE,
         **dict.fromkeys(_OLD_SETTINGS, one_of(None, False)),
     },
     constants={"initializer_range": 0.02},

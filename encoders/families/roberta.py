@@ -10,9 +10,9 @@ from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings
 from encoder_zoo.encoders.families.bert import (
+    BERT_RULES,
     CONSTANTS,
     KEYS_WITH_SEGMENTS,
-    RULES,
     TENSORS,
     TOKEN_IDS,
 )
@@ -115,7 +115,7 @@ FAMILY = Family(
     pooler="pooler.dense",
     config_keys={**KEYS_WITH_SEGMENTS, "pad_token_id": "pad_token_id"},
     read_config=read_config,
-    rules=RULES,
+    rules=BERT_RULES,
     constants=CONSTANTS,
     token_ids=TOKEN_IDS,
     positions_skip_padding=True,

@@ -18,7 +18,7 @@ from encoder_zoo.encoders.families.electra import read_summary, summary_constant
 from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import ABSENT, Activation, Dropout, initializer
+from encoder_zoo.encoders.layers import NO_VALUE, Activation, Dropout, initializer
 from encoder_zoo.encoders.low_rank import KeepsUpdates
 from encoder_zoo.encoders.positions import align_distance_scores, last_tokens
 from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
@@ -437,7 +437,7 @@ FAMILY = Family(
         "clamp_len": one_of(None, -1),
         "same_length": one_of(None, False),
         "untie_r": one_of(None, True),
-        "d_head": ABSENT,
+        "d_head": NO_VALUE,
         **BEAM_RULES,
         **summary_rules("last"),
     },

@@ -108,11 +108,11 @@ def attend_fast(
 
     length = ops.shape(query)[1]
     if mask.max_distance is not None:
-        return _select(length > long_attention.SHORT, attend_by_block, attend_all)
+        return _select(length > long_attention.SHORT_LENGTH, attend_by_block, attend_all)
     drops = training and layer.dropout_layer.rate
     if mask.texts is None and not drops and _has_efficient_kernel(query):
         return attend_all()
-    return _select(length > long_attention.SHORT, attend_by_chunk, attend_all)
+    return _select(length > long_attention.SHORT_LENGTH, attend_by_chunk, attend_all)
 
 
 def _attend_heads(layer, query, key, value, mask, training):

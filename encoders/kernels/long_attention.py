@@ -1,6 +1,6 @@
 """Attention for long texts, without storing the probabilities (B, H, L, L).
 
-For more than `SHORT` tokens, the method depends on the backend:
+For more than `SHORT_LENGTH` tokens, the method depends on the backend:
 
 - Local attention uses blocks on all backends. Each block uses the kernel of the backend if
   possible. The window in JAX (`local_window_size` of `jax.nn.dot_product_attention`) only masks the
@@ -36,7 +36,9 @@ from encoder_zoo.encoders import gradients
 if TYPE_CHECKING:
     from encoder_zoo.encoders.attention_masks import AttentionMask
 
-SHORT = 512  # tokens. Up to this length, it is fastest to compute all pairs at once (measured).
+SHORT_LENGTH = (
+    512  # tokens. Up to this length, it is fastest to compute all pairs at once (measured).
+)
 SMALLEST_BLOCK = 32  # queries. Smaller matrix products are slow.
 CHUNK_NUMBERS = 2**24  # probabilities that are stored at once. Smaller values are slower.
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries

@@ -16,8 +16,8 @@ from encoder_zoo.common.reading import parse_json, read_text, reading, split_lin
 from encoder_zoo.common.validation import FilePath, Rule, validate_arguments
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.extras.annotations.rows import (
-    EXPECTED,
-    KINDS,
+    ANNOTATION_KINDS,
+    EXPECTED_ROWS,
     Annotations,
     Kind,
     check_spans,
@@ -32,7 +32,7 @@ logger = logging.getLogger("encoder_zoo")
 spacy = LazyModule("spacy", ".spacy files need the package spacy: `pip install spacy`.")
 
 CONLL = (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".bmes", ".tsv", ".txt")
-TABLE = (
+TABLE_ADVICE = (
     " Read the table with pandas and pass its columns to fit. For a CSV export of Label Studio, "
     'pass the rows: read_annotations(table.to_dict("records")).'
 )
@@ -99,7 +99,7 @@ names are read from the features of the dataset. |
         >>> texts, spans
         (['In Rome'], [[{'start': 3, 'end': 7, 'label': 'LOC'}]])
     """
-    kinds = KINDS if kind is None else (kind,)
+    kinds = ANNOTATION_KINDS if kind is None else (kind,)
     if not isinstance(source, str | os.PathLike):
         if isinstance(source, Mapping):  # a row, columns, splits, or an object that contains rows
             holds = [k for k, v in source.items() if isinstance(v, list) or hasattr(v, "features")]
@@ -135,7 +135,7 @@ def _read_file(path: pathlib.Path, kinds: tuple[Kind, ...], text_key: str | None
         return extract_annotations(_read_json(path), kinds, text_key=text_key)
     if suffix in CONLL:
         return Annotations(*read_conll(path))
-    advice = TABLE if suffix in TABLES else ""
+    advice = TABLE_ADVICE if suffix in TABLES else ""
     raise ValueError(
         f"{path.name} has an unknown format.{advice} Expected .json, .jsonl, .spacy, .ann or "
         f"{', '.join(CONLL)}, or a folder with .ann and .txt files."
@@ -169,7 +169,7 @@ def _read_json(path: pathlib.Path) -> list[Any]:
         listed = "classes" in rows and isinstance(rows.get("annotations"), list)
         rows = [row for row in rows["annotations"] if row] if listed else [rows]
     if not isinstance(rows, list) or not rows:
-        raise ValueError(f"{path.name} contains no rows. {EXPECTED}")
+        raise ValueError(f"{path.name} contains no rows. {EXPECTED_ROWS}")
     return rows
 
 
@@ -253,7 +253,7 @@ def _read_ann(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
 # What a tab-separated cell can contain. UTF-8 cannot encode lone surrogates.
 CELL = re.compile(r"(?! )[^\t\r\n\ud800-\udfff]+(?<! )")
 TAG = re.compile(r"[BIESLUM][-_]\S+")
-DOCUMENT = "-DOCSTART-"
+DOCUMENT_START = "-DOCSTART-"
 # Comments of CoNLL-U, such as "# text = Rome shines". A word "#" is followed by tags, not by "=".
 # A hashtag with a tag, such as "#a=b O", is not a comment.
 COMMENT = re.compile(r"# [\w.]+ ?=|#[\w.]+ =|#[\w.]+=\S*$")
@@ -311,7 +311,7 @@ def read_conll(
     for number, line in enumerate(lines, 1):
         cells = _split_cells(line)
         is_comment = COMMENT.match(line) or (in_tabs and line[:1] == "#" and "\t" not in line)
-        if not line.strip() or cells[0] == DOCUMENT:
+        if not line.strip() or cells[0] == DOCUMENT_START:
             sentences.append([])
             before = before if column < 0 else None
         elif is_comment or (word_column == 1 and "\t" in line and NO_WORD.fullmatch(cells[0])):
@@ -368,7 +368,7 @@ def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
             raise invalid(f"words[{i}]", sentence, "a list of words with a list of as many tags")
         for j, cells in enumerate(zip(sentence, row, strict=True)):
             for name, cell in zip(("words", "tags"), cells, strict=True):
-                if not isinstance(cell, str) or not CELL.fullmatch(cell) or cell == DOCUMENT:
+                if not isinstance(cell, str) or not CELL.fullmatch(cell) or cell == DOCUMENT_START:
                     expected = "a string without tabs, line breaks and spaces at its ends"
                     raise invalid(f"{name}[{i}][{j}]", cell, expected)
         blocks.append("".join(f"{word}\t{tag}\n" for word, tag in zip(sentence, row, strict=True)))
@@ -422,7 +422,7 @@ def _are_in_tabs(lines: list[str]) -> bool:
         >>> _are_in_tabs(["# newpar", "Rome\\tO"]), _are_in_tabs(["# NN O", "Rome\\tO", "is O"])
         (True, False)
     """
-    words = [s for s in lines if s.strip() and not s.startswith(("#", DOCUMENT))]
+    words = [s for s in lines if s.strip() and not s.startswith(("#", DOCUMENT_START))]
     return bool(words) and all("\t" in s for s in words)
 
 

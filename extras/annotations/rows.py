@@ -34,22 +34,22 @@ from encoder_zoo.tasks.preprocessing.columns import (
 logger = logging.getLogger("encoder_zoo")
 
 Kind = Literal["spans", "tags", "labels"]
-KINDS: tuple[Kind, ...] = ("spans", "tags", "labels")
+ANNOTATION_KINDS: tuple[Kind, ...] = ("spans", "tags", "labels")
 
-TEXT = ("text", "data", "sentence", "content")
-WORDS = ("tokens", "words")
+TEXT_KEYS = ("text", "data", "sentence", "content")
+WORD_KEYS = ("tokens", "words")
 TAGS = ("ner_tags", "tags", "ner", "labels", "label")  # uses the first key that fits the words
 SPANS = ("spans", "entities", "label", "labels", "annotations", "ner")
-LABELS = ("label", "labels", "accept", "cats", "category", "categories")
+LABEL_KEYS = ("label", "labels", "accept", "cats", "category", "categories")
 # Field names in spans.
-START, END = ("start", "start_offset", "begin"), ("end", "end_offset")
+START_KEYS, END_KEYS = ("start", "start_offset", "begin"), ("end", "end_offset")
 LABEL = ("label", "labels", "type", "tag", "entity", "entity_group", "hypertextlabels")
 # Drop rows with these Prodigy answers.
 LEFT_OUT = {"reject": "rejected", "ignore": "ignored"}
 # Prodigy interfaces that omit "spans" for texts without spans.
 SPANS_OF_PRODIGY = ("ner", "ner_manual", "spans", "spans_manual")
 
-EXPECTED = (
+EXPECTED_ROWS = (
     "Expected rows of doccano, Label Studio, Prodigy or spaCy, or a dataset with tokens and tags "
     "or with text and label. For other formats, pass texts and annotations separately: "
     "fit(texts, [[(start, end, label), ...], ...]), fit(words, tags) or fit(texts, labels)."
@@ -134,7 +134,7 @@ def read_rows(
 
 def extract_annotations(
     rows: object,
-    kinds: Sequence[Kind] = KINDS,
+    kinds: Sequence[Kind] = ANNOTATION_KINDS,
     classes: Sequence[str] | None = None,
     several: bool | None = None,
     text_key: str | None = None,
@@ -158,9 +158,9 @@ def extract_annotations(
         return rows
     read, left_out, of_tasks = [], [], {}
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
-        raise ValueError(f"The rows are {quote_with_type(rows)}. {EXPECTED}")
+        raise ValueError(f"The rows are {quote_with_type(rows)}. {EXPECTED_ROWS}")
     for number, row in enumerate(_records(rows, classes)):
-        with reading(f"Row {number}", EXPECTED):
+        with reading(f"Row {number}", EXPECTED_ROWS):
             found = _read(row, number, text_key)
         if isinstance(found, Row) and (task := _get_task_id(row)):
             found = _drop_repeated(found, number, of_tasks.setdefault(task, (number, found)))
@@ -172,7 +172,7 @@ def extract_annotations(
             "Relations are ignored in %d rows. The first is row %d.", len(related), related[0]
         )
     if not read:
-        raise ValueError(f"None of the {len(left_out)} rows is annotated. {EXPECTED}")
+        raise ValueError(f"None of the {len(left_out)} rows is annotated. {EXPECTED_ROWS}")
     kind = _find_kind(read, rows, kinds)
     _report_repeated(read, kind)
     inputs = "words" if kind == "tags" else "text"
@@ -220,7 +220,7 @@ def _drop_repeated(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAn
     """
     if first[0] == number:
         return row
-    for found in KINDS:
+    for found in ANNOTATION_KINDS:
         theirs, own = getattr(first[1], found), getattr(row, found)
         own, theirs = (v if v is None else sorted(map(str, v)) for v in (own, theirs))
         if own != theirs:
@@ -283,14 +283,16 @@ def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind])
     for other, last in read:
         kind = next((k for k in kinds if getattr(row, k) is not None), None)
         if kind and getattr(last, kind) is None:
-            has = next(k for k in KINDS if getattr(last, k) is not None)
+            has = next(k for k in ANNOTATION_KINDS if getattr(last, k) is not None)
             raise ValueError(
                 f"Row {number} has {kind}, row {other} has {has}. Expected one kind in all rows."
             )
     seen = _describe_row(_records(rows, None)[number])
-    there = [kind for kind in KINDS if getattr(row, kind) is not None]
+    there = [kind for kind in ANNOTATION_KINDS if getattr(row, kind) is not None]
     there = f" It has {' and '.join(there)}." if there else ""
-    raise ValueError(f"Row {number} has no {' or '.join(kinds)}.{there} It has {seen}. {EXPECTED}")
+    raise ValueError(
+        f"Row {number} has no {' or '.join(kinds)}.{there} It has {seen}. {EXPECTED_ROWS}"
+    )
 
 
 def _no_annotation(number: int, key: str | None, value: object) -> str:
@@ -331,9 +333,9 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
     if _is_pair(row):
         row = {"text": row[0], **row[1]}
     if not isinstance(row, dict):
-        raise ValueError(f"Row {number} is {_describe_row(row)}. {EXPECTED}")
+        raise ValueError(f"Row {number} is {_describe_row(row)}. {EXPECTED_ROWS}")
     row = {
-        key: plain(value) if key in (*TEXT, text_key) else _parse_cell(plain(value))
+        key: plain(value) if key in (*TEXT_KEYS, text_key) else _parse_cell(plain(value))
         for key, value in row.items()
     }
     if isinstance(row.get("data"), dict):
@@ -348,7 +350,7 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
             keys[role] = item[0]
         return None if item is None else item[1]
 
-    words = found("words", next(((k, row[k]) for k in WORDS if _are_strings(row.get(k))), None))
+    words = found("words", next(((k, row[k]) for k in WORD_KEYS if _are_strings(row.get(k))), None))
     text = found("text", _find_text(row, number, text_key))
     spans, tags, labels = None, None, None
     if words is not None:
@@ -365,7 +367,7 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
         named = "" if words or text is not None else NO_TEXT
         raise ValueError(
             f"Row {number} has no annotation in a known format. It has {_describe_row(row)}."
-            f"{named} {EXPECTED}"
+            f"{named} {EXPECTED_ROWS}"
         )
     return Row(text, words, spans, tags, labels, keys, bool(row.get("relations")))
 
@@ -386,7 +388,7 @@ def _are_strings(values: object) -> bool:
 
 
 def _find_text(row: dict, number: int, text_key: str | None) -> tuple[str, str] | None:
-    for key in TEXT if text_key is None else (text_key,):
+    for key in TEXT_KEYS if text_key is None else (text_key,):
         if isinstance(row.get(key), str):
             return key, row[key]
         if is_missing(row.get(key, "")):
@@ -404,7 +406,7 @@ def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, lis
         only: Boolean. Whether this row has no text to annotate in another way.
     """
     known = [key for key in TAGS if _are_tags(row.get(key), count)]
-    others = [k for k, v in row.items() if k not in WORDS and _are_tags(v, count)]
+    others = [k for k, v in row.items() if k not in WORD_KEYS and _are_tags(v, count)]
     if not known and len(others) > 1:
         raise ValueError(
             f"Row {number} has tags in {' and '.join(map(repr, others))}. Choose one of them, for "
@@ -449,7 +451,7 @@ def _is_span(value: object) -> bool:
     if is_span(value):
         return True
     if isinstance(value, dict):
-        return any(k in value for k in START) and any(k in value for k in END)
+        return any(k in value for k in START_KEYS) and any(k in value for k in END_KEYS)
     is_triple = isinstance(value, list | tuple) and len(value) == 3
     return is_triple and all(isinstance(bound, numbers.Integral) for bound in value[:2])
 
@@ -462,12 +464,12 @@ def _find_controls(row: dict) -> list[str]:
     """Return all JSON-MIN keys that could be Label Studio control names."""
     given = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
     is_min = "lead_time" in row or "annotation_id" in row
-    return [key for key in row if is_min and key not in (*given, *TEXT)]
+    return [key for key in row if is_min and key not in (*given, *TEXT_KEYS)]
 
 
 def _find_labels(row: dict, number: int) -> tuple[str, list] | None:
     """Return classes and their key, or None for rows without classes."""
-    keys = [k for k in LABELS if k in row]
+    keys = [k for k in LABEL_KEYS if k in row]
     if not keys:
         keys = _find_controls(row)
         named = [k for k in keys if _classes(row[k], k) is not None]
@@ -521,7 +523,9 @@ def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | No
     where = f"Row {number}"
     key = "completions" if "annotations" not in row and "completions" in row else "annotations"
     if key not in row:
-        raise ValueError(f"{where} has no annotations. It has {_describe_row(row)}. {EXPECTED}")
+        raise ValueError(
+            f"{where} has no annotations. It has {_describe_row(row)}. {EXPECTED_ROWS}"
+        )
     given = read_field(row, key, list, where)
     done = [a for a in given if not read_field(a, "was_cancelled", _FLAG, where, False)]
     if not done:
@@ -630,7 +634,7 @@ def _check_span(span: object, text: str, row: str) -> dict:
         span = span.start_char, span.end_char, span.label_
     if isinstance(span, list | tuple):
         span = dict(zip(("start", "end", "label"), span, strict=True))
-    start, end, label = (_field(span, names, row) for names in (START, END, LABEL))
+    start, end, label = (_field(span, names, row) for names in (START_KEYS, END_KEYS, LABEL))
     if isinstance(label, list | tuple) and len(label) == 1:
         [label] = label
     if not all(isinstance(v, numbers.Integral) for v in (start, end)):

@@ -18,7 +18,7 @@ else:
     pa = LazyModule("pyarrow", "This needs the package pyarrow: `pip install pyarrow`.")
 
 # Column names to use for predictions other than dicts, by method.
-NAMES = {
+OUTPUT_COLUMNS = {
     "embed": "embedding",
     "extract_entities": "entities",
     "predict": "output",
@@ -45,7 +45,7 @@ def answer_columns(answers, method: str, kind: type | None = None) -> pa.Table:
         >>> answer_columns(np.float32([[1, 2]]), "embed").schema.field("embedding").type
         FixedSizeListType(fixed_size_list<item: float>[2])
     """
-    name = NAMES.get(method, "answer")
+    name = OUTPUT_COLUMNS.get(method, "answer")
     if hasattr(answers, "indptr"):
         return pa.table({name: _sparse_rows(answers.tocsr())})
     if isinstance(answers, np.ndarray):

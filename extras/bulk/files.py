@@ -38,7 +38,7 @@ SHARD_ROWS = 100_000
 # chunk. They bound the memory.
 CHUNK_ROWS = 8192
 CHUNK_CHARACTERS = 2**24
-MARK = b"encoder_zoo"  # footer key for a shard's row range and run
+FOOTER_KEY = b"encoder_zoo"  # footer key for a shard's row range and run
 LOCATION_COLUMNS = ("file", "row")  # columns of every output file
 
 
@@ -55,7 +55,7 @@ Kept = Annotated[
 ]
 
 
-class Row(NamedTuple):
+class FileRow(NamedTuple):
     """A row in a file: the file, its row number (from 0), texts and values to copy."""
 
     file: str
@@ -189,15 +189,15 @@ class AnswerShard(NamedTuple):
         try:
             with parquet.ParquetFile(self.path, page_checksum_verification=True) as file:
                 metadata = file.schema_arrow.metadata or {}
-                if file.metadata.num_rows != self.count or metadata.get(MARK) != self._mark:
+                if file.metadata.num_rows != self.count or metadata.get(FOOTER_KEY) != self._mark:
                     return False
                 return sum(map(len, file.iter_batches())) == self.count  # reads every page
         except (OSError, pa.ArrowInvalid):
             return False
 
-    def write(self, rows: Iterator[Row], progress: AnswerProgress | None) -> None:
+    def write(self, rows: Iterator[FileRow], progress: AnswerProgress | None) -> None:
         """Process rows and write them atomically."""
-        schema = self.run.schema.with_metadata({MARK: self._mark})
+        schema = self.run.schema.with_metadata({FOOTER_KEY: self._mark})
         written = 0
         with replacing_file(self.path, _is_truncated) as new, contextlib.ExitStack() as stack:
             file = stack.enter_context(
@@ -230,17 +230,17 @@ def _is_truncated(path: pathlib.Path) -> bool:
     return False
 
 
-def _rows(run: Run) -> Iterator[Row]:
+def _rows(run: Run) -> Iterator[FileRow]:
     """Yield all rows from all files."""
     names = run.task_method.names
     for path in run.files.paths:
         rows = read_rows(path, [*names, *run.keep])
         for number, (location, values) in enumerate(rows):
             texts, kept = values[: len(names)], values[len(names) :]
-            yield Row(str(path), number, texts, kept, has_text(texts, names, location))
+            yield FileRow(str(path), number, texts, kept, has_text(texts, names, location))
 
 
-def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
+def _chunks(rows: Iterator[FileRow]) -> Iterator[list[FileRow]]:
     """Yield chunks of rows to process at once."""
     chunk, size = [], 0
     for row in rows:
@@ -259,7 +259,7 @@ def _characters(value) -> int:
     return sum(map(len, value)) if isinstance(value, list) else len(value)
 
 
-def _answer_rows(run: Run, rows: list[Row]) -> pyarrow.Table:
+def _answer_rows(run: Run, rows: list[FileRow]) -> pyarrow.Table:
     """Return a table with rows and predictions."""
     fields = run.schema
     columns = {"file": [row.file for row in rows], "row": [row.number for row in rows]}

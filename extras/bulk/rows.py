@@ -100,12 +100,12 @@ def _kind(path: pathlib.Path) -> str:
 
 def _get_reader(path: pathlib.Path) -> Callable:
     packed = path.suffix.lower() == ".gz"
-    if _kind(path) not in READERS or (packed and is_parquet(path.with_suffix(""))):
+    if _kind(path) not in FILE_READERS or (packed and is_parquet(path.with_suffix(""))):
         raise ValueError(
-            f"{path} has an unknown file type. Expected {', '.join(READERS)}. All types except the "
-            "last one can be compressed (.gz)."
+            f"{path} has an unknown file type. Expected {', '.join(FILE_READERS)}. All types "
+            "except the last one can be compressed (.gz)."
         )
-    return READERS[_kind(path)]
+    return FILE_READERS[_kind(path)]
 
 
 def _lines(path: pathlib.Path) -> Iterator[str]:
@@ -180,7 +180,7 @@ def _parquet_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[st
         raise ValueError(f"{path}: row {row} cannot be read as Parquet: {error}") from None
 
 
-READERS = {
+FILE_READERS = {
     ".txt": _text_rows,
     ".csv": _csv_rows,
     ".tsv": _csv_rows,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-EXACT = 2**53  # all smaller integers are exact in float64
+LARGEST_EXACT_INTEGER = 2**53  # all smaller integers are exact in float64
 INTEGERS = range(-(2**63), 2**63)  # range of int64
 
 
@@ -79,7 +79,9 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
                 if not is_parquet(path):
                     _check_plain(value, name, location)
                 kinds[name].add(type(value))
-                if type(value) is int and abs(value) > abs(largest.get(name, (EXACT,))[0]):
+                if type(value) is int and abs(value) > abs(
+                    largest.get(name, (LARGEST_EXACT_INTEGER,))[0]
+                ):
                     largest[name] = value, location
         counts.append(count)
         schemas.append(_types(path, kinds))
@@ -137,9 +139,9 @@ def _types(path: pathlib.Path, kinds: dict[str, set]) -> pyarrow.Schema:
     return pa.schema([(name, types[frozenset(found)]) for name, found in kinds.items()])
 
 
-NAME = "_answers.json"  # Parquet readers ignore names that begin with _
-FORMAT = 1
-PLAIN = (str, int, float, bool, type(None))
+BULK_NAME = "_answers.json"  # Parquet readers ignore names that begin with _
+BULK_FORMAT = 1
+PLAIN_VALUES = (str, int, float, bool, type(None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +185,7 @@ class Run:
         """
         files = InputFiles(paths)
         settings = {
-            "format": FORMAT,
+            "format": BULK_FORMAT,
             "files": [
                 [str(path), size, compute_checksum(path)]
                 for path, size in zip(paths, files.sizes, strict=True)
@@ -202,7 +204,7 @@ class Run:
             counts, schema = _scan_files(task_method, paths, keep)
             found = {**settings, "rows": counts, "schema": schema, "encoder_zoo": __version__}
             files.check_unchanged()
-            write_signed(folder / NAME, found)
+            write_signed(folder / BULK_NAME, found)
         _check_same(folder, found, settings)
         schema = _check_schema(folder, found, len(paths))
         identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
@@ -232,7 +234,7 @@ def _plain(value):
         return {name: inner for name, inner in kept.items() if inner is not None}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
-    return value if type(value) in PLAIN else None
+    return value if type(value) in PLAIN_VALUES else None
 
 
 def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]) -> tuple:
@@ -260,7 +262,7 @@ def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[s
 
 def _read(folder: pathlib.Path) -> dict:
     """Read the description in a folder. Return {} for missing or empty folders."""
-    path = folder / NAME
+    path = folder / BULK_NAME
     if not os.path.lexists(path):
         if folder.exists() and any(file.name[0] != "." for file in folder.iterdir()):
             raise ValueError(
@@ -288,7 +290,7 @@ def _check_schema(folder: pathlib.Path, found: dict, files: int) -> pyarrow.Sche
             return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
     except (KeyError, TypeError, ValueError, OSError):  # the schema is invalid
         pass
-    raise ValueError(f"{folder / NAME} is damaged. Write to another folder.")
+    raise ValueError(f"{folder / BULK_NAME} is damaged. Write to another folder.")
 
 
 def _check_same(folder: pathlib.Path, found: dict, settings: dict) -> None:

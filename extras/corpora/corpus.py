@@ -11,13 +11,13 @@ from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, as_path,
 from encoder_zoo.extras.corpora.documents import CorpusDocuments, TextFiles
 from encoder_zoo.extras.corpora.reading import CorpusBatches
 from encoder_zoo.extras.corpora.writing import (
+    CORPUS_NAME,
     COUNTS,
     MODIFIED,
-    NAME,
     PART,
     Block,
+    CorpusTexts,
     Shard,
-    Texts,
     describe_tokenizer,
     load_manifest,
     make_damage_error,
@@ -79,7 +79,9 @@ class PretrainingCorpus:
         self.folder = as_path(folder, "folder")
         self.manifest = read_manifest(self.folder)
         if not self.manifest:
-            raise ValueError(f"{self.folder} does not contain a corpus, because {NAME} is missing.")
+            raise ValueError(
+                f"{self.folder} does not contain a corpus, because {CORPUS_NAME} is missing."
+            )
         shards = self.manifest["shards"]
         if not self.manifest["complete"]:
             raise ValueError(
@@ -130,7 +132,7 @@ class PretrainingCorpus:
             ValueError: If the folder belongs to another corpus, if files are not UTF-8 text, or if
                 they were changed during or after reading.
         """
-        source = Texts(TextFiles(paths, part), tokenizer, part)
+        source = CorpusTexts(TextFiles(paths, part), tokenizer, part)
         write(as_path(folder, "folder"), source, shard_tokens, verbose)
         return cls(folder)
 
@@ -159,7 +161,7 @@ class PretrainingCorpus:
         Raises:
             ValueError: If the folder belongs to another corpus, or if any document is not text.
         """
-        source = Texts(CorpusDocuments(documents), tokenizer, part)
+        source = CorpusTexts(CorpusDocuments(documents), tokenizer, part)
         write(as_path(folder, "folder"), source, shard_tokens, verbose)
         return cls(folder)
 
@@ -250,17 +252,21 @@ class PretrainingCorpus:
     @contextlib.contextmanager
     def _open(self, entry: Mapping) -> Iterator[BinaryIO]:
         """Open a file after checking that the folder still contains this corpus."""
-        with OpenFolder(self.folder, [NAME, entry["file"]]) as files:
+        with OpenFolder(self.folder, [CORPUS_NAME, entry["file"]]) as files:
             if load_manifest(files).get("sha256") != self.sha256:
                 raise ValueError(
                     f"{self.folder} was replaced by another corpus after it was opened. Open it "
                     "again and restart the training."
                 )
-            yield files.file(entry["file"], self.folder / NAME)
+            yield files.file(entry["file"], self.folder / CORPUS_NAME)
             files.check_unchanged()
 
 
-SHARED = ("tokenizer", "source", "shard_tokens")  # settings that must be the same for all parts
+SHARED_FIELDS = (
+    "tokenizer",
+    "source",
+    "shard_tokens",
+)  # settings that must be the same for all parts
 
 
 class Parts:
@@ -315,7 +321,7 @@ class Parts:
 
 def _check_same_corpus(first: PretrainingCorpus, other: PretrainingCorpus) -> None:
     mine, others = first.manifest, other.manifest
-    for name in SHARED:
+    for name in SHARED_FIELDS:
         if mine.get(name) != others.get(name):
             raise ValueError(
                 f"{first.folder} and {other.folder} belong to different corpora: {name} is "

@@ -21,7 +21,7 @@ from encoder_zoo.extras.corpora.writing import Shard, splits
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.pretraining.pretraining import PretrainingPreprocessor
 
-OTHER = 0.5  # probability that the second segment does not follow the first
+OTHER_DOCUMENT_RATE = 0.5  # probability that the second segment does not follow the first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
     middle = _middle(chunk, rng)
     first = offsets[start], offsets[middle]
     alone = len(documents) == 2  # no other document in this shard
-    if behind - start > 1 and (alone or rng.random() >= OTHER):
+    if behind - start > 1 and (alone or rng.random() >= OTHER_DOCUMENT_RATE):
         return behind, first, (offsets[middle], offsets[behind]), 0
     if alone:
         return behind, first, None, 0
@@ -241,7 +241,7 @@ def _make_swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
     first, second = (offsets[start], middle), (middle, offsets[behind])
     if second[0] == second[1]:
         return behind, first, None, 0
-    if rng.random() < OTHER:
+    if rng.random() < OTHER_DOCUMENT_RATE:
         return behind, second, first, 1
     return behind, first, second, 0
 

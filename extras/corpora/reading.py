@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 WINDOW = 8  # number of files that are shuffled together
-AHEAD = 4  # number of batches that are prepared in advance
+CORPUS_BATCHES_AHEAD = 4  # number of batches that are prepared in advance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +182,9 @@ class CorpusBatches(Source):
         collate, packed = self.maker.collate(), preprocessor.packed_length is not None
         draws = seed != NOT_RANDOM
         make = functools.partial(_collate_slots, collate=collate, packed=packed, draws=draws)
-        dataset = dataset.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
+        dataset = dataset.map(
+            make, num_parallel_calls=CORPUS_BATCHES_AHEAD, deterministic=True
+        ).prefetch(CORPUS_BATCHES_AHEAD)
         return dataset.with_options(options)
 
     def _read(self, slots: Callable, part: slice, seed: int, done: int) -> Iterator[dict]:

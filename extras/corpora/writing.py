@@ -135,8 +135,8 @@ def _are_splits(offsets: np.ndarray, size: int) -> bool:
     )
 
 
-NAME = "corpus.json"
-FORMAT = 1
+CORPUS_NAME = "corpus.json"
+CORPUS_FORMAT = 1
 COUNTS = ("tokens", "sentences", "documents")
 PART = "part"  # part of a corpus, (i, n), or None if complete
 MODIFIED = "modified"  # modification times for text files, or None for documents and parts
@@ -160,19 +160,19 @@ def read_manifest(folder: pathlib.Path) -> dict:
     """
     if not folder.is_dir():
         return {}
-    with OpenFolder(folder, [NAME]) as files:
+    with OpenFolder(folder, [CORPUS_NAME]) as files:
         return load_manifest(files)
 
 
 def load_manifest(files: OpenFolder) -> dict:
     """Read and check `corpus.json` in an open folder. Missing files return {}."""
-    if NAME not in files:
+    if CORPUS_NAME not in files:
         return {}
-    path = files.path / NAME
-    manifest = files.read_json(NAME)
-    if manifest.get("format") != FORMAT:
+    path = files.path / CORPUS_NAME
+    manifest = files.read_json(CORPUS_NAME)
+    if manifest.get("format") != CORPUS_FORMAT:
         found = manifest.get("format")
-        raise invalid(f"{path}: format", found, f"{FORMAT}, which this version reads")
+        raise invalid(f"{path}: format", found, f"{CORPUS_FORMAT}, which this version reads")
     if manifest.get("sha256") != digest(manifest) or not _is_sound(manifest):
         raise make_damage_error(path)
     return manifest
@@ -209,7 +209,7 @@ def make_damage_error(path: str | pathlib.Path) -> ValueError:
     )
 
 
-BLOCK = 2**22  # maximum number of characters to tokenize at a time
+CHARACTER_BLOCK = 2**22  # maximum number of characters to tokenize at a time
 
 
 class Block(NamedTuple):
@@ -226,7 +226,7 @@ class Block(NamedTuple):
     share: float | None
 
 
-class Source(Protocol):
+class CorpusSource(Protocol):
     """Tokenized documents for a corpus, and where they come from.
 
     Attributes:
@@ -251,8 +251,8 @@ class Source(Protocol):
         """Yield blocks of documents after a position."""
 
 
-class Texts:
-    """A `Source` that tokenizes documents.
+class CorpusTexts:
+    """A `CorpusSource` that tokenizes documents.
 
     Args:
         documents: Documents to tokenize.
@@ -275,14 +275,16 @@ class Texts:
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         documents = self._documents.documents(position)
-        for block in _blocks(documents, min(BLOCK, 4 * shard_tokens)):
+        for block in _blocks(documents, min(CHARACTER_BLOCK, 4 * shard_tokens)):
             shard, kept = _tokenize_documents(
                 [document.sentences for document in block], self._tokenizer
             )
             yield Block(shard, [block[i].position for i in kept], block[-1].share)
 
 
-def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int | str) -> None:
+def write(
+    folder: pathlib.Path, source: CorpusSource, shard_tokens: int, verbose: int | str
+) -> None:
     """Write a corpus, or continue it.
 
     Raises:
@@ -309,20 +311,20 @@ def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int 
                 "position": end,
             }
         )
-        write_signed(folder / NAME, manifest)
+        write_signed(folder / CORPUS_NAME, manifest)
     if not shards and source.part is None:
         raise ValueError("The documents contain no text. Expected sentences.")
     for shard in shards:  # positions in joined parts are different from positions in texts
         del shard["position"]
-    write_signed(folder / NAME, {**manifest, "complete": True})
+    write_signed(folder / CORPUS_NAME, {**manifest, "complete": True})
     if progress:
         progress.show(", complete")
 
 
-def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
+def _begun(folder: pathlib.Path, source: CorpusSource, shard_tokens: int) -> dict:
     """Return this folder's manifest, which should belong to the corpus, or a new one."""
     settings = {
-        "format": FORMAT,
+        "format": CORPUS_FORMAT,
         "tokenizer": source.tokenizer,
         "source": source.description,
         "shard_tokens": shard_tokens,

@@ -227,20 +227,20 @@ def class_report(report: ClassReport) -> Picture:
         raise invalid("report", report, "the result of evaluate_classes(x, y)")
     means = {name: report[name] for name in ("micro", "macro", "weighted") if name in report}
     rows = [
-        (name, *(f"{row[key]:.3f}" for key in COLUMNS[:3]), str(row["support"]))
+        (name, *(f"{row[key]:.3f}" for key in REPORT_COLUMNS[:3]), str(row["support"]))
         for name, row in (*report["per_class"].items(), *means.items())
     ]
     if "accuracy" in report:
         support = str(report["macro"]["support"])
         rows.append(("accuracy", "", "", f"{report['accuracy']:.3f}", support))
-    rows = [("", *COLUMNS), *rows]
+    rows = [("", *REPORT_COLUMNS), *rows]
     width = max(len(row[0]) for row in rows)
     text = "\n".join(
         f"{name:{width}}  " + "".join(f"{value:>10}" for value in values) for name, *values in rows
     )
     cells = (
         "".join(
-            CELL.format(value=escape_html(value), more=RIGHT * bool(i))
+            CELL.format(value=escape_html(value), more=RIGHT_STYLE * bool(i))
             for i, value in enumerate(row)
         )
         for row in rows
@@ -248,8 +248,8 @@ def class_report(report: ClassReport) -> Picture:
     return Picture(PLAIN_TABLE.format("".join(f"<tr>{row}</tr>" for row in cells)), text)
 
 
-COLUMNS = ("precision", "recall", "f1", "support")
-RIGHT = ";text-align:right;font-variant-numeric:tabular-nums"
+REPORT_COLUMNS = ("precision", "recall", "f1", "support")
+RIGHT_STYLE = ";text-align:right;font-variant-numeric:tabular-nums"
 PLAIN_TABLE = '<table style="border-collapse:collapse">{}</table>'
 
 
@@ -358,7 +358,7 @@ def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.nd
 
 MAX_SHOWN = 80, 400  # maximum number of characters to show per text in a terminal and in a notebook
 CELL = '<td style="padding:.3em .8em .3em 0;text-align:left{more}">{value}</td>'
-TABLE = (
+CHART_TABLE = (
     '<p style="margin-bottom:.2em;font-weight:600">{title}</p><div style="overflow-x:auto">'
     '<table style="width:100%;max-width:46em;border-collapse:collapse">{rows}</table></div>'
 )
@@ -451,4 +451,6 @@ def _table(title: str, rows: list[tuple]) -> Picture:
     )
     top = "vertical-align:top;border-top:1px solid rgba(128,128,128,.3)"
     body = "".join(f'<tr style="{top}">{row}</tr>' for row in cells)
-    return Picture(TABLE.format(title=title, rows=f"<tr>{heads}</tr>{body}"), "\n".join(lines))
+    return Picture(
+        CHART_TABLE.format(title=title, rows=f"<tr>{heads}</tr>{body}"), "\n".join(lines)
+    )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COLORS = ["#ffd8a8", "#a5d8ff", "#b2f2bb", "#eebefa", "#ffc9c9", "#ffec99", "#99e9f2", "#d0bfff"]
 # Dark letters on light colors, in every theme.
-MARK = "color:#1a1a1a;padding:.1em .3em;border-radius:.3em;"
+MARK_STYLE = "color:#1a1a1a;padding:.1em .3em;border-radius:.3em;"
 MISSED = "color:inherit;background:none;border-bottom:2px dashed #e03131;"
 WRONG = "outline:2px solid #e03131;"
 PARAGRAPH = '<p dir="auto" style="line-height:1.9;white-space:pre-wrap">{}</p>'
@@ -176,11 +176,11 @@ def _entity_marks(
     marks = []
     for start, end, label in guesses:
         is_right = (start, end, label) in right
-        style = MARK + f"background:{colors[label]};" + ("" if is_right else WRONG)
+        style = MARK_STYLE + f"background:{colors[label]};" + ("" if is_right else WRONG)
         marks.append(Mark(start, end, style, label, "" if is_right else "!"))
     for start, end, label in sorted(right - guesses):
         if all(_fits(start, end, mark, nested) for mark in marks):
-            marks.append(Mark(start, end, MARK + MISSED, label, "?"))
+            marks.append(Mark(start, end, MARK_STYLE + MISSED, label, "?"))
     return sorted(marks, key=lambda mark: (mark.start, -mark.end, mark.caption))
 
 
@@ -273,24 +273,24 @@ def _check_inside(text: str, row: Mapping, kind: str) -> None:
 MAX_ROWS = 8  # number of words in the table
 BAR_WIDTH = 12  # characters in a terminal
 FOR, AGAINST = "28,126,214", "224,49,49"  # blue, red
-WORD = (
+MARKED_WORD = (
     '<span title="{added:+.3f}" style="background:rgba({color},{shade:.2f});border-bottom:2px '
     '{line} rgba({color},{under:.2f});border-radius:.2em;padding:.1em 0{weight}">{text}</span>'
 )
-HEAD = '<p dir="auto" style="margin-bottom:.2em"><b>{name}</b> {score}</p>'
+MARK_HEAD = '<p dir="auto" style="margin-bottom:.2em"><b>{name}</b> {score}</p>'
 LEGEND = (
     '<p style="margin:.2em 0;font-size:.85em"><span style="border-bottom:2px solid '
     f'rgb({FOR})">for</span>, <span style="border-bottom:2px dashed rgb({AGAINST})">against</span>'
     "; logit {logit:.2f}: {baseline:.2f} with all words masked, {added:+.2f} by the words</p>"
 )
-ROW = (
+MARK_ROW = (
     '<tr style="vertical-align:baseline"><td dir="auto" style="text-align:left;padding:.1em .8em '
     '.1em 0">{text}</td><td style="text-align:right;padding:.1em .8em .1em 0;font-variant-numeric:'
     'tabular-nums">{added:+.2f}</td><td style="width:60%;min-width:5em"><div style="background:'
     'rgb({color});height:.7em;min-width:1px;border-radius:.2em;width:{percent:.1f}%"></div></td>'
     "</tr>"
 )
-TABLE = '<table style="width:100%;max-width:24em;border-collapse:collapse">{rows}</table>'
+MARK_TABLE = '<table style="width:100%;max-width:24em;border-collapse:collapse">{rows}</table>'
 
 
 def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
@@ -337,7 +337,7 @@ def _draw_explanation(found: Mapping) -> Picture:
     added = sum(word["attribution"] for word in found["words"])
     legend = LEGEND.format(logit=found["logit"], baseline=found["baseline"], added=added)
     rows = "".join(
-        ROW.format(
+        MARK_ROW.format(
             text=escape_html(word["text"]),
             added=word["attribution"],
             color=FOR if word["attribution"] > 0 else AGAINST,
@@ -345,8 +345,8 @@ def _draw_explanation(found: Mapping) -> Picture:
         )
         for word in best
     )
-    head = HEAD.format(name=escape_html(name), score=score)
-    page = head + "".join(texts) + legend + TABLE.format(rows=rows)
+    head = MARK_HEAD.format(name=escape_html(name), score=score)
+    page = head + "".join(texts) + legend + MARK_TABLE.format(rows=rows)
     lines = [_line(word, most) for word in best]
     return Picture(page, "\n".join([f"{name} {score}", *found["texts"], *lines]))
 
@@ -380,7 +380,7 @@ def _shade_words(found: Mapping, part: int, most: float) -> str:
         is_for = word["attribution"] > 0
         pieces.append(escape_html(text[offset : word["start"]]))
         pieces.append(
-            WORD.format(
+            MARKED_WORD.format(
                 added=word["attribution"],
                 color=FOR if is_for else AGAINST,
                 line="solid" if is_for else "dashed",

@@ -10,21 +10,21 @@ import numpy as np
 from encoder_zoo.common.escaping import escape_html
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.extras.display.marks import COLORS, MARK, Mark, mark_text
+from encoder_zoo.extras.display.marks import COLORS, MARK_STYLE, Mark, mark_text
 from encoder_zoo.extras.display.picture import Picture
 
 BAR_WIDTH = 12  # characters in a terminal
 # Adjacent boxes are separate, and a line break creates two boxes.
 BOX = "margin:0 1px;-webkit-box-decoration-break:clone;box-decoration-break:clone;"
 # Letters, except for scripts without spaces. For these scripts, each token is shown separately.
-WORD = re.compile(
+WORD_PATTERN = re.compile(
     "[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff]+"
 )
 NOTHING = "(no word)"  # a special token, such as [CLS]
-HEAD = '<p style="margin-bottom:0"><b>Query</b>, score {score:.2f}</p>'
-DOCUMENT = '<p style="margin-bottom:0"><b>Document</b></p>'
-ROW = (
+MATCH_HEAD = '<p style="margin-bottom:0"><b>Query</b>, score {score:.2f}</p>'
+DOCUMENT_HTML = '<p style="margin-bottom:0"><b>Document</b></p>'
+MATCH_ROW = (
     '<tr style="vertical-align:baseline"><td dir="auto" style="text-align:left;padding:.15em .8em '
     '.15em 0;white-space:nowrap"><mark style="{style}">{token}</mark></td>'
     '<td dir="auto" style="text-align:left;padding:.15em .8em .15em 0">{found}</td>'
@@ -32,7 +32,7 @@ ROW = (
     '{score:.2f}</td><td style="width:45%;min-width:4em"><div style="background:#4dabf7;'
     'height:.7em;min-width:1px;border-radius:.2em;width:{percent:.1f}%"></div></td></tr>'
 )
-TABLE = (
+MATCH_TABLE = (
     '<table style="width:100%;max-width:34em;border-collapse:collapse"><tr style="text-align:left;'
     'font-size:.85em"><th>token</th><th>found</th><th colspan="2">product</th></tr>{rows}</table>'
 )
@@ -97,8 +97,8 @@ def matches(model: Any, query: str, document: str) -> Picture:
     rest = score - sum(match.score for match in found)
     told = f"{others} markers and expansion tokens: {rest:.2f}" if others else ""
     rows = "".join(_row(match, query, document, colors[match.word]) for match in found)
-    page = HEAD.format(score=score) + of_query.html + DOCUMENT + of_document.html
-    page += TABLE.format(rows=rows) + (REST.format(told) if told else "")
+    page = MATCH_HEAD.format(score=score) + of_query.html + DOCUMENT_HTML + of_document.html
+    page += MATCH_TABLE.format(rows=rows) + (REST.format(told) if told else "")
     lines = [f"{query} (score {score:.2f})", *_lines(found, query, document)]
     lines += [f"  {told}"] if told else []
     return Picture(page, "\n".join([*lines, of_document.text]))
@@ -131,7 +131,7 @@ def _find_word(text: str, begin: int, end: int) -> tuple[int, int]:
         >>> _find_word("He resets it.", 3, 6), _find_word("Rom, 東京", 5, 6)
         ((3, 9), (5, 6))
     """
-    for word in WORD.finditer(text):
+    for word in WORD_PATTERN.finditer(text):
         if word.start() <= begin and end <= word.end():
             return word.span()
     return begin, end
@@ -160,11 +160,11 @@ def _caption(word: str) -> str:
 
 
 def _style(color: str) -> str:
-    return f"{MARK}{BOX}background:{color};"
+    return f"{MARK_STYLE}{BOX}background:{color};"
 
 
 def _row(match: Match, query: str, document: str, color: str) -> str:
-    return ROW.format(
+    return MATCH_ROW.format(
         style=_style(color),
         token=escape_html(query[slice(*match.token)]),
         found=escape_html(_name(match, document)),

@@ -45,7 +45,7 @@ class Part(NamedTuple):
     ends: np.ndarray
 
 
-TOLERANCE = 1e-3  # relative to the sum over all attributions
+COMPLETENESS_TOLERANCE = 1e-3  # relative to the sum over all attributions
 
 SHARE = 0.01  # share of the tolerance for the shortest intervals, for which float32 rounds less
 
@@ -83,7 +83,7 @@ def lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
     return (nodes + 1) / 2, 1 / (count * (count - 1) * legendre(nodes) ** 2)
 
 
-NODES, WEIGHTS = lobatto(7)
+NODES, LOBATTO_WEIGHTS = lobatto(7)
 
 
 def integrated_gradients(along: Callable) -> Attribution:
@@ -110,9 +110,9 @@ def integrated_gradients(along: Callable) -> Attribution:
         halves = []
         for (a, b), values, slope in zip(parts, outputs, slopes, strict=True):
             ends |= {a: values[0], b: values[-1]}
-            added = (b - a) * (WEIGHTS @ slope)  # (L,)
+            added = (b - a) * (LOBATTO_WEIGHTS @ slope)  # (L,)
             error = abs(added.sum() - (values[-1] - values[0]))
-            if error <= TOLERANCE / 2 * max(b - a, SHARE) or count >= MAX_POINTS:
+            if error <= COMPLETENESS_TOLERANCE / 2 * max(b - a, SHARE) or count >= MAX_POINTS:
                 total = total + added
             else:
                 halves += [(a, (a + b) / 2), ((a + b) / 2, b)]
@@ -185,7 +185,7 @@ def attributions(
         inputs: Dict {name: (1, L)}. Model inputs for the example.
         parts: All texts in the example.
         weights: Array with shape (1, ...). Output weights.
-        method: One of `METHODS`.
+        method: One of `ATTRIBUTION_METHODS`.
         batch_size: Integer. Number of points per batch, or None to use the default.
     """
     masked = np.array(inputs["token_ids"])
@@ -193,7 +193,7 @@ def attributions(
         columns = slice(part.column, part.column + len(part.words))
         masked[0, columns] = task.preprocessor.tokenizer.mask_token_id
     along = straight_line(task, inputs, masked, weights, batch_size or BATCH_SIZE)
-    found = METHODS[method](along)
+    found = ATTRIBUTION_METHODS[method](along)
     words = [word for i, part in enumerate(parts) for word in _words(i, part, found.tokens)]
     return Attributions(
         texts=[part.text for part in parts],
@@ -254,7 +254,7 @@ def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
         abs(sum(word["attribution"] for word in row["words"]) - (row["logit"] - row["baseline"]))
         for row in found
     ]
-    wrong = sum(gap > TOLERANCE for gap in gaps)
+    wrong = sum(gap > COMPLETENESS_TOLERANCE for gap in gaps)
     if wrong:
         logger.warning(
             "In %d of %d explanations, the sum of the attributions differs from the difference of "
@@ -358,7 +358,7 @@ def straight_line(
     return along
 
 
-METHODS = {
+ATTRIBUTION_METHODS = {
     "integrated_gradients": integrated_gradients,
     "gradient_x_input": gradient_times_input,
 }

@@ -18,7 +18,7 @@ from encoder_zoo.extras.explanations.attributions import (
     select_window,
     warn_incomplete,
 )
-from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, word_begins
+from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, word_begins
 from encoder_zoo.tasks.preprocessing.windows import Windows
 from encoder_zoo.tasks.tagging.entities import Entity, EntityExplanation
 from encoder_zoo.tasks.tagging.tags import parse_tags
@@ -36,7 +36,7 @@ def explain_entities(
     windows = tagger.preprocessor.windows(tokens)
     examples = tagger.preprocessor.examples(tokens, windows)
     windows = Windows(*(field.numpy() for field in windows))
-    first_tokens = windows.example * ROW + windows.begin + windows.owned_from  # (W,)
+    first_tokens = windows.example * ROW_STRIDE + windows.begin + windows.owned_from  # (W,)
     begins = tokens.ids.with_flat_values(word_begins(tokens))
     tags = _find_label_tags(tagger, strategy)
     column = tagger.preprocessor.tokenizer.first_column
@@ -54,7 +54,7 @@ def explain_entities(
         for entity in of_text:
             members = _members(starts, ends, entity)
             members = members[is_used[members]]
-            window = np.searchsorted(first_tokens, row * ROW + members[0], side="right") - 1
+            window = np.searchsorted(first_tokens, row * ROW_STRIDE + members[0], side="right") - 1
             begin, length = windows.begin[window], windows.length[window]
             members = members[(members >= begin) & (members < begin + length)]
             inputs, logits = inputs_and_logits(window)

@@ -23,7 +23,7 @@ from encoder_zoo.serving.batching import Batcher, QueueFull, Stopping
 from encoder_zoo.serving.limits import Limits
 from encoder_zoo.serving.metrics import Metrics
 from encoder_zoo.serving.requests import Fields, Refusal, read_json
-from encoder_zoo.serving.routes import ROUTES, Model, Route, make_examples
+from encoder_zoo.serving.routes import ROUTES, Route, ServedModel, make_examples
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -50,10 +50,10 @@ class Service:
         self.batcher = Batcher(limits, lambda *measured: self.metrics.add_batch(*measured))
         self.metrics = Metrics(lambda: self.batcher.waiting)
         self.status = "warming up"
-        self.served: dict[str, dict[str, Model]] = {}
+        self.served: dict[str, dict[str, ServedModel]] = {}
         for route in ROUTES:
             named = indexes if route.kind == "index" else models
-            found = [Model(n, t, limits) for n, t in named.items() if route.supports_model(t)]
+            found = [ServedModel(n, t, limits) for n, t in named.items() if route.supports_model(t)]
             if route.method == "rank":  # a Reranker takes precedence over embedders
                 found.sort(key=lambda model: not hasattr(model.task, "activation"))
             if found:
@@ -73,7 +73,7 @@ class Service:
                         return
         self.status = "ready"
 
-    def choose_model(self, route: Route, fields: Fields) -> Model:
+    def choose_model(self, route: Route, fields: Fields) -> ServedModel:
         """Return the model to use for a request. By default, this is the first model."""
         served = self.served[route.method]
         name = fields.read(route.kind, lambda v: isinstance(v, str), "a name", next(iter(served)))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
-TEXTS = (1, 2, 4, 8, 16, 32, 64)
-TOKENS = (16, 64, 256, 1024, 4096, 16384, 65536)
+SECONDS_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+TEXTS_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+TOKENS_BUCKETS = (16, 64, 256, 1024, 4096, 16384, 65536)
 
 
 class Metrics:
@@ -32,20 +32,23 @@ class Metrics:
             "encoder_zoo_request_seconds",
             "Seconds from the arrival of a request to its answer",
             ["route"],
-            buckets=SECONDS,
+            buckets=SECONDS_BUCKETS,
             registry=registry,
         )
         self._batch_seconds = Histogram(
             "encoder_zoo_batch_seconds",
             "Seconds to compute a batch",
-            buckets=SECONDS,
+            buckets=SECONDS_BUCKETS,
             registry=registry,
         )
         self._batch_texts = Histogram(
-            "encoder_zoo_batch_texts", "Texts in a batch", buckets=TEXTS, registry=registry
+            "encoder_zoo_batch_texts", "Texts in a batch", buckets=TEXTS_BUCKETS, registry=registry
         )
         self._batch_tokens = Histogram(
-            "encoder_zoo_batch_tokens", "Tokens in a batch", buckets=TOKENS, registry=registry
+            "encoder_zoo_batch_tokens",
+            "Tokens in a batch",
+            buckets=TOKENS_BUCKETS,
+            registry=registry,
         )
         waiting = Gauge("encoder_zoo_queue_texts", "Texts that wait", registry=registry)
         waiting.set_function(count_waiting)

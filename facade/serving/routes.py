@@ -16,7 +16,7 @@ from encoder_zoo.serving.limits import Limits
 from encoder_zoo.serving.requests import Fields, Refusal, is_text
 from encoder_zoo.tasks.base.classes import sigmoid
 
-SHORT = 2000  # maximum number of characters in a short request
+SHORT_REQUEST = 2000  # maximum number of characters in a short request
 BYTES_PER_TOKEN = 4  # estimate for models without a tokenizer, in UTF-8
 
 
@@ -32,7 +32,7 @@ class Question(NamedTuple):
     write: Callable[[list], Any]
 
 
-class Model(NamedTuple):
+class ServedModel(NamedTuple):
     """A model or index to be served.
 
     Attributes:
@@ -50,7 +50,7 @@ class Model(NamedTuple):
     ) -> Job:
         """Create a job to be batched with other jobs for the same method and options."""
         key = (self.name, method, json.dumps(options, sort_keys=True))
-        is_short = sum(map(len, find_texts(rows))) <= SHORT
+        is_short = sum(map(len, find_texts(rows))) <= SHORT_REQUEST
         return Job(key, run, rows, self.count_tokens, is_short)
 
     def ask_alone(self, row: Any, run: Callable[[Rows], Sequence]) -> Job:
@@ -94,7 +94,7 @@ def transpose_rows(rows: Rows) -> tuple[list, ...]:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def read_classify(model: Model, fields: Fields) -> Question:
+def read_classify(model: ServedModel, fields: Fields) -> Question:
     """Read a request to the `/classify` route."""
     rows = fields.read_texts("texts", pairs=True)
     options = fields.read_options(
@@ -110,7 +110,7 @@ def read_classify(model: Model, fields: Fields) -> Question:
     return Question(model.ask(method, rows, run, options), write_answers(model))
 
 
-def read_entities(model: Model, fields: Fields) -> Question:
+def read_entities(model: ServedModel, fields: Fields) -> Question:
     """Read a request to the `/entities` route."""
     rows = fields.read_texts("texts")
     options = fields.read_options("threshold", "strategy", "nested", "multi_label")
@@ -133,7 +133,7 @@ def are_labels(value: object) -> bool:
     return isinstance(texts, list) and all(map(is_text, texts))
 
 
-def read_answer(model: Model, fields: Fields) -> Question:
+def read_answer(model: ServedModel, fields: Fields) -> Question:
     """Read a request to `/answer`, with a single question on several passages, or with pairs."""
     questions, contexts = fields.read_texts("question"), fields.read_texts("context")
     options = fields.read_options("top_k", "max_answer_length", "null_threshold")
@@ -157,7 +157,7 @@ def read_answer(model: Model, fields: Fields) -> Question:
     return Question(model.ask("answer", rows, run, options), write_answers(model))
 
 
-def read_fill_mask(model: Model, fields: Fields) -> Question:
+def read_fill_mask(model: ServedModel, fields: Fields) -> Question:
     """Read a request to the `/fill_mask` route."""
     rows, options = fields.read_texts("texts"), fields.read_options("top_k", "targets")
     batch_size = model.limits.max_batch_texts
@@ -168,7 +168,7 @@ def read_fill_mask(model: Model, fields: Fields) -> Question:
     return Question(model.ask("fill_mask", rows, run, options), write_answers(model))
 
 
-def read_embeddings(model: Model, fields: Fields) -> Question:
+def read_embeddings(model: ServedModel, fields: Fields) -> Question:
     """Read a request to the `/v1/embeddings` route in the OpenAI API format.
 
     In addition to the standard fields, `prompt` can be set to "query", "document" or a prompt text.
@@ -212,7 +212,7 @@ def encode_base64(vector: np.ndarray) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
-def read_rerank(model: Model, fields: Fields) -> Question:
+def read_rerank(model: ServedModel, fields: Fields) -> Question:
     """Read a request to `/rerank` in the text-embeddings-inference or Cohere format.
 
     The fields are `texts` and `return_text` for text-embeddings-inference, and `documents`, `top_n`
@@ -254,7 +254,7 @@ def read_rerank(model: Model, fields: Fields) -> Question:
     return Question(model.ask("rank", [(query, text) for text in texts], run, {}), write)
 
 
-def order_scores(model: Model, logits: list, texts: list[str]) -> list[dict]:
+def order_scores(model: ServedModel, logits: list, texts: list[str]) -> list[dict]:
     """Convert logits to results as in `Reranker.rank`, sorted by decreasing score."""
     logits = np.array(logits)
     scores = sigmoid(logits) if model.task.activation == "sigmoid" else logits
@@ -272,7 +272,7 @@ def is_flag(value: object) -> bool:
     return type(value) is bool
 
 
-def read_search(model: Model, fields: Fields) -> Question:
+def read_search(model: ServedModel, fields: Fields) -> Question:
     """Read a request to the `/search` route."""
     rows = fields.read_texts("query")
     options = fields.read_options("top_k", "where", "min_score", "group_by", "offset")
@@ -283,7 +283,7 @@ def read_search(model: Model, fields: Fields) -> Question:
     return Question(model.ask("search", rows, run, options), write_answers(model, "index"))
 
 
-def write_answers(model: Model, kind: str = "model") -> Callable[[list], dict]:
+def write_answers(model: ServedModel, kind: str = "model") -> Callable[[list], dict]:
     """Return a function to convert answers to the response body."""
     return lambda answers: {kind: model.name, "answers": answers}
 
@@ -304,7 +304,7 @@ class Route(NamedTuple):
 
     paths: tuple[str, ...]
     method: str
-    read: Callable[[Model, Fields], Question]
+    read: Callable[[ServedModel, Fields], Question]
     texts: str
     example: dict[str, Any]
 
@@ -338,7 +338,7 @@ ROUTES = (
 )
 
 
-def make_examples(route: Route, model: Model) -> Iterator[Question]:
+def make_examples(route: Route, model: ServedModel) -> Iterator[Question]:
     """Create warm-up requests with a short text, a batch of short texts and a long text."""
     short = EXAMPLE + "[MASK] <mask>" if route.method == "fill_mask" else EXAMPLE
     takes_labels = "labels" in inspect.signature(getattr(model.task, route.method)).parameters

@@ -59,7 +59,7 @@ def family_checks(family: Family) -> Checks:
     Args:
         family: Family, such as `MyBackbone.family`.
     """
-    for check in family_conformance.CHECKS:
+    for check in family_conformance.FAMILY_CHECKS:
         yield _name_check(f"{family.name}: {_words(check)}", check, family)
 
 
@@ -74,7 +74,7 @@ def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> C
     if families is None:
         families = [next(family for family in all_families() if task.supports(family))]
     for family in families:
-        for check in task_conformance.CHECKS:
+        for check in task_conformance.TASK_CHECKS:
             yield _name_check(
                 f"{task.__name__} of {family.name}: {_words(check)}", check, task, family
             )

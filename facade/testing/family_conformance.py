@@ -32,7 +32,7 @@ from encoder_zoo.testing.comparing import (
     no_warnings_logged,
 )
 
-CONFIG = pathlib.Path("config.json")
+CONFIG_PATH = pathlib.Path("config.json")
 
 
 def the_family_is_registered(family: Family) -> None:
@@ -74,7 +74,7 @@ def config_json_round_trip(family: Family) -> None:
     arguments = {n: v for n, v in make_changed_arguments(family).items() if n in family.config_keys}
     backbone = family.backbone(**arguments)
     config = backbone_config(backbone, None)
-    check_config(config, family, CONFIG)
+    check_config(config, family, CONFIG_PATH)
     expected = {name: getattr(backbone, name) for name in family.config_keys}
     found = backbone_arguments(config, family)
     assert found == expected, f"{found}, expected {expected}"
@@ -90,7 +90,7 @@ def every_number_in_config_json_is_checked(family: Family) -> None:
     for argument in sorted(set(family.config_keys) - {"terms"}):
         key = family.config_keys[argument]
         with assert_refused(f"{key} is 'much'"):
-            check_config({**config, key: "much"}, family, CONFIG)
+            check_config({**config, key: "much"}, family, CONFIG_PATH)
 
 
 def settings_beyond_config_json_are_refused(family: Family) -> None:
@@ -178,7 +178,7 @@ def assert_all_reached(model: keras.Model, gradients: list) -> None:
     assert not absent, f"no gradient of {', '.join(absent)}"
 
 
-CHECKS = [
+FAMILY_CHECKS = [
     the_family_is_registered,
     every_weight_has_one_name,
     the_heads_have_known_activations,
@@ -192,4 +192,4 @@ CHECKS = [
     mixed_precision_is_close,
 ]
 if keras.config.backend() == "tensorflow":
-    CHECKS.append(gradients_reach_every_weight)
+    FAMILY_CHECKS.append(gradients_reach_every_weight)

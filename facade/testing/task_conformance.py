@@ -188,7 +188,7 @@ def an_export_answers_alike(cls: type[Task], family: Family) -> None:
             np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-CHECKS = [
+TASK_CHECKS = [
     the_task_is_registered,
     every_weight_of_the_head_has_one_name,
     get_config_round_trip,
@@ -201,4 +201,4 @@ CHECKS = [
     another_tasks_preprocessor_is_refused,
 ]
 if keras.config.backend() == "tensorflow":
-    CHECKS += [gradients_reach_every_weight, an_export_answers_alike]
+    TASK_CHECKS += [gradients_reach_every_weight, an_export_answers_alike]

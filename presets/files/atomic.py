@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from encoder_zoo.common.validation import as_path
 from encoder_zoo.presets.files.folder_files import is_plain
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
-from encoder_zoo.presets.files.manifest import NAME, compute_checksum, digest
+from encoder_zoo.presets.files.manifest import MANIFEST_NAME, compute_checksum, digest
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
     name: str
     is_written: Callable[[Mapping], bool]
-    manifest: str = NAME
+    manifest: str = MANIFEST_NAME
     read: Sequence[str] = ()
 
 

@@ -41,9 +41,9 @@ _CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
 
 
 # Rules of fields in JSON.
-FLAG = Rule(lambda v: type(v) is bool, "true or false")
+JSON_FLAG = Rule(lambda v: type(v) is bool, "true or false")
 COUNT = Rule(lambda v: type(v) is int and v >= 1, "an integer of 1 or more")
-TEXT = Rule(lambda v: isinstance(v, str), "a text")
+JSON_TEXT = Rule(lambda v: isinstance(v, str), "a text")
 
 
 def read_field(
@@ -62,7 +62,7 @@ def read_field(
         ValueError: If the value breaks the rule.
 
     Example:
-        >>> read_field({"bias": 1}, "bias", FLAG, "config.json")
+        >>> read_field({"bias": 1}, "bias", JSON_FLAG, "config.json")
         Traceback (most recent call last):
         ValueError: config.json: bias is 1. Expected true or false.
     """

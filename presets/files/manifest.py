@@ -17,15 +17,15 @@ from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles, get_size
 from encoder_zoo.presets.files.json_data import json_bytes
 
-NAME = "encoder_zoo.json"
-FORMAT = 1
+MANIFEST_NAME = "encoder_zoo.json"
+MANIFEST_FORMAT = 1
 CARD = "README.md"  # not verified, because users can edit it
 # (subfolder, name). KerasHub's tokenizer and sentence-transformers' modules are in subfolders.
 _SUBFOLDER = re.compile(r"(assets/tokenizer|(?:[A-Za-z]\w*_)?\d+_\w+)/")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
 
 
-def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = NAME) -> None:
+def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST_NAME) -> None:
     """Write a manifest. This should be called after writing all other files.
 
     Args:
@@ -41,7 +41,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = NAME) ->
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-    versions = {"format": FORMAT, "encoder_zoo": __version__}
+    versions = {"format": MANIFEST_FORMAT, "encoder_zoo": __version__}
     manifest = {**versions, **settings, "files": files}
     manifest["sha256"] = digest(manifest)
     (folder / name).write_bytes(json_bytes(manifest))
@@ -58,10 +58,10 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
     Raises:
         ValueError: If a file was truncated, damaged or modified.
     """
-    if NAME not in files:
+    if MANIFEST_NAME not in files:
         return {}
-    path = files.path / NAME
-    manifest = files.read_json(NAME)
+    path = files.path / MANIFEST_NAME
+    manifest = files.read_json(MANIFEST_NAME)
     _check_schema(manifest, path)
     if not verify:
         return manifest
@@ -81,7 +81,11 @@ def _check_schema(manifest: Mapping, path: pathlib.PurePath) -> None:
     kinds = {"bytes": int, "sha256": str}
     rate = manifest.get("learning_rate", 1e-5)
     for field, is_valid, words in (
-        ("format", manifest.get("format") == FORMAT, f"{FORMAT}, which this version supports"),
+        (
+            "format",
+            manifest.get("format") == MANIFEST_FORMAT,
+            f"{MANIFEST_FORMAT}, which this version supports",
+        ),
         ("task", isinstance(manifest.get("task"), str), "a task's name"),
         ("learning_rate", type(rate) is float and 0 < rate < 1, "a number between 0 and 1"),
         ("preprocessor", _is_plain(manifest.get("preprocessor", {})), "plain settings"),

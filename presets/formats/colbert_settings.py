@@ -12,14 +12,14 @@ import string
 from encoder_zoo.common.validation import Rule, check_argument, one_of
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.files.json_data import FLAG, TEXT, read_field
+from encoder_zoo.presets.files.json_data import JSON_FLAG, JSON_TEXT, read_field
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.preset_files import COLBERT_SETTINGS, CONFIG, MODEL_SETTINGS
 from encoder_zoo.presets.formats.sentence_transformers import Module
 
 MARKERS = ("query_marker", "document_marker")
 PUNCTUATION = list(string.punctuation)
-ROLES = {"query": ("query",), "document": ("document", "passage", "corpus")}
+ROLE_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 # Fields to read from `artifact.metadata`, and implemented values for other fields.
 STANFORD_FIELDS = ("similarity", "mask_punctuation", "query_token_id", "doc_token_id", "dim")
 STANFORD_FIELDS += ("query_maxlen", "doc_maxlen", "attend_to_mask_tokens")
@@ -76,16 +76,16 @@ def read_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
     `multi_vector_encoder/model.py`, for `query_expansion`.
     """
     settings, path = theirs.model_settings(files.root), files.root.path / MODEL_SETTINGS
-    expands = read_field(settings, "do_query_expansion", FLAG, path, True)
+    expands = read_field(settings, "do_query_expansion", JSON_FLAG, path, True)
     found = {
-        "query_marker": read_field(settings, "query_prefix", TEXT, path, "[Q] ") or None,
-        "document_marker": read_field(settings, "document_prefix", TEXT, path, "[D] ") or None,
+        "query_marker": read_field(settings, "query_prefix", JSON_TEXT, path, "[Q] ") or None,
+        "document_marker": read_field(settings, "document_prefix", JSON_TEXT, path, "[D] ") or None,
         "prompts": _prompts(files.root),
         "query_length": read_field(settings, "query_length", LENGTH, path, 32),
         "document_length": read_field(settings, "document_length", LENGTH, path, 180),
         "expand_queries": expands,
         "attend_to_expansion": expands
-        and read_field(settings, "attend_to_expansion_tokens", FLAG, path, False),
+        and read_field(settings, "attend_to_expansion_tokens", JSON_FLAG, path, False),
         "skiplist": list(read_field(settings, "skiplist_words", WORDS, path, PUNCTUATION)),
     }
     if "query_expansion" in settings:
@@ -116,13 +116,15 @@ def read_stanford(files: FolderFiles) -> dict[str, object]:
                 f"{path}: unknown field {quote(name)}, which may change the vectors. Expected "
                 f"{', '.join((*STANFORD_FIELDS, *STANFORD_BUILT_IN))}."
             )
-    skips = read_field(settings, "mask_punctuation", FLAG, path, True)
+    skips = read_field(settings, "mask_punctuation", JSON_FLAG, path, True)
     return {
-        "query_marker": read_field(settings, "query_token_id", TEXT, path, "[unused0]"),
-        "document_marker": read_field(settings, "doc_token_id", TEXT, path, "[unused1]"),
+        "query_marker": read_field(settings, "query_token_id", JSON_TEXT, path, "[unused0]"),
+        "document_marker": read_field(settings, "doc_token_id", JSON_TEXT, path, "[unused1]"),
         "query_length": read_field(settings, "query_maxlen", LENGTH, path, 32),
         "document_length": read_field(settings, "doc_maxlen", LENGTH, path, 220),
-        "attend_to_expansion": read_field(settings, "attend_to_mask_tokens", FLAG, path, False),
+        "attend_to_expansion": read_field(
+            settings, "attend_to_mask_tokens", JSON_FLAG, path, False
+        ),
         "skiplist": PUNCTUATION if skips else [],
     }
 
@@ -156,7 +158,7 @@ def read_sentence_transformers(
         raise invalid(f"{path}: query_expansion", expansion, "null without a MultiVectorMask")
     found |= _expansion(expansion, tokenizer, path)
     prompts, markers = _prompts(files.root), {}
-    for role, marker in zip(ROLES, MARKERS, strict=True):
+    for role, marker in zip(ROLE_PROMPTS, MARKERS, strict=True):
         markers[marker] = _marker(prompts.get(role, ""), tokenizer)
         if markers[marker] is not None:
             del prompts[role]
@@ -206,7 +208,7 @@ def _expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, ob
     fixed = {"query_length": length, "expansion_length": None}
     return {
         "expand_queries": True,
-        "attend_to_expansion": read_field(expansion, "attend", FLAG, field, False),
+        "attend_to_expansion": read_field(expansion, "attend", JSON_FLAG, field, False),
         **(fixed if expansion["strategy"] == "fixed" else {"expansion_length": length}),
     }
 
@@ -236,7 +238,7 @@ def _prompts(files: FolderFiles) -> dict[str, str]:
     prompts = theirs.read_prompts(files).get("prompts", {})
     found = {
         role: next((prompts[name] for name in names if name in prompts), "")
-        for role, names in ROLES.items()
+        for role, names in ROLE_PROMPTS.items()
     }
     return {role: text for role, text in found.items() if text}
 

@@ -12,7 +12,7 @@ from encoder_zoo.common.validation import NonNegativeInt, Rate, Rule, get_rule
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.encoders.layers import ABSENT
+from encoder_zoo.encoders.layers import NO_VALUE
 from encoder_zoo.presets.formats.checkpoint import MAX_CLASSES
 
 REQUIRED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim")
@@ -43,11 +43,11 @@ COMMON = {
     "_num_labels": _COUNT,
     "pad_token_id": get_rule(NonNegativeInt | None),
     # These fields would affect outputs but are not implemented.
-    "is_decoder": ABSENT,
-    "is_encoder_decoder": ABSENT,
-    "add_cross_attention": ABSENT,
-    "pruned_heads": ABSENT,
-    "quantization_config": ABSENT,
+    "is_decoder": NO_VALUE,
+    "is_encoder_decoder": NO_VALUE,
+    "add_cross_attention": NO_VALUE,
+    "pruned_heads": NO_VALUE,
+    "quantization_config": NO_VALUE,
 }
 
 

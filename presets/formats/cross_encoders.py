@@ -14,7 +14,7 @@ from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, default_labels
-from encoder_zoo.presets.formats.embedding_modules import ACTIVATIONS, read_activation
+from encoder_zoo.presets.formats.embedding_modules import TORCH_ACTIVATIONS, read_activation
 from encoder_zoo.presets.formats.preset_files import CONFIG, MODEL_SETTINGS, MODULES
 from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.sentence_transformers import (
@@ -129,5 +129,5 @@ def cross_encoder_config(activation: str) -> dict[str, object]:
         >>> cross_encoder_config("linear")["sbert_ce_default_activation_function"]
         'torch.nn.modules.linear.Identity'
     """
-    name = ACTIVATIONS[activation]
+    name = TORCH_ACTIVATIONS[activation]
     return {_SINCE_4: {"activation_fn": name, "version": "4.0.0"}, _BEFORE_4: name}

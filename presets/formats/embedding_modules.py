@@ -14,7 +14,7 @@ from encoder_zoo.common.validation import check_argument, one_of
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
-from encoder_zoo.presets.files.json_data import COUNT, FLAG, read_field
+from encoder_zoo.presets.files.json_data import COUNT, JSON_FLAG, read_field
 from encoder_zoo.presets.files.pytorch_file import PyTorchFile, pytorch_bytes
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
@@ -38,7 +38,7 @@ POOLING_FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 # {activation in Keras: class in PyTorch}
-ACTIVATIONS = {
+TORCH_ACTIVATIONS = {
     "tanh": "torch.nn.modules.activation.Tanh",
     "linear": "torch.nn.modules.linear.Identity",
     "gelu": "torch.nn.modules.activation.GELU",
@@ -48,7 +48,7 @@ ACTIVATIONS = {
 }
 _ACTIVATION = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)")
 # Input tensor names for modules: one vector per text, or one vector per token.
-SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"
+SENTENCE, TOKEN_OUTPUTS = "sentence_embedding", "token_embeddings"
 
 
 def read_pooling(
@@ -98,7 +98,7 @@ def read_dense(
         files: `FolderFiles` for the whole folder.
         module: Dense `Module` to read.
         width: Integer. Dimension of the input vectors.
-        embedding: String. Input tensor name, `SENTENCE` or `TOKENS`. Defaults to `SENTENCE`.
+        embedding: String. Input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to `SENTENCE`.
 
     Returns:
         A dict, an entry of `dense` of `TextEmbedder`.
@@ -123,7 +123,8 @@ def read_dense(
     return {
         "units": config["out_features"],
         "activation": read_activation(
-            config.get("activation_function", ACTIVATIONS["tanh"]), f"{path}: activation_function"
+            config.get("activation_function", TORCH_ACTIVATIONS["tanh"]),
+            f"{path}: activation_function",
         ),
         "use_bias": config.get("bias", True),
         "residual": config.get("use_residual", False),
@@ -186,7 +187,7 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
     Args:
         files: `FolderFiles` for the whole folder.
         module: Normalize `Module` to read.
-        embedding: String. Input tensor name, `SENTENCE` or `TOKENS`. Defaults to `SENTENCE`.
+        embedding: String. Input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to `SENTENCE`.
 
     Raises:
         ValueError: If the module reads or writes another tensor.
@@ -205,7 +206,7 @@ def read_activation(name: object, field: object, expected: tuple[str, ...] = ())
         name: Value found in the file.
         field: Name of the file and the field for error messages.
         expected: Tuple of strings. Keras names of allowed activations. An empty tuple allows all of
-            `ACTIVATIONS`. Defaults to ().
+            `TORCH_ACTIVATIONS`. Defaults to ().
 
     Raises:
         ValueError: If this activation is not implemented.
@@ -214,7 +215,7 @@ def read_activation(name: object, field: object, expected: tuple[str, ...] = ())
         >>> read_activation("torch.nn.modules.activation.Tanh", "config.json")
         'tanh'
     """
-    known = {ours: ACTIVATIONS[ours] for ours in expected or ACTIVATIONS}
+    known = {ours: TORCH_ACTIVATIONS[ours] for ours in expected or TORCH_ACTIVATIONS}
     classes = {theirs.split(".")[-1]: ours for ours, theirs in known.items()}
     matched = _ACTIVATION.fullmatch(name) if isinstance(name, str) else None
     if matched is None or matched[1] not in classes:
@@ -235,7 +236,7 @@ def _check_fields(config: Mapping, known: tuple[str, ...], path: object) -> None
 
 def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
     for name in config.keys() & names:
-        check_argument(f"{path}: {name}", config[name], FLAG)
+        check_argument(f"{path}: {name}", config[name], JSON_FLAG)
 
 
 def _check_names(config: Mapping, names: tuple[str, ...], path: object, embedding: str) -> None:
@@ -357,17 +358,17 @@ def dense_files(
 def _dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, object]:
     """Create a Dense module's configuration. Error messages contain the name."""
     activation = "silu" if layer.activation == "swish" else layer.activation
-    if activation not in ACTIVATIONS:
+    if activation not in TORCH_ACTIVATIONS:
         raise invalid(
             f"{name}: activation",
             activation,
-            f"one of {', '.join(ACTIVATIONS)}, as supported by sentence-transformers",
+            f"one of {', '.join(TORCH_ACTIVATIONS)}, as supported by sentence-transformers",
         )
     return {
         "in_features": width,
         "out_features": layer.units,
         "bias": layer.use_bias,
-        "activation_function": ACTIVATIONS[activation],
+        "activation_function": TORCH_ACTIVATIONS[activation],
         **({"use_residual": True} if layer.residual else {}),
     }
 

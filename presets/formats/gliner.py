@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ENCODER = "token_rep_layer.bert_layer.model."  # prefix of the encoder's tensors
 LABEL_MARKER, SEPARATOR = "<<ENT>>", "<<SEP>>"
 SPAN_MODES = ("markerV0", "markerV1", "marker")
-POOLINGS = ("first", "last", "mean", "max")
+GLINER_POOLINGS = ("first", "last", "mean", "max")
 _SPANS = "span_rep_layer.span_rep_layer"
 # Number of words in an entity. Every width adds to the graph and the memory of the model.
 SpanWidth = Annotated[
@@ -44,7 +44,7 @@ _RULES = {
     "max_len": get_rule(PositiveInt),
     "dropout": get_rule(Rate),
     "num_rnn_layers": Rule(lambda v: type(v) is int and 0 <= v <= 16, "an integer from 0 to 16"),
-    "subtoken_pooling": one_of(*POOLINGS),
+    "subtoken_pooling": one_of(*GLINER_POOLINGS),
     "embed_ent_token": get_rule(bool),
     "ent_token": Rule(lambda v: isinstance(v, str) and v != "", "a token"),
     "sep_token": Rule(lambda v: isinstance(v, str) and v != "", "a token"),
@@ -65,7 +65,7 @@ _DEFAULTS = {
     "encoder_config": None,
 }
 # organisation/name, as allowed on the hub.
-REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+GLINER_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # {field of another architecture: description}
 _OTHERS = {
     "labels_encoder": "a separate encoder for labels (bi-encoder)",
@@ -162,7 +162,7 @@ def encoder_address(files: FolderFiles) -> str | None:
     if config["encoder_config"] is not None and any(n in files for n in tokenizer_file_names()):
         return None
     name = config.get("model_name")
-    if not isinstance(name, str) or REPOSITORY.fullmatch(name) is None:
+    if not isinstance(name, str) or GLINER_REPOSITORY.fullmatch(name) is None:
         raise ValueError(
             f"{files.path / GLINER}: encoder_config or the tokenizer is missing, and model_name is "
             f"{quote(name)}, not a repository. Open the folder with gliner and save it again: "

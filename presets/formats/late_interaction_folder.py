@@ -29,7 +29,7 @@ from encoder_zoo.presets.formats.colbert_settings import (
 from encoder_zoo.presets.formats.embedding_folder import embedder_settings
 from encoder_zoo.presets.formats.embedding_modules import (
     SENTENCE,
-    TOKENS,
+    TOKEN_OUTPUTS,
     LinearFile,
     check_normalize,
     dense_files,
@@ -113,7 +113,7 @@ class LateInteractionFolder(FolderFormat):
             theirs.check_transformer(checkpoint.files, "feature-extraction", has_roles=form == _ST)
             modules = _modules(checkpoint.files.root, form)
             width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
-            embedding = SENTENCE if form == _ENCODER else TOKENS
+            embedding = SENTENCE if form == _ENCODER else TOKEN_OUTPUTS
             dense = read_dense_layers(checkpoint.files.root, modules, width, embedding)
             projections = [_make_projection_settings(**one) for one in dense]
             normalize = form != _ST or bool(theirs.select_modules(modules, "Normalize"))
@@ -239,7 +239,7 @@ def _modules(files: FolderFiles, form: str) -> list[Module]:
             f"Transformer, optionally followed by {', '.join(sorted(allowed))}."
         )
     for module in theirs.select_modules(modules, "Normalize"):
-        check_normalize(files, module, SENTENCE if form == _ENCODER else TOKENS)
+        check_normalize(files, module, SENTENCE if form == _ENCODER else TOKEN_OUTPUTS)
     return modules
 
 

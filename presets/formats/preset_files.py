@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from encoder_zoo.encoders.tokenizers import TOKENIZERS
 from encoder_zoo.presets.files.manifest import CARD as CARD
-from encoder_zoo.presets.files.manifest import NAME as MANIFEST
+from encoder_zoo.presets.files.manifest import MANIFEST_NAME as MANIFEST
 
 CONFIG = "config.json"
 GLINER = "gliner_config.json"  # replaces config.json in folders of gliner

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     import keras
 
 ENCODERS = ("Transformer", "MLMTransformer")  # MLMTransformer up to version 5.3
-KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
+MODULE_KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
 STATIC = "StaticEmbedding"  # a table of token vectors instead of an encoder
-KINDS += ("MLMTransformer", "SpladePooling", "MultiVectorMask", STATIC, "Router")
+MODULE_KINDS += ("MLMTransformer", "SpladePooling", "MultiVectorMask", STATIC, "Router")
 # Modules that can be used in Router routes. IDF is the older name of SparseStaticEmbedding.
 ROUTED = (*ENCODERS, "SpladePooling", "SparseStaticEmbedding", "IDF")
 _TYPE = re.compile(r"(?:sentence_transformers|pylate)(?:\.\w+)*\.(\w+)")
@@ -262,7 +262,10 @@ def read_modules(files: FolderFiles) -> list[Module]:
         field = f"{files.path / MODULES}: [{i}]"
         if not isinstance(entry, dict):
             raise invalid(field, entry, "an object with type and path")
-        kind, path = _check_kind(entry.get("type"), KINDS, f"{field}: type"), entry.get("path")
+        kind, path = (
+            _check_kind(entry.get("type"), MODULE_KINDS, f"{field}: type"),
+            entry.get("path"),
+        )
         path = "" if path == "." and kind == STATIC else path
         if not (is_plain(path) or (path == "" and kind in (*ENCODERS, STATIC, "Router"))):
             raise invalid(f"{field}: path", path, f"a subfolder such as '{i}_{kind}'")

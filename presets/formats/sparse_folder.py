@@ -19,7 +19,7 @@ from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import check_argument
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
-from encoder_zoo.presets.files.json_data import FLAG, json_files
+from encoder_zoo.presets.files.json_data import JSON_FLAG, json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-SIMILARITIES = ("dot", "cosine")
+SPARSE_SIMILARITIES = ("dot", "cosine")
 TOKEN_WEIGHTS = "token_weights"
 # Similarities for text and token vectors, which BGE-M3 has in addition to token weights.
 THEIRS_OF_VECTORS = ("cosine", "euclidean", "manhattan", "maxsim", "MaxSim", "meanmaxsim")
@@ -233,7 +233,7 @@ def _query_table(checkpoint: Checkpoint) -> QueryTable | None:
     inner, path = Subfolder(files, routes.query[0].path), routes.query[0].path
     config = inner.read_json(CONFIG) if CONFIG in inner else {}
     frozen = config.get("frozen", False)
-    check_argument(f"{files.path / path / CONFIG}: frozen", frozen, FLAG)
+    check_argument(f"{files.path / path / CONFIG}: frozen", frozen, JSON_FLAG)
     return QueryTable(inner, routes.query[0], not frozen)
 
 
@@ -325,10 +325,10 @@ def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dic
         of_others: Tuple of strings. Similarities to ignore, because they belong to other vectors in
             the same folder. Defaults to ().
     """
-    settings, similarity = theirs.model_settings(files), SIMILARITIES[0]
+    settings, similarity = theirs.model_settings(files), SPARSE_SIMILARITIES[0]
     found, model_type = (settings.get(n) for n in ("similarity_fn_name", "model_type"))
     if found not in of_others or model_type == "SparseEncoder":
-        similarity = theirs.read_similarity(files, SIMILARITIES)
+        similarity = theirs.read_similarity(files, SPARSE_SIMILARITIES)
     most = theirs.read_count(files, "max_active_dims")
     return {"max_terms": most, "similarity_function": similarity}
 

@@ -21,7 +21,7 @@ from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
-from encoder_zoo.presets.files.json_data import FLAG
+from encoder_zoo.presets.files.json_data import JSON_FLAG
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.huggingface import open_weights
 from encoder_zoo.presets.formats.preset_files import CONFIG, MODULES, SAFETENSORS
@@ -41,7 +41,7 @@ TOKENIZER = "tokenizer.json"
 MODEL_TYPE = "model2vec"
 # Names of the table in sentence-transformers and in model2vec.
 THEIRS, MODEL2VEC = "embedding.weight", "embeddings"
-MAPPING, WEIGHTS = "mapping", "weights"
+MAPPING, STATIC_WEIGHTS = "mapping", "weights"
 COUNT_OR_NULL = Rule(
     lambda v: v is None or (type(v) is int and v >= 1), "an integer of 1 or more, or null"
 )
@@ -126,16 +126,19 @@ class StaticCheckpoint(Checkpoint):
         self._table = THEIRS if THEIRS in names else MODEL2VEC
         shapes = {name: tuple(file.shapes[name]) for name in names}
         table = shapes.get(self._table, ())
-        known = names <= {self._table, MAPPING, WEIGHTS}
-        flat = all(len(shapes[n]) == 1 for n in names & {MAPPING, WEIGHTS})
+        known = names <= {self._table, MAPPING, STATIC_WEIGHTS}
+        flat = all(len(shapes[n]) == 1 for n in names & {MAPPING, STATIC_WEIGHTS})
         if len(table) != 2 or not all(table) or not known or not flat:
             raise ValueError(
                 f"{file.path}: the weights are {quote(shapes)}. Expected {THEIRS} or {MODEL2VEC} "
-                f"of shape (tokens, width), optionally with {MAPPING} and {WEIGHTS} (tokens,)."
+                f"of shape (tokens, width), optionally with {MAPPING} and "
+                f"{STATIC_WEIGHTS} (tokens,)."
             )
         count = shapes.get(MAPPING, table)[0]
-        if shapes.get(WEIGHTS, (count,)) != (count,):
-            raise invalid(f"{file.path}: the shape of {WEIGHTS}", shapes[WEIGHTS], f"({count},)")
+        if shapes.get(STATIC_WEIGHTS, (count,)) != (count,):
+            raise invalid(
+                f"{file.path}: the shape of {STATIC_WEIGHTS}", shapes[STATIC_WEIGHTS], f"({count},)"
+            )
         stored, needed = 4 * table[0] * table[1], 4 * count * table[1]
         if needed > max(TABLE_BYTES, TABLE_RATIO * stored):
             raise ValueError(
@@ -161,9 +164,9 @@ class StaticCheckpoint(Checkpoint):
                     f"Expected integers from 0 to {len(table) - 1}."
                 )
             table = table[rows]
-        if WEIGHTS in self._file.shapes:
-            check_floats(self._file.dtype(WEIGHTS), self._file.path, WEIGHTS)
-            table = table * np.asarray(self._file.read(WEIGHTS)).astype("float32")[:, None]
+        if STATIC_WEIGHTS in self._file.shapes:
+            check_floats(self._file.dtype(STATIC_WEIGHTS), self._file.path, STATIC_WEIGHTS)
+            table = table * np.asarray(self._file.read(STATIC_WEIGHTS)).astype("float32")[:, None]
         return table
 
     def stored_tokenizer(self) -> StoredFile:
@@ -176,7 +179,7 @@ class StaticCheckpoint(Checkpoint):
         """Return the `TextEmbedder` arguments in the config.json of model2vec."""
         if "normalize" not in self.own:
             return {}
-        check_argument(f"{self.config_file}: normalize", self.own["normalize"], FLAG)
+        check_argument(f"{self.config_file}: normalize", self.own["normalize"], JSON_FLAG)
         return {"normalize": self.own["normalize"]}
 
     def length(self) -> int | None:

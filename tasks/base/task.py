@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-MAX_SHOWN = 10  # maximum number of labels in `repr`
+MAX_LABELS_SHOWN = 10  # maximum number of labels in `repr`
 
 
 class TaskPresetArguments(BackbonePresetArguments, TokenizerPresetArguments, total=False):
@@ -182,9 +182,13 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             f"{type(backbone).__name__} of {backbone.num_layers} layers of {backbone.hidden_dim}",
             f"{sum(math.prod(weight.shape) for weight in self.weights):,} weights",
             *([f"answers in {self.cpu_model.identity} on the CPU"] if self.cpu_model else []),
-            *([f"labels {', '.join(labels[:MAX_SHOWN])}"] if labels else []),
+            *([f"labels {', '.join(labels[:MAX_LABELS_SHOWN])}"] if labels else []),
         ]
-        more = f" and {len(labels) - MAX_SHOWN} more" if len(labels or []) > MAX_SHOWN else ""
+        more = (
+            f" and {len(labels) - MAX_LABELS_SHOWN} more"
+            if len(labels or []) > MAX_LABELS_SHOWN
+            else ""
+        )
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:

@@ -15,7 +15,7 @@ from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.tokenizers.library import decode_texts
 from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
 from encoder_zoo.encoders.tokenizers.trimming import TRIMMABLE, count_changed_tokens, trim_tokenizer
-from encoder_zoo.presets.origin import Vocabulary
+from encoder_zoo.presets.origin import OriginVocabulary
 
 if TYPE_CHECKING:
     import keras
@@ -29,7 +29,7 @@ T = TypeVar("T", bound="Task")
 
 logger = logging.getLogger("encoder_zoo")
 
-WORDS = re.compile(r"\w+(?:[-_]\w+)*|\S")  # as split by `EntityExtractor`
+WORDS_AND_SYMBOLS = re.compile(r"\w+(?:[-_]\w+)*|\S")  # as split by `EntityExtractor`
 
 
 class UncoveredText(TypedDict):
@@ -72,7 +72,7 @@ def trim_task(task: T, texts: object) -> T:
     ids = {*_fixed_ids(task), *(known[word] for word in words if word in known)}
     trimmed, kept = trim_tokenizer(tokenizer, [*words, *list_read_texts(task, texts)], ids)
     backbone = _make_backbone(task.backbone, kept)
-    backbone.checkpoint_vocabulary = Vocabulary.create(trimmed)
+    backbone.checkpoint_vocabulary = OriginVocabulary.create(trimmed)
     parts = {"backbone": backbone, "preprocessor": type(task.preprocessor)(trimmed, **settings)}
     copied = type(task).from_config({**task.get_config(), **parts})
     pairs = zip(task.weights, copied.weights, strict=True)
@@ -147,7 +147,9 @@ def list_read_texts(task: Task, texts: object) -> list[str]:
         for text in given
     ]
     if task.record.pipeline_tag == "token-classification":  # words can be tokenized separately
-        words = {word for text in given for word in (*WORDS.findall(text), *text.split())}
+        words = {
+            word for text in given for word in (*WORDS_AND_SYMBOLS.findall(text), *text.split())
+        }
         read += [start + word for word in sorted(words) for start in ("", " ")]
     return read
 

@@ -388,7 +388,7 @@ class ZeroShotClassifier:
         return answer
 
 
-ADVICE = (
+LABEL_ORDER_ADVICE = (
     "Pass the names in the order of the model card, for example from_preset(source, "
     'labels=["contradiction", "neutral", "entailment"]).'
 )
@@ -429,7 +429,7 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
         numbered = ", ".join(default_labels(num_classes))
         raise ValueError(
             f"The classes are only numbered ({numbered}), so the class for entailment is unknown. "
-            f"{ADVICE}"
+            f"{LABEL_ORDER_ADVICE}"
         )
     names = [label.lower() for label in labels or ()]
     entailing = [i for i, name in enumerate(names) if name.startswith("entail")]

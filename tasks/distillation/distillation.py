@@ -291,7 +291,7 @@ class Distillation(TextModel):
         return {
             **self.student.input_ranges(length),
             **{TEACHER + name: ends for name, ends in theirs.input_ranges(longest).items()},
-            TEACHER_POSITIONS: (pairing.NOWHERE, longest - 1),
+            TEACHER_POSITIONS: (pairing.NO_TOKEN, longest - 1),
             "soft_weights": (0, 1),
         }
 

@@ -21,7 +21,7 @@ from encoder_zoo.tasks.training.distribution import current_strategy
 TEACHER = "teacher_"
 # Name of the input with the positions of the student's tokens in the teacher's example.
 TEACHER_POSITIONS = "positions_in_teacher"
-NOWHERE = -1
+NO_TOKEN = -1
 
 
 def positions_in_examples(
@@ -66,12 +66,12 @@ def _compute_positions(
         row = found.value_rowids()
         number = found.values - array_ops.gather(skipped, row)  # index among the kept tokens
         inside = (found.values >= 0) & (number >= 0) & (number < array_ops.gather(count, row))
-        position = array_ops.where(inside, number + array_ops.gather(begin, row), NOWHERE)
+        position = array_ops.where(inside, number + array_ops.gather(begin, row), NO_TOKEN)
         positions.append(found.with_values(position))
     own = student.tokenizer
-    start = 0 if column else NOWHERE
+    start = 0 if column else NO_TOKEN
     layout = own.pair_separators, student.max_sequence_length, own.first_column
-    return pack(positions, start, NOWHERE, *layout, own.truncation_side)[0]
+    return pack(positions, start, NO_TOKEN, *layout, own.truncation_side)[0]
 
 
 def corresponding(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops.RaggedTensor):
@@ -103,12 +103,12 @@ def corresponding(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops
     all_ends = array_ops.concat([keys(ends), [0]], 0)  # one extra value, in case of no tokens
     holds = array_ops.gather(all_ends, array_ops.maximum(found, 0)) > last
     number = array_ops.where(
-        none_before | ~holds, array_ops.cast(NOWHERE, array_ops.int64), found - row_starts
+        none_before | ~holds, array_ops.cast(NO_TOKEN, array_ops.int64), found - row_starts
     )
     return ids.with_values(array_ops.cast(number, array_ops.int32))
 
 
-OBJECTIVES = ("soft_labels", "hidden_states", "relations")
+DISTILLATION_OBJECTIVES = ("soft_labels", "hidden_states", "relations")
 
 
 def get_backbone(model: Task | Backbone) -> Backbone:
@@ -132,9 +132,11 @@ def check_objectives(given: Sequence[str] | None, teacher, student) -> list[str]
     answer = isinstance(teacher, Task) and isinstance(student, Task)
     usual = ["soft_labels"] if answer else ["relations"]
     objectives = usual if given is None else list(given) if isinstance(given, list | tuple) else []
-    unknown = [name for name in objectives if name not in OBJECTIVES]
+    unknown = [name for name in objectives if name not in DISTILLATION_OBJECTIVES]
     if unknown or not objectives or len(set(objectives)) != len(objectives):
-        raise invalid("objectives", given, f"a list of one or more of {', '.join(OBJECTIVES)}")
+        raise invalid(
+            "objectives", given, f"a list of one or more of {', '.join(DISTILLATION_OBJECTIVES)}"
+        )
     if "soft_labels" in objectives:
         _check_same_answers(teacher, student)
     return objectives
@@ -402,7 +404,7 @@ class DistillationPreprocessor(Preprocessor):
         inputs = {**inputs, **self._teachers(examples, own, bucketed)}
         if self.aligned:
             shape = array_ops.shape(inputs["token_ids"], array_ops.int64)
-            positions = examples[TEACHER_POSITIONS].to_tensor(NOWHERE, shape=shape)
+            positions = examples[TEACHER_POSITIONS].to_tensor(NO_TOKEN, shape=shape)
             inputs[TEACHER_POSITIONS] = array_ops.ensure_shape(positions, inputs["token_ids"].shape)
         if not rest:
             inputs |= _soft_weights(examples, array_ops.shape(inputs["token_ids"], array_ops.int64))

@@ -26,7 +26,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.wording import ForeignName, invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.tasks.embedding.pair_columns import COLUMNS
+from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS
 from encoder_zoo.tasks.embedding.searchable import IndexKind, Searchable
 from encoder_zoo.tasks.losses.chunks import recompute_in_chunks
 from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
@@ -408,7 +408,7 @@ class Embedder(Task, Searchable[IndexKind]):
             >>> embedder.evaluate_similarity(pairs, [5.0, 4.0, 0.5])["spearman"]
             1.0
         """
-        columns = [np.asarray(column) for column in COLUMNS.read(pairs)]
+        columns = [np.asarray(column) for column in PAIR_COLUMNS.read(pairs)]
         if len(columns) != 2:
             raise ValueError(
                 f"pairs has {len(columns)} columns of texts. Expected two, (first, second)."

@@ -183,7 +183,7 @@ def contrastive_pairs(
     return ContrastivePairs(first, second, score.astype("float32"))
 
 
-HEAD = Module("Classifier", "9_Classifier")  # subfolder of the head in a preset
+HEAD_MODULE = Module("Classifier", "9_Classifier")  # subfolder of the head in a preset
 LAYERS = {"head": "linear"}
 SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
 
@@ -206,7 +206,7 @@ class FewShotFolder(EmbeddingFolder):
         used = super().restore(task, checkpoint, given, allow_nonfinite)
         if not _takes_head(checkpoint, given):
             return used
-        weights = ModuleCheckpoint(checkpoint.files.root, HEAD)
+        weights = ModuleCheckpoint(checkpoint.files.root, HEAD_MODULE)
         matched, misfits = match(weights, task, LAYERS)
         if misfits:
             found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
@@ -226,7 +226,10 @@ class FewShotFolder(EmbeddingFolder):
             name: make_stored_array(weight, transposed, dtype)
             for name, weight, transposed in named_weights(task, LAYERS)
         }
-        return {**files, f"{HEAD.path}/{SAFETENSORS.file}": save(arrays, metadata={"format": "pt"})}
+        return {
+            **files,
+            f"{HEAD_MODULE.path}/{SAFETENSORS.file}": save(arrays, metadata={"format": "pt"}),
+        }
 
 
 class FewShotPresetArguments(EmbedderPresetArguments, total=False):
@@ -694,7 +697,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
 def _takes_head(checkpoint: Checkpoint, given: dict) -> bool:
     """Return whether to load the head from the checkpoint based on the arguments."""
-    there = f"{HEAD.path}/{SAFETENSORS.file}" in checkpoint.files.root
+    there = f"{HEAD_MODULE.path}/{SAFETENSORS.file}" in checkpoint.files.root
     asked = given.get("problem_type", _problem_type(checkpoint))
     others = {"labels", "num_classes"} & given.keys() or asked != _problem_type(checkpoint)
     return there and not others

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 QUERY, DOCUMENT = "query", "document"
 PUNCTUATION = tuple(string.punctuation)
-NAMES = {QUERY: "queries", DOCUMENT: "documents"}
+ROLE_NAMES = {QUERY: "queries", DOCUMENT: "documents"}
 
 
 @serializable
@@ -192,7 +192,9 @@ class LateInteractionPreprocessor(SeparateTexts):
         texts = array_ops.strings.join([text, texts]) if text else texts
         # Keep an extra token to be able to count truncated texts.
         tokens = self.tokenizer.tokenize(texts, room + 1)
-        what = f"{NAMES[role]} are longer than {longest} tokens, so {self.unread} is truncated."
+        what = (
+            f"{ROLE_NAMES[role]} are longer than {longest} tokens, so {self.unread} is truncated."
+        )
         count_truncated(tokens.row_lengths() > room, self, what)
         packed = self._pack_tokens(tokens, role)
         if role == DOCUMENT:

@@ -19,9 +19,9 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
 )
 from encoder_zoo.tasks.retrieval.documents import Documents
 
-TEXTS = Inputs(Text("texts", filled=True))
+TEXT_COLUMNS = Inputs(Text("texts", filled=True))
 # `fit` accepts single texts, pairs, and pairs with negatives.
-COLUMNS = Inputs(
+PAIR_COLUMNS = Inputs(
     Text("anchors", "anchor", filled=True),
     Text("positives", "positive", optional=True, filled=True),
     Text("negatives", "negative", optional=True, filled=True, repeated=True),
@@ -39,7 +39,7 @@ def only_column(texts) -> array_ops.Tensor:
             "The chunks were created with late=True, which is only supported by TextEmbedder. "
             "Create them with late=False."
         )
-    return TEXTS.read(texts.texts if isinstance(texts, Documents) else texts)[0]
+    return TEXT_COLUMNS.read(texts.texts if isinstance(texts, Documents) else texts)[0]
 
 
 TEXT_IDS = "text_ids"  # (N, 1 + K) int32, equal where texts are equal
@@ -53,7 +53,7 @@ class SeparateTexts(Preprocessor):
             "token_ids".
     """
 
-    inputs = COLUMNS
+    inputs = PAIR_COLUMNS
     one_example_per_text = True
     values_per_text: tuple[str, ...] = ()
 
@@ -75,7 +75,7 @@ class SeparateTexts(Preprocessor):
     def separate(self, x, y) -> tuple:
         if hasattr(x, "element_spec") or is_prepared(x):
             return x, y
-        return self._rows(COLUMNS.read(x), y)
+        return self._rows(PAIR_COLUMNS.read(x), y)
 
     def _rows(self, columns: tuple, y) -> tuple:
         """Return inputs and labels for `fit`. Single texts are paired with themselves."""

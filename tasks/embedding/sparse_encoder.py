@@ -43,8 +43,8 @@ from encoder_zoo.tasks.embedding.pooling import Projection
 from encoder_zoo.tasks.embedding.sparse_encoder_preprocessor import SparseEncoderPreprocessor
 from encoder_zoo.tasks.embedding.sparse_pooling import (
     TOKEN_WEIGHTS,
-    Activation,
     Pooling,
+    TermActivation,
     pool_term_weights,
     term_weights,
 )
@@ -67,7 +67,7 @@ RISING = 3  # the weights of `SPLADE` rise in a third of the steps, as in SPLADE
 
 SCALE = 50.0  # for token weights, as used to train BGE-M3 (temperature 0.02)
 
-DEFAULT_LOSSES = {PAIRS: losses.SPLADE, SCORES: lambda: losses.SPLADE(losses.MarginMSE())}
+SPARSE_LOSSES = {PAIRS: losses.SPLADE, SCORES: lambda: losses.SPLADE(losses.MarginMSE())}
 # No regularization is needed for queries from a table, because there is no expansion.
 TABLE_LOSSES = {
     PAIRS: lambda: losses.SPLADE(query_weight=0.0),
@@ -180,7 +180,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         backbone: Backbone,
         preprocessor: SparseEncoderPreprocessor | None = None,
         pooling: Pooling = "max",
-        activation: Activation = "relu",
+        activation: TermActivation = "relu",
         max_terms: PositiveInt | None = None,
         similarity_function: Literal["dot", "cosine"] = "dot",
         head_activation: HeadActivation | None = None,
@@ -262,7 +262,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         """Return a dict mapping data formats to functions to create the default loss."""
         if self.pooling == TOKEN_WEIGHTS:
             return TOKEN_WEIGHTS_LOSSES
-        return TABLE_LOSSES if isinstance(self.query_encoder, TermTable) else DEFAULT_LOSSES
+        return TABLE_LOSSES if isinstance(self.query_encoder, TermTable) else SPARSE_LOSSES
 
     @functools.cached_property
     def _without_weight(self) -> list[int]:

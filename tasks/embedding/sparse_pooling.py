@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Pooling = Literal["max", "sum", "token_weights"]
 TOKEN_WEIGHTS = "token_weights"
-Activation = Literal["relu", "log1p_relu"]
+TermActivation = Literal["relu", "log1p_relu"]
 POSITIONS = 32  # whose logits are in memory at once
 
 
@@ -34,7 +34,7 @@ def _log1p_relu(x):
 
 
 # Activations for logits, named as in sentence-transformers. All of them must be monotonic.
-ACTIVATIONS: dict[str, Callable] = {
+TERM_ACTIVATIONS: dict[str, Callable] = {
     "relu": _log1p_relu,
     "log1p_relu": lambda x: ops.log1p(_log1p_relu(x)),
 }
@@ -46,7 +46,7 @@ def term_weights(
     x: keras.KerasTensor,
     mask: keras.KerasTensor,
     pooling: Pooling,
-    activation: Activation,
+    activation: TermActivation,
     training: bool | None = None,
     sparse_gradients: bool = False,
 ) -> keras.KerasTensor:
@@ -58,7 +58,7 @@ def term_weights(
         x: Backbone output, with shape (B, L, D).
         mask: Boolean or float tensor of shape (B, L). True or 1 for tokens to be pooled.
         pooling: "max" or "sum", to pool over all tokens.
-        activation: String. The activation to use, from `ACTIVATIONS`.
+        activation: String. The activation to use, from `TERM_ACTIVATIONS`.
         training: Boolean. Whether gradients are required.
         sparse_gradients: Boolean. Whether to compute gradients with `largest_logits`, on TensorFlow
             without XLA.
@@ -66,7 +66,7 @@ def term_weights(
     Source: Formal et al. 2021, SPLADE v2, equations 1 and 3; `log1p_relu` Shen et al. 2025,
     Exploring l0 Sparsification for Inference-free Sparse Retrievers, section 3.
     """
-    function = ACTIVATIONS[activation]
+    function = TERM_ACTIVATIONS[activation]
     mask = ops.cast(mask, "float32")
     if pooling == "sum":
 

@@ -46,7 +46,10 @@ from encoder_zoo.tasks.embedding.pooling import (
     principal_components,
     to_unit_length,
 )
-from encoder_zoo.tasks.embedding.text_embedder_preprocessor import Part, TextEmbedderPreprocessor
+from encoder_zoo.tasks.embedding.text_embedder_preprocessor import (
+    ChunkPart,
+    TextEmbedderPreprocessor,
+)
 from encoder_zoo.tasks.embedding.vector_answers import StaticAnswers, VectorAnswers, check_dim
 from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
@@ -390,7 +393,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         """Compute chunk vectors (N, D) by averaging token vectors from the whole texts."""
         check_pooled_by_mean(self)
         examples, parts = self.preprocessor.encode_contexts(chunks.contexts, prompt)
-        by_window: dict[int, list[Part]] = {}
+        by_window: dict[int, list[ChunkPart]] = {}
         for part in parts:
             by_window.setdefault(part.window, []).append(part)
         vectors = np.zeros((len(chunks), self.backbone.hidden_dim))

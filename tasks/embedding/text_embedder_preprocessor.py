@@ -17,7 +17,7 @@ from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, texts_in_memory
-from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, SeparateTexts
+from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS, SeparateTexts
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
 from encoder_zoo.tasks.preprocessing.windows import make_windows, take
@@ -91,7 +91,7 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
     return name
 
 
-class Part(NamedTuple):
+class ChunkPart(NamedTuple):
     """Position where a chunk's tokens appear in a text window.
 
     Attributes:
@@ -252,7 +252,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
             Examples in the same format as `encode`, with one example per window. The additional
             "text_index" (W,) int64 maps each window to the index of the corresponding text.
         """
-        [texts] = COLUMNS.read(texts)
+        [texts] = PAIR_COLUMNS.read(texts)
         tokens = self._tokens(texts, prompt, None)
         windows = make_windows(tokens.row_lengths(), self.max_sequence_length - 2, 0)
         examples = {"token_ids": self.pack([take(tokens, windows)])["token_ids"]}
@@ -261,7 +261,9 @@ class TextEmbedderPreprocessor(SeparateTexts):
             examples["pooled_from"] = array_ops.where(first, self._prompt_length(prompt), 0)
         return {**examples, "text_index": windows.example}
 
-    def encode_contexts(self, contexts: Contexts, prompt: str | None) -> tuple[dict, list[Part]]:
+    def encode_contexts(
+        self, contexts: Contexts, prompt: str | None
+    ) -> tuple[dict, list[ChunkPart]]:
         """Convert whole texts to examples, and locate the chunk tokens in the examples.
 
         Texts that are too long are split into windows that overlap by a quarter. In the overlap,
@@ -297,7 +299,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
                 last = min(last - begin, owned_to)
                 if first < last:
                     shift = self.tokenizer.first_column + prefix
-                    parts.append(Part(len(rows) - 1, chunk, shift + first, shift + last))
+                    parts.append(ChunkPart(len(rows) - 1, chunk, shift + first, shift + last))
         ids = array_ops.RaggedTensor.from_row_splits(
             array_ops.constant(np.concatenate(rows), "int32"),
             array_ops.constant(np.cumsum([0, *map(len, rows)]), "int64"),

@@ -21,7 +21,7 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     QUERY,
     LateInteractionPreprocessor,
 )
-from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, only_column
+from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS, only_column
 from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, scale_queries
 
 
@@ -42,7 +42,7 @@ class TokenAnswers(EmbeddingAnswers):
     @prepares_in_numpy
     def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
         """Compute the vectors for texts, or scores (K,) for queries with several texts."""
-        first, *others = COLUMNS.read(x)
+        first, *others = PAIR_COLUMNS.read(x)
         if not others:
             return self.embed(first, batch_size=batch_size)
         queries = self.embed(first, QUERY, batch_size)

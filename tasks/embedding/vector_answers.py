@@ -24,7 +24,7 @@ from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderP
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
 
-ROWS = 1024  # texts at a time whose rows of a table are added
+TABLE_ROWS_AT_ONCE = 1024  # texts at a time whose rows of a table are added
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,8 +123,10 @@ class StaticAnswers(VectorAnswers):
     def _add_rows(self, texts: array_ops.Tensor, prompt: str | None, whole: bool) -> np.ndarray:
         texts = texts_in_memory(texts)
         vectors = np.zeros((len(texts), self.table.shape[1]), "float32")
-        for first in range(0, len(texts), ROWS):
-            ids, lengths = self.preprocessor.compute_ids(texts[first : first + ROWS], prompt, whole)
+        for first in range(0, len(texts), TABLE_ROWS_AT_ONCE):
+            ids, lengths = self.preprocessor.compute_ids(
+                texts[first : first + TABLE_ROWS_AT_ONCE], prompt, whole
+            )
             filled = np.flatnonzero(lengths)
             if len(filled):
                 starts = np.cumsum(lengths) - lengths

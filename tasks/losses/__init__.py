@@ -29,7 +29,7 @@ from encoder_zoo.tasks.losses.vector_distillation import VectorDistillation as V
 
 # Names in sentence-transformers that differ by more than the suffix "Loss", and the corresponding
 # names here.
-RENAMED = {
+RENAMED_LOSSES = {
     "MultipleNegativesRankingLoss": "InfoNCE",
     "CachedMultipleNegativesRankingLoss": "InfoNCE and compile(chunk_size=32)",
     "GISTEmbedLoss": "GuidedInfoNCE",
@@ -41,7 +41,7 @@ RENAMED = {
 
 def __getattr__(name: str) -> object:
     here = name.removesuffix("Loss")
-    meant = RENAMED.get(name) or (here if here != name and here in globals() else None)
+    meant = RENAMED_LOSSES.get(name) or (here if here != name and here in globals() else None)
     hint = f" Use losses.{meant}." if meant else ""
     # Python adds its own suggestion, unless the name is passed without the module.
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}", name=name)

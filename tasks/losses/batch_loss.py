@@ -25,7 +25,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.replicas import loss_values, replica_context
 
-ACTIVATIONS = {"softmax": ops.softmax, "sigmoid": ops.sigmoid}
+LOSS_ACTIVATIONS = {"softmax": ops.softmax, "sigmoid": ops.sigmoid}
 FUNCTIONS = {
     function
     for name, function in vars(losses).items()
@@ -37,27 +37,27 @@ WITH_LOGITS = {f for f in FUNCTIONS if "from_logits" in inspect.signature(f).par
 OF_MARGINS = {losses.hinge, losses.squared_hinge, losses.categorical_hinge}
 # Losses for a single class. Names can also identify losses that will be added in later versions of
 # Keras.
-OF_ONE_CLASS = {f for f in FUNCTIONS if "categorical" in f.__name__}
-OF_INDICES = {f for f in OF_ONE_CLASS if f.__name__.startswith("sparse_")}
+CATEGORICAL_LOSSES = {f for f in FUNCTIONS if "categorical" in f.__name__}
+OF_INDICES = {f for f in CATEGORICAL_LOSSES if f.__name__.startswith("sparse_")}
 OF_INDICES |= {losses.categorical_generalized_cross_entropy}
 # Losses for values between 0 and 1, which cannot be used for regression.
 OF_PROBABILITIES = {
     *WITH_LOGITS,
-    *OF_ONE_CLASS,
+    *CATEGORICAL_LOSSES,
     losses.kl_divergence,
     losses.poisson,
     losses.dice,
     losses.tversky,
 }
 # Losses that do not change when a class with label 0 and probability 0 is added.
-OF_TRUE_CLASS = {*OF_ONE_CLASS, losses.kl_divergence, losses.cosine_similarity}
+OF_TRUE_CLASS = {*CATEGORICAL_LOSSES, losses.kl_divergence, losses.cosine_similarity}
 OF_TRUE_CLASS -= {losses.categorical_hinge}
 OF_OTHER_THINGS = {
     losses.ctc: "sequences of symbols",
     losses.circle: "embeddings of unit length",
 }
 # Cross-entropies by the activation to include. They are computed from logits.
-OF_ACTIVATION = {f: "softmax" if f in OF_ONE_CLASS else "sigmoid" for f in WITH_LOGITS}
+OF_ACTIVATION = {f: "softmax" if f in CATEGORICAL_LOSSES else "sigmoid" for f in WITH_LOGITS}
 # Keras base classes used to wrap a function as a loss or metric.
 WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
 
@@ -87,14 +87,14 @@ def _get_keywords(wrapper) -> dict:
     }
 
 
-CLASSES = {
+LOSS_CLASSES = {
     get_wrapped_function(cls()): cls
     for cls in vars(losses).values()
     if inspect.isclass(cls) and cls is not losses.Loss
 }
 # Keras's `call` methods for losses. Losses with a different method are custom losses.
-CALLS = {cls.call for cls in CLASSES.values()}
-REDUCTIONS = {cls.__call__ for cls in (losses.Loss, *CLASSES.values())}
+CALLS = {cls.call for cls in LOSS_CLASSES.values()}
+REDUCTIONS = {cls.__call__ for cls in (losses.Loss, *LOSS_CLASSES.values())}
 
 
 def get_keras_function(loss):
@@ -170,8 +170,8 @@ def prepare_function_inputs(
         >>> y_true.numpy().tolist(), y_pred.numpy().tolist()
         ([[0.0, 1.0]], [[0.5, 0.5]])
     """
-    if activation in ACTIVATIONS and not logits:
-        y_pred = ACTIVATIONS[activation](y_pred)
+    if activation in LOSS_ACTIVATIONS and not logits:
+        y_pred = LOSS_ACTIVATIONS[activation](y_pred)
         if OF_ACTIVATION.get(function) != activation:
             # On TensorFlow, Keras attaches the logits to probabilities and would use them instead.
             y_pred = y_pred * 1.0

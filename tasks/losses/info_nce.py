@@ -15,7 +15,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import (
-    Similarity,
+    LossSimilarity,
     check_rows,
     differ,
     normalize_for_similarity,
@@ -68,7 +68,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
     def __init__(
         self,
         scale: PositiveFloat = 20.0,
-        similarity: Similarity = "cosine",
+        similarity: LossSimilarity = "cosine",
         symmetric: bool = False,
         margin: NonNegativeFloat | None = None,
         **kwargs,

@@ -12,7 +12,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import Temperature, validate_arguments
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import (
-    Similarity,
+    LossSimilarity,
     check_rows,
     differ,
     reshape_scores,
@@ -53,7 +53,7 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
     """
 
     @validate_arguments
-    def __init__(self, similarity: Similarity = "dot", **kwargs):
+    def __init__(self, similarity: LossSimilarity = "dot", **kwargs):
         super().__init__(**{"name": "margin_mse", **kwargs})
         self.similarity = similarity
 
@@ -108,7 +108,7 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
     def __init__(
         self,
         temperature: Temperature = 1.0,
-        similarity: Similarity = "dot",
+        similarity: LossSimilarity = "dot",
         min_max: bool = False,
         **kwargs,
     ):

@@ -12,7 +12,7 @@ from keras import ops
 
 from encoder_zoo.common.wording import invalid
 
-Similarity = Literal["cosine", "dot"]
+LossSimilarity = Literal["cosine", "dot"]
 Distance = Literal["cosine", "euclidean"]
 MIN_SQUARE = 1e-12  # shorter vectors have no finite gradient
 
@@ -28,12 +28,12 @@ def unit_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
     return x * ops.rsqrt(ops.maximum(squares, MIN_SQUARE))
 
 
-def normalize_for_similarity(x: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
+def normalize_for_similarity(x: keras.KerasTensor, similarity: LossSimilarity) -> keras.KerasTensor:
     """Normalize vectors (..., D) if their products should be the cosine similarity."""
     return unit_vectors(x) if similarity == "cosine" else x
 
 
-def similarities(y_pred: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
+def similarities(y_pred: keras.KerasTensor, similarity: LossSimilarity) -> keras.KerasTensor:
     """Compute the similarity between the first text and each other text in a row, (B, K).
 
     Args:

@@ -172,8 +172,8 @@ def make_packed_order(
     return array_ops.gather(plan.with_values(array_ops.gather(order, plan.values)), examples)
 
 
-SAMPLE = 1000  # number of lengths to estimate the number of sequences from
-SPARE = 1.1  # sequences per batch, relative to the average number needed
+LENGTH_SAMPLE = 1000  # number of lengths to estimate the number of sequences from
+SPARE_SEQUENCES = 1.1  # sequences per batch, relative to the average number needed
 WORTHWHILE = 0.75  # maximum number of sequences to use for packing, relative to B
 
 
@@ -196,9 +196,9 @@ def choose_sequence_counts(
         >>> choose_sequence_counts(np.array([5, 7, 9, 20]), 32, 16)
         (9, 16)
     """
-    sample = np.sort(lengths)[:: -max(1, len(lengths) // SAMPLE)]
+    sample = np.sort(lengths)[:: -max(1, len(lengths) // LENGTH_SAMPLE)]
     needed = int(pack_examples(sample, length).nrows()) / len(sample) * batch_size
-    least = int(np.ceil(SPARE * needed))
+    least = int(np.ceil(SPARE_SEQUENCES * needed))
     if least > WORTHWHILE * batch_size:
         return None
     return tuple(sorted({least, min(2 * least, batch_size), batch_size}))

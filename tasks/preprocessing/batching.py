@@ -209,7 +209,7 @@ def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
 
 
 # Number of batches to pad in advance.
-AHEAD = 4
+BATCHES_AHEAD = 4
 # Number of examples per batch inside an exported graph.
 GRAPH_BATCH = 32
 BATCH_SIZE = 32  # the default
@@ -399,7 +399,9 @@ class LengthGroupedBatcher:
         # No tuning, because padding is fast and it can take half a second to end a tuned pipeline.
         options = tf.data.Options()
         options.autotune.enabled = False
-        batches = plan.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
+        batches = plan.map(make, num_parallel_calls=BATCHES_AHEAD, deterministic=True).prefetch(
+            BATCHES_AHEAD
+        )
         return batches.with_options(options)
 
 

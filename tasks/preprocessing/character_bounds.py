@@ -13,11 +13,11 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 
-VISIBLE, BLANK, MARK = range(3)
+VISIBLE, BLANK, COMBINING_MARK = range(3)
 LAST_OF_KINDS = 0xE0200  # all code points from here on are visible, or not assigned
 
 
-class Characters(NamedTuple):
+class TextCharacters(NamedTuple):
     """Characters in some texts.
 
     Attributes:
@@ -33,18 +33,20 @@ class Characters(NamedTuple):
     unmarked: array_ops.Tensor
 
 
-def read_characters(texts: array_ops.Tensor) -> Characters:
+def read_characters(texts: array_ops.Tensor) -> TextCharacters:
     """Return the characters for texts (N,)."""
     codes = array_ops.strings.unicode_decode(texts, "UTF-8")
     first, kinds = compute_runs()
     kind = array_ops.gather(kinds, array_ops.searchsorted(first, codes.values, side="right"))
     splits = array_ops.cast(codes.row_splits, array_ops.int64)
-    visible, unmarked = (array_ops.where(kept)[:, 0] for kept in (kind == VISIBLE, kind != MARK))
-    return Characters(splits[:-1], splits[1:], visible, unmarked)
+    visible, unmarked = (
+        array_ops.where(kept)[:, 0] for kept in (kind == VISIBLE, kind != COMBINING_MARK)
+    )
+    return TextCharacters(splits[:-1], splits[1:], visible, unmarked)
 
 
 def extend_to_marks(
-    characters: Characters, row: array_ops.Tensor, end: array_ops.Tensor
+    characters: TextCharacters, row: array_ops.Tensor, end: array_ops.Tensor
 ) -> array_ops.Tensor:
     """Move ends (S,) after the combining marks that follow, such as accents, vowel signs, and
     U+FE0F after an emoji. Many tokenizers do not include these marks in a token.
@@ -130,7 +132,7 @@ def compute_runs() -> tuple[np.ndarray, np.ndarray]:
     for code in range(LAST_OF_KINDS):
         category = unicodedata.category(chr(code))
         if category[0] == "M":
-            kinds[code] = MARK
+            kinds[code] = COMBINING_MARK
         elif category in ("Cc", "Cf") or category[0] == "Z":
             kinds[code] = BLANK
     first = np.flatnonzero(np.diff(kinds)) + 1

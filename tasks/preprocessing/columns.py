@@ -104,8 +104,8 @@ def materialize(values):
     return np.asarray(values) if is_tensor else values
 
 
-ROWS = (list, tuple, np.ndarray)  # types for a row in a list of rows
-PLAIN = (str, bytes, list, dict, np.ndarray, type(None))
+ROW_TYPES = (list, tuple, np.ndarray)  # types for a row in a list of rows
+PLAIN_COLUMNS = (str, bytes, list, dict, np.ndarray, type(None))
 
 
 def plain(values):
@@ -131,7 +131,7 @@ def plain(values):
         return values.tolist()  # masked values become None
     if isinstance(values, list) and are_documents(values):
         return [document.text for document in values]
-    if isinstance(values, PLAIN) or array_ops.is_tensor(values):
+    if isinstance(values, PLAIN_COLUMNS) or array_ops.is_tensor(values):
         return values
     values = remove_format(materialize(values))
     if isinstance(values, list | np.ndarray):

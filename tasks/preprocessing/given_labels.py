@@ -24,7 +24,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import as_numbers
 logger = logging.getLogger("encoder_zoo")
 
 # Annotation fields that must have a value. The first tuple with an existing field will be used.
-FIELDS = (("answer_start", "text"), ("start", "end", "label"), ("entities",), ("spans",))
+SPAN_FIELDS = (("answer_start", "text"), ("start", "end", "label"), ("entities",), ("spans",))
 MISSING_CODE = -1  # missing value in pandas codes and in `datasets` columns
 MARKS = ("nan", "none", "null", "na", "<na>", "n/a", "#n/a", "nat")  # names used for missing values
 MAX_LOGGED = 5  # maximum number of labels to show in a log line
@@ -109,7 +109,7 @@ class Numbers(NamedTuple):
         )
 
 
-class Index(NamedTuple):
+class CandidateIndex(NamedTuple):
     """One candidate index per example.
 
     Attributes:
@@ -119,7 +119,7 @@ class Index(NamedTuple):
 
     Example:
         >>> import tensorflow as tf
-        >>> Index("choice", "question").read([0, 2], tf.constant([2, 2], tf.int64))
+        >>> CandidateIndex("choice", "question").read([0, 2], tf.constant([2, 2], tf.int64))
         Traceback (most recent call last):
         ValueError: Row 1 has the label 2, but 2 choices. Labels must be indices, starting from 0.
     """
@@ -294,7 +294,7 @@ def _find(value, blanks: bool) -> tuple[tuple, object] | None:
     if isinstance(value, str | bytes):
         return ((), value) if blanks and is_blank(value) else None
     if isinstance(value, dict):
-        fields = next((f for f in FIELDS if f[0] in value or f[-1] in value), ())
+        fields = next((f for f in SPAN_FIELDS if f[0] in value or f[-1] in value), ())
         items = [(field, value[field]) for field in fields if field in value]
     elif isinstance(value, list | tuple | set | frozenset):
         items = enumerate(value)

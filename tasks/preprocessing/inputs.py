@@ -24,11 +24,16 @@ from encoder_zoo.tasks.preprocessing.checks import (
     check_no_iterator,
     has_text,
 )
-from encoder_zoo.tasks.preprocessing.columns import ROWS, check_text_columns, plain, single_column
+from encoder_zoo.tasks.preprocessing.columns import (
+    ROW_TYPES,
+    check_text_columns,
+    plain,
+    single_column,
+)
 
-ADVICE = "Expected a text. Remove the row, or use a placeholder."
+TEXT_ADVICE = "Expected a text. Remove the row, or use a placeholder."
 BY_NAME = "text_columns=[...], an argument of the preprocessor and of from_preset"
-MAX_SHOWN = 60  # maximum number of characters to show for a value in an error message
+MAX_CHARACTERS_SHOWN = 60  # maximum number of characters to show for a value in an error message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,13 +276,13 @@ class Inputs:
 
 
 def _holds_rows(x) -> bool:
-    return isinstance(x, list | np.ndarray) and len(x) > 0 and isinstance(x[0], ROWS)
+    return isinstance(x, list | np.ndarray) and len(x) > 0 and isinstance(x[0], ROW_TYPES)
 
 
 def _transpose_rows(rows, name: str) -> list[list]:
     """Convert rows with equal length to columns."""
     for i, row in enumerate(rows):
-        if not isinstance(row, ROWS):
+        if not isinstance(row, ROW_TYPES):
             raise invalid(f"Row {i} of {name}", row, "a list or tuple, as in row 0")
         if len(row) != len(rows[0]):
             raise ValueError(
@@ -298,9 +303,9 @@ def are_lists(texts) -> bool:
         (True, False)
     """
     if isinstance(texts, list | tuple):
-        return len(texts) > 0 and isinstance(texts[0], ROWS)
+        return len(texts) > 0 and isinstance(texts[0], ROW_TYPES)
     if isinstance(texts, np.ndarray) and texts.dtype == object and texts.ndim == 1 and len(texts):
-        return isinstance(texts[0], ROWS)
+        return isinstance(texts[0], ROW_TYPES)
     shape = getattr(texts, "shape", None)
     return shape is not None and len(shape) > 1
 
@@ -333,7 +338,7 @@ def check_filled(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
     """
     if current_trace().serves:
         return texts
-    return check_each(texts, has_text(texts), f" of {name} is empty. {ADVICE}")
+    return check_each(texts, has_text(texts), f" of {name} is empty. {TEXT_ADVICE}")
 
 
 def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
@@ -366,20 +371,20 @@ def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
     expected = f" of {name} has no text. Expected at least one text for each {owner}."
     lists = check_each(lists, lists.row_lengths() > 0, expected)
     right, row = has_text(lists.values), lists.value_rowids()  # (T,)
-    return check_each(lists, right, f" of {name} has an empty text. {ADVICE}", index=row)
+    return check_each(lists, right, f" of {name} has an empty text. {TEXT_ADVICE}", index=row)
 
 
 def _make_ragged(rows, name: str, owner: str) -> array_ops.RaggedTensor:
     if isinstance(rows, str | bytes):
         raise invalid(name, rows, f"a list of texts for each {owner}")
     for i, row in enumerate(rows):
-        is_list = isinstance(row, ROWS)
+        is_list = isinstance(row, ROW_TYPES)
         wrong = [v for v in row if not isinstance(v, str | bytes)] if is_list else [row]
         if wrong:
             raise ValueError(
                 f"Row {i} of {name} {'has' if is_list else 'is'} "
-                f"{quote_with_type(wrong[0]):.{MAX_SHOWN}}. Expected a list of texts for each "
-                f"{owner}."
+                f"{quote_with_type(wrong[0]):.{MAX_CHARACTERS_SHOWN}}. Expected a list of texts "
+                f"for each {owner}."
             )
     values = [text for row in rows for text in row]
     values = as_column(values, name) if values else array_ops.constant([], array_ops.string)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
 
 
-LABELS = ("labels", "sample_weight")  # any other key in the examples is an input
+LABEL_INPUTS = ("labels", "sample_weight")  # any other key in the examples is an input
 
 
 def get_inputs(element):
@@ -103,7 +103,7 @@ def make_prepared_examples(x: Mapping, y, sample_weight) -> dict:
         >>> {name: values.dtype.name for name, values in examples.items()}
         {'token_ids': 'int64', 'labels': 'float32'}
     """
-    given = {**x, **dict(zip(LABELS, (y, sample_weight), strict=True))}
+    given = {**x, **dict(zip(LABEL_INPUTS, (y, sample_weight), strict=True))}
     return {name: _as_tensors(values) for name, values in given.items() if values is not None}
 
 
@@ -119,8 +119,8 @@ def _as_tensors(values):
 
 def make_prepared_batch(examples: dict, seed=None):
     """Convert a batch of `make_prepared_examples` to the model inputs."""
-    x = {name: values for name, values in examples.items() if name not in LABELS}
-    return pack_batch(x, *map(examples.get, LABELS))
+    x = {name: values for name, values in examples.items() if name not in LABEL_INPUTS}
+    return pack_batch(x, *map(examples.get, LABEL_INPUTS))
 
 
 def _check_structure(task: TakesInputs, inputs: Mapping) -> None:

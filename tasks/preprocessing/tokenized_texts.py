@@ -12,7 +12,7 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
 
-ROW = 2**32  # more than the characters in any text: keys `row * ROW + offset` sort by row
+ROW_STRIDE = 2**32  # more than the characters in any text: keys `row * ROW + offset` sort by row
 
 
 class TokenizedTexts(NamedTuple):
@@ -132,7 +132,7 @@ def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
 def keys(rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None) -> array_ops.Tensor:
     """Return int64 keys to sort offsets row by row. If None, the ragged values are used."""
     offsets = rows.flat_values if offsets is None else offsets
-    return array_ops.cast(rows.value_rowids(), array_ops.int64) * ROW + array_ops.cast(
+    return array_ops.cast(rows.value_rowids(), array_ops.int64) * ROW_STRIDE + array_ops.cast(
         offsets, array_ops.int64
     )
 

@@ -113,7 +113,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         return examples
 
     def encode_labels(self, y) -> array_ops.Tensor:
-        names = list(LABELS) if self.objective == "sentence_order" else None
+        names = list(ORDER_LABELS) if self.objective == "sentence_order" else None
         labels = class_indices(y, names, 2)
         if len(labels.shape) == 2:
             expected = "one label per pair: 0 if the second segment follows the first one, else 1"
@@ -131,7 +131,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         )
 
 
-LABELS = ("in_order", "swapped")  # in the order of transformers' `sentence_order_label`
+ORDER_LABELS = ("in_order", "swapped")  # in the order of transformers' `sentence_order_label`
 
 
 @validate_arguments
@@ -173,12 +173,12 @@ def sentence_order_pairs(
     swapped = np.random.default_rng(seed).random(len(pairs)) < 0.5
     first = [pair[int(s)] for pair, s in zip(pairs, swapped, strict=True)]
     second = [pair[1 - int(s)] for pair, s in zip(pairs, swapped, strict=True)]
-    return (first, second), [LABELS[int(s)] for s in swapped]
+    return (first, second), [ORDER_LABELS[int(s)] for s in swapped]
 
 
 # Devlin et al. 2019, appendix A.2: 1e-4, and 10,000 of 1,000,000 steps.
-LEARNING_RATE = 1e-4
-WARMUP = 0.01
+PRETRAINING_LEARNING_RATE = 1e-4
+PRETRAINING_WARMUP = 0.01
 
 
 class PretrainingPresetArguments(MaskingPresetArguments, total=False):
@@ -241,8 +241,8 @@ class Pretraining(Task):
         pipeline_tag="fill-mask",
         instead_of_predict="save_to_preset, and MaskedLM.from_preset for fill_mask",
         pretrains=True,
-        learning_rate=LEARNING_RATE,
-        warmup=WARMUP,
+        learning_rate=PRETRAINING_LEARNING_RATE,
+        warmup=PRETRAINING_WARMUP,
         of_pairs=True,
     )
 

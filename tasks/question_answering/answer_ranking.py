@@ -10,8 +10,8 @@ from typing import NamedTuple, TypedDict
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.tasks.base.explanation import Attributions
-from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
-from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts
+from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, AnswerCandidates
+from encoder_zoo.tasks.question_answering.span_qa_preprocessor import QuestionContexts
 
 
 class Answer(TypedDict):
@@ -68,13 +68,13 @@ class RankedSpans(NamedTuple):
 
 
 def best_answers(
-    found: Candidates, contexts: Contexts, columns: array_ops.Tensor, n_best: int
+    found: AnswerCandidates, contexts: QuestionContexts, columns: array_ops.Tensor, n_best: int
 ) -> RankedSpans:
     """Return the best answers per question. Spans found in two windows are only counted once.
 
     Args:
-        found: `Candidates`. The best spans per window.
-        contexts: `Contexts`. The contexts for all windows.
+        found: `AnswerCandidates`. The best spans per window.
+        contexts: `QuestionContexts`. The contexts for all windows.
         columns: Int32 tensor of shape (W,). Position of the first context token.
         n_best: Integer. Number of spans n to return.
     """
@@ -123,7 +123,7 @@ def _find_best_in_groups(
 
 
 def _spans(
-    found: Candidates, contexts: Contexts, columns: array_ops.Tensor
+    found: AnswerCandidates, contexts: QuestionContexts, columns: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Return int64 spans (K, 3) with question, start and end offset, and span scores (K,)."""
     windows = contexts.windows

@@ -33,14 +33,14 @@ def holds_answers(x) -> bool:
     return any(isinstance(row, dict) and "answers" in row for row in rows)
 
 
-ANSWERS = Labels(
+ANSWER_LABELS = Labels(
     "a list of answers for each question, which is empty without an answer, or examples with "
     "'answers'",
     "answer",
     none_is_answer=True,
     are_in=holds_answers,
 )
-NO_LABELS = f"The answers are missing. Expected y: {ANSWERS.expected}."
+NO_LABELS = f"The answers are missing. Expected y: {ANSWER_LABELS.expected}."
 NullThreshold = Annotated[
     float,
     Rule(
@@ -59,7 +59,7 @@ Beam = Annotated[tuple, Rule(_is_beam, _BEAM)]
 _WHITE_SPACE = r"[\x09-\x0d\x1c-\x20\x{85}\p{Z}]+"
 
 
-class Candidates(NamedTuple):
+class AnswerCandidates(NamedTuple):
     """The best spans per window, sorted by score.
 
     Attributes:
@@ -85,7 +85,7 @@ def find_spans(
     max_answer_length: int,
     n_best: int,
     null_column: array_ops.Tensor | None = None,
-) -> Candidates:
+) -> AnswerCandidates:
     """Find the best answer spans for each window.
 
     Only spans in the context with at most `max_answer_length` tokens are allowed. A span cannot end
@@ -131,7 +131,7 @@ def find_spans(
             array_ops.range(array_ops.shape(logits)[2]) == null_column[:, None, None], logits, 0
         )
     null = array_ops.cast(array_ops.reduce_sum(null, axis=[1, 2]), array_ops.float32)
-    return Candidates(best, first, first + index % max_answer_length, total, null)
+    return AnswerCandidates(best, first, first + index % max_answer_length, total, null)
 
 
 def context_mask(
@@ -363,7 +363,7 @@ def beam_spans(
     tokens: array_ops.Tensor,
     max_answer_length: int,
     n_best: int,
-) -> Candidates:
+) -> AnswerCandidates:
     """Find the best spans for each window from the n * m spans in the beam.
 
     Scores are log-probabilities. For "no answer", the logit is used as the score, to be compared to
@@ -399,4 +399,4 @@ def beam_spans(
         array_ops.gather(array_ops.pad(values, [[0, 0], [0, n_best]]), index, batch_dims=1)
         for values in (first, last)
     )
-    return Candidates(best, first, last, total, no_answer)
+    return AnswerCandidates(best, first, last, total, no_answer)

@@ -24,15 +24,18 @@ from encoder_zoo.tasks.preprocessing.windows import take
 from encoder_zoo.tasks.question_answering import answer_ranking
 from encoder_zoo.tasks.question_answering.answer_ranking import RankedSpans
 from encoder_zoo.tasks.question_answering.answers import (
+    AnswerCandidates,
     Beam,
-    Candidates,
     NullThreshold,
     beam_spans,
     context_mask,
     find_spans,
     split_inputs,
 )
-from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts, SpanQAPreprocessor
+from encoder_zoo.tasks.question_answering.span_qa_preprocessor import (
+    QuestionContexts,
+    SpanQAPreprocessor,
+)
 
 # Maximum number of token spans for the same character span. A character has up to 4 tokens, for
 # its bytes (RoBERTa) or its decomposition (BERT). A span can start with any token from the first
@@ -169,7 +172,7 @@ class QuestionAnswers(Answers):
             array_ops.gather(array_ops.concat(field, 0), np.argsort(order))
             for field in zip(*parts, strict=True)
         )
-        return answer_ranking.best_answers(Candidates(*found), contexts, columns.first, top_k)
+        return answer_ranking.best_answers(AnswerCandidates(*found), contexts, columns.first, top_k)
 
     def _insert_null_answers(self, found: RankedSpans, given: float | None) -> RankedSpans:
         """Insert "no answer" based on the given null threshold, or on the threshold in the
@@ -179,14 +182,14 @@ class QuestionAnswers(Answers):
         threshold = None if threshold == float("inf") else threshold
         return answer_ranking.insert_null_answers(found, threshold)
 
-    def _context_columns(self, contexts: Contexts, examples: dict) -> ContextColumns:
+    def _context_columns(self, contexts: QuestionContexts, examples: dict) -> ContextColumns:
         tokens = take(contexts.has_characters, contexts.windows).to_tensor()
         first = self.preprocessor.context_column(examples)
         return ContextColumns(first, tokens, self.preprocessor.null_column(examples))
 
     def _candidates(
         self, outputs, columns: ContextColumns, max_answer_length: int, n_best: int
-    ) -> Candidates:
+    ) -> AnswerCandidates:
         first, tokens, null = columns
         if self.beam:
             return beam_spans(outputs, first, tokens, max_answer_length, n_best)

@@ -252,7 +252,7 @@ class SpanQA(Task):
             functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True),
             lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
             "softmax",
-            own_metrics={"exact_match": squad.SpanExactMatch, "f1": squad.SpanF1},
+            own_metrics={"exact_match": squad.SpanExactMatch, "f1": squad.AnswerF1},
             pads_classes=True,
             fills_batches=not self.beam,  # the loss with a beam is a sum of two losses
             inputs_of_metrics=squad.flatten_bounds,

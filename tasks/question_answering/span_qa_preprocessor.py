@@ -19,7 +19,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights, check_same_count
-from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, keys
+from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, keys
 from encoder_zoo.tasks.preprocessing.windows import (
     Windows,
     check_stride,
@@ -27,7 +27,7 @@ from encoder_zoo.tasks.preprocessing.windows import (
     take,
 )
 from encoder_zoo.tasks.question_answering.answers import (
-    ANSWERS,
+    ANSWER_LABELS,
     INPUTS,
     check_answers,
     split_inputs,
@@ -39,7 +39,7 @@ DOC_STRIDE = 128
 MIN_CONTEXT = 8
 
 
-class Contexts(NamedTuple):
+class QuestionContexts(NamedTuple):
     """Questions and their tokenized contexts.
 
     Attributes:
@@ -111,7 +111,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     task_name = "span_qa"
     inputs = INPUTS
-    label_values = ANSWERS
+    label_values = ANSWER_LABELS
     marks_answers = False  # for a beam, see `attach`
 
     @validate_arguments
@@ -154,7 +154,7 @@ class SpanQAPreprocessor(Preprocessor):
     @validate_arguments
     def contexts(
         self, questions: array_ops.Tensor, contexts: array_ops.Tensor, allow_empty: bool = False
-    ) -> Contexts:
+    ) -> QuestionContexts:
         """Tokenize questions (N,) and contexts (N,), and split the contexts into windows.
 
         Raises:
@@ -172,7 +172,7 @@ class SpanQAPreprocessor(Preprocessor):
             array_ops.cast(self.doc_stride, array_ops.int64), capacity // 2
         )
         windows = make_windows(ids.row_lengths(), capacity, doc_stride)
-        found = Contexts(contexts, question_ids, ids, starts, ends, windows)
+        found = QuestionContexts(contexts, question_ids, ids, starts, ends, windows)
         right = array_ops.reduce_any(found.has_characters, axis=1) | allow_empty
         return check_each(found, right, ": the context is empty.", unit="Example")
 
@@ -184,7 +184,7 @@ class SpanQAPreprocessor(Preprocessor):
     def _longest_question(self) -> int:
         return self.max_sequence_length - self._specials - MIN_CONTEXT
 
-    def examples(self, contexts: Contexts) -> dict:
+    def examples(self, contexts: QuestionContexts) -> dict:
         """Create an example per window, with the question and a part of the context."""
         windows = contexts.windows
         texts = [array_ops.gather(contexts.questions, windows.example), take(contexts.ids, windows)]
@@ -223,7 +223,7 @@ class SpanQAPreprocessor(Preprocessor):
             examples["sample_weight"] = array_ops.gather(weight, contexts.windows.example)
         return examples
 
-    def _labels(self, contexts: Contexts, examples: dict, start, end) -> array_ops.Tensor:
+    def _labels(self, contexts: QuestionContexts, examples: dict, start, end) -> array_ops.Tensor:
         """Convert start and end offsets to token positions, int32 (W, 2)."""
         first, last = _answer_tokens(contexts, start, end)
         windows = contexts.windows
@@ -266,13 +266,15 @@ class SpanQAPreprocessor(Preprocessor):
         return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset
 
 
-def _answer_tokens(contexts: Contexts, start, end) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+def _answer_tokens(
+    contexts: QuestionContexts, start, end
+) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Return the index of the first and last answer tokens, int32 (N,).
 
     Whitespace at the start and end is ignored, as it can be a separate token.
     """
     first_character, stop = strip_white_space(contexts.texts, start, end)
-    row = array_ops.range(array_ops.size(start), dtype=array_ops.int64) * ROW
+    row = array_ops.range(array_ops.size(start), dtype=array_ops.int64) * ROW_STRIDE
     begins = array_ops.cast(contexts.ids.row_starts(), array_ops.int32)
     start_keys, end_keys = (
         row + array_ops.cast(first_character, array_ops.int64),

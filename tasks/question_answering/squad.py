@@ -247,7 +247,7 @@ class SpanExactMatch(SpanMetric):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SpanF1(SpanMetric):
+class AnswerF1(SpanMetric):
     """Compute the mean F1 of the tokens that the best span shares with the answer, over all
     windows.
 
@@ -256,7 +256,7 @@ class SpanF1(SpanMetric):
     Source: Rajpurkar et al. 2016, SQuAD, section 6.1, which counts words.
 
     Example:
-        >>> metric = SpanF1()
+        >>> metric = AnswerF1()
         >>> metric.update_state([[1, 2]], [[[0.0, 9.0, 0.0, 0.0], [0.0, 0.0, 8.0, 9.0]]])
         >>> round(float(metric.result()), 2)
         0.8

@@ -22,7 +22,7 @@ from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, combine_candidates
-from encoder_zoo.tasks.preprocessing.given_labels import Index
+from encoder_zoo.tasks.preprocessing.given_labels import CandidateIndex
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
@@ -124,7 +124,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         Text("contexts", "context", optional=True),
         named=True,
     )
-    label_values = Index("choice", "question")
+    label_values = CandidateIndex("choice", "question")
 
     @validate_arguments
     def __init__(

@@ -21,7 +21,7 @@ from encoder_zoo.tasks.ranking.reranker_preprocessor import RerankerPreprocessor
 from encoder_zoo.tasks.retrieval.ranking import RankedText, rank_texts
 from encoder_zoo.tasks.serving.opened_export import OpenedExport
 
-Activation = Literal["sigmoid", "linear"]
+RankActivation = Literal["sigmoid", "linear"]
 
 
 class OpenedReranker(OpenedExport):
@@ -43,7 +43,7 @@ class RankAnswers(Answers):
     preprocessor_class = RerankerPreprocessor
     opened_class = OpenedReranker
     methods = ("score", "rank")
-    activation: Activation = "sigmoid"
+    activation: RankActivation = "sigmoid"
 
     @validate_arguments
     @skips_missing("queries", "texts", one_for_all=True)

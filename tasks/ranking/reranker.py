@@ -26,8 +26,8 @@ from encoder_zoo.tasks.base.inference import text_outputs_in_graph
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.batch_loss import (
+    CATEGORICAL_LOSSES,
     OF_ACTIVATION,
-    OF_ONE_CLASS,
     OF_PROBABILITIES,
     get_keras_function,
 )
@@ -38,7 +38,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.prepared import get_inputs, is_prepared
 from encoder_zoo.tasks.ranking.list_scores import ListScores
-from encoder_zoo.tasks.ranking.rank_answers import Activation, RankAnswers
+from encoder_zoo.tasks.ranking.rank_answers import RankActivation, RankAnswers
 from encoder_zoo.tasks.ranking.reranker_preprocessor import (
     CANDIDATE,
     ExpectedScores,
@@ -209,7 +209,7 @@ class Reranker(ListScores):
         self,
         backbone: Backbone,
         preprocessor: RerankerPreprocessor | None = None,
-        activation: Activation = "sigmoid",
+        activation: RankActivation = "sigmoid",
         dropout: Rate | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
@@ -488,7 +488,7 @@ class Relevance(Objective):
 
     def resolve_loss(self, loss):
         found = find_loss(loss)
-        if get_keras_function(found) in OF_ONE_CLASS:
+        if get_keras_function(found) in CATEGORICAL_LOSSES:
             raise ValueError(
                 f"{type(found).__name__} is for several classes, but a Reranker has one output. "
                 f"Use loss='auto' ({type(self.default_loss()).__name__}) or 'binary_crossentropy'."

@@ -21,7 +21,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import (
     pad_candidates,
 )
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
-from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
+from encoder_zoo.tasks.preprocessing.columns import ROW_TYPES, plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers, check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, TextOrTexts, are_lists
 from encoder_zoo.tasks.preprocessing.preprocessor import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ExpectedScores = Literal["probabilities", "gains"]
 
-EXPECTED = "scores, numbers"  # what y should contain
+EXPECTED_SCORES = "scores, numbers"  # what y should contain
 HIGHEST_GAIN = 30.0  # a gain of 2 ** 30 is so large that usual scores have no effect
 
 
@@ -80,14 +80,14 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
     check_no_iterator(y, "y")
     y = plain(check_given(y))
     if isinstance(y, array_ops.RaggedTensor):
-        scores = y.with_values(as_numbers(y.values, "y", EXPECTED))
+        scores = y.with_values(as_numbers(y.values, "y", EXPECTED_SCORES))
     elif array_ops.is_tensor(y):
-        scores = array_ops.RaggedTensor.from_tensor(as_numbers(y, "y", EXPECTED))
+        scores = array_ops.RaggedTensor.from_tensor(as_numbers(y, "y", EXPECTED_SCORES))
     else:
         for i, row in enumerate(y):
-            if not isinstance(row, ROWS):
+            if not isinstance(row, ROW_TYPES):
                 raise invalid(f"Row {i} of y", row, "a list of scores, one for each text")
-        values = as_numbers([score for row in y for score in row], "y", EXPECTED)
+        values = as_numbers([score for row in y for score in row], "y", EXPECTED_SCORES)
         scores = array_ops.RaggedTensor.from_row_lengths(values, [len(row) for row in y])
     counts = scores.row_lengths(), lengths
     if None not in (known := [n.shape[0] for n in counts]) and known[0] != known[1]:

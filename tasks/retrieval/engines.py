@@ -22,8 +22,8 @@ import numpy as np
 from encoder_zoo.common.lazy import LazyModule, require
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.retrieval.vectors import (
-    BLOCK,
-    ROUNDING,
+    COSINE_ROUNDING,
+    VECTOR_BLOCK,
     Float32Vectors,
     check_shape,
     compute_steps,
@@ -47,12 +47,12 @@ METRICS = {
     "euclidean": "METRIC_L2",
     "manhattan": "METRIC_L1",
 }
-SPARE = 16  # results beyond `k`, so that ties can be resolved in favour of earlier vectors
+SPARE_RESULTS = 16  # results beyond `k`, so that ties can be resolved in favour of earlier vectors
 LINKS = 32  # per vector and level; twice as many in the lowest level, which contains all vectors
 MAX_LEVELS = 15
 BUILDING_BREADTH = 64  # number of candidates when links of a new vector are searched
 BREADTH = 128  # number of candidates in a search
-KEPT = 0.8  # minimum fraction of vectors to keep the graph after a removal
+KEPT_GRAPH_SHARE = 0.8  # minimum fraction of vectors to keep the graph after a removal
 GRAPH_TYPES = {"links": ("int32", 1), "levels": ("int32", 1)}
 
 
@@ -120,13 +120,13 @@ class FaissVectors(Float32Vectors):
     ) -> tuple[np.ndarray, np.ndarray]:
         if among is not None:
             return super().candidates(queries, k, among)
-        count = min(k + SPARE, len(self))
+        count = min(k + SPARE_RESULTS, len(self))
         distances, columns = self._index.search(np.ascontiguousarray(queries), count)
         rows, columns = np.repeat(np.arange(len(queries)), count), columns.ravel()
         # If the last result is as near as the k-th, further vectors may be as near, too.
         kth, last = distances[:, k - 1], distances[:, -1]
         rounding = self._compute_rounding(queries)
-        rounding = ROUNDING * np.abs(kth) if rounding is None else rounding
+        rounding = COSINE_ROUNDING * np.abs(kth) if rounding is None else rounding
         if self.function == "euclidean":
             rounding = 2 * rounding  # faiss returns squared distances without the factor 0.5
         close = np.flatnonzero(np.abs(last - kth) <= 2 * rounding)
@@ -220,7 +220,7 @@ class GraphVectors(Float32Vectors):
 
     def take(self, indices: np.ndarray) -> Self:
         base = self.base.take(indices)
-        if len(indices) < KEPT * len(self):
+        if len(indices) < KEPT_GRAPH_SHARE * len(self):
             return type(self)(base)
         return type(self)(base, *take_from_graph(self.links, self.levels, indices))
 
@@ -231,7 +231,7 @@ class GraphVectors(Float32Vectors):
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         count = len(self) if among is None else len(among)
-        wanted = min(k + SPARE, count)
+        wanted = min(k + SPARE_RESULTS, count)
         # Only a fraction of the vectors in the graph passes the filter, so more are needed.
         breadth = max(BREADTH, 2 * wanted) * len(self) // count
         if 2 * LINKS * breadth >= count:
@@ -285,7 +285,7 @@ def _build_graph(base: Float32Vectors, links: np.ndarray | None, levels: np.ndar
         storage.is_trained = index.is_trained = True
     index.hnsw.efConstruction = BUILDING_BREADTH
     known = 0 if levels is None else len(levels)
-    rows = max(1, BLOCK // base.width)
+    rows = max(1, VECTOR_BLOCK // base.width)
     for first in range(0, known, rows):
         storage.add(np.ascontiguousarray(base.rows(slice(first, min(first + rows, known)))))
     if known:
@@ -333,8 +333,8 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
     check_shape(path, "links", links.shape, (int(starts[-1]),))
     for level in range(int(levels.max())):
         of_level = np.flatnonzero(levels > level)
-        for first in range(0, len(of_level), BLOCK // LINKS):
-            found = links[_slots(starts[of_level[first : first + BLOCK // LINKS]], level)]
+        for first in range(0, len(of_level), VECTOR_BLOCK // LINKS):
+            found = links[_slots(starts[of_level[first : first + VECTOR_BLOCK // LINKS]], level)]
             fits = (found >= -1) & (found < count)
             if not fits.all() or (levels[found[found >= 0]] <= level).any():
                 raise ValueError(
@@ -369,8 +369,8 @@ def take_from_graph(
     new_links = np.full(new_starts[-1], -1, "int32")
     for level in range(int(new_levels.max())):
         of_level = np.flatnonzero(new_levels > level)
-        for first in range(0, len(of_level), BLOCK // LINKS):
-            part = of_level[first : first + BLOCK // LINKS]
+        for first in range(0, len(of_level), VECTOR_BLOCK // LINKS):
+            part = of_level[first : first + VECTOR_BLOCK // LINKS]
             found = links[_slots(starts[indices[part]], level)]  # (R, W)
             renumbered = numbers[found]
             rows, columns = np.nonzero((found >= 0) & (renumbered < 0))  # links to removed vectors

@@ -21,7 +21,7 @@ from encoder_zoo.tasks.retrieval.ranking import check_texts
 
 MAP_CUTOFF = 100
 RANK_WIDTH = 5  # numbers of a rank, see `_ranks`
-AT_ONCE = 2**20  # documents found of some queries
+DOCUMENTS_AT_ONCE = 2**20  # documents found of some queries
 
 
 class Judged(NamedTuple):
@@ -289,7 +289,7 @@ def search_metrics(
     depth, left = min(wanted + 1, documents), list(range(len(relevant)))
     ranks = np.zeros((len(relevant), RANK_WIDTH, wanted))
     while left:
-        deeper, step = [], max(1, AT_ONCE // depth)
+        deeper, step = [], max(1, DOCUMENTS_AT_ONCE // depth)
         for start in range(0, len(left), step):
             part = left[start : start + step]
             for i, (found, scores) in zip(part, search(part, depth), strict=True):

@@ -23,11 +23,11 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import replacing
-from encoder_zoo.presets.files.manifest import NAME, write_manifest
+from encoder_zoo.presets.files.manifest import MANIFEST_NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index import Index
-from encoder_zoo.tasks.retrieval.index_files import KIND, check_manifest, read_kind
+from encoder_zoo.tasks.retrieval.index_files import INDEX_KIND, check_manifest, read_kind
 from encoder_zoo.tasks.retrieval.index_kinds import (
     BM25Index,
     MultiVectorIndex,
@@ -46,7 +46,7 @@ def _are_weights(value: object) -> bool:
     return value is None or (is_list and all(is_number(v) and v >= 0 for v in value))
 
 
-Weights = Annotated[
+IndexWeights = Annotated[
     Sequence[float] | None, Rule(_are_weights, "a number of 0 or more for each index, or None")
 ]
 
@@ -103,7 +103,7 @@ class HybridIndex(Index):
     rules: ClassVar = {
         "rank_constant": min_integer(1),
         "depth": min_integer(1),
-        "weights": get_rule(Weights),
+        "weights": get_rule(IndexWeights),
     }
 
     @validate_arguments
@@ -112,7 +112,7 @@ class HybridIndex(Index):
         indexes: Sequence[Any],
         rank_constant: PositiveInt = 60,
         depth: PositiveInt = 100,
-        weights: Weights = None,
+        weights: IndexWeights = None,
     ):
         self.indexes = list(indexes)
         self.rank_constant = rank_constant
@@ -302,7 +302,7 @@ class HybridIndex(Index):
         now = self._snapshot()
         names = [f"{i}_{type(index).__name__}" for i, index in enumerate(self.indexes)]
         settings = {name: getattr(self, name) for name in self.rules}
-        with replacing(folder, KIND) as new:
+        with replacing(folder, INDEX_KIND) as new:
             for name, index in zip(names, now.indexes, strict=True):
                 index.save(new / name)
             write_manifest(new, {"task": self.kind, "indexes": names, **settings})
@@ -346,13 +346,15 @@ class HybridIndex(Index):
 
 def _read(folder: str | os.PathLike, verify: bool) -> dict:
     """Read and check the manifest in a folder. Other files are checked by the indexes."""
-    with OpenFolder(folder, [NAME]) as files:  # only files in the manifest belong to the index
+    with OpenFolder(
+        folder, [MANIFEST_NAME]
+    ) as files:  # only files in the manifest belong to the index
         manifest = check_manifest(files, HybridIndex.kind, verify, HybridIndex.rules)
         names = manifest.get("indexes")
         folders = {name.split("/")[0] for name in manifest["files"]}
         is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
         if not is_list or not names or set(names) != folders:
-            raise invalid(f"{files.path / NAME}: indexes", names, "its subfolders")
+            raise invalid(f"{files.path / MANIFEST_NAME}: indexes", names, "its subfolders")
         return manifest
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.retrieval.index import Index
 
 MAX_BYTES = 2**31 - 1  # for the vectors
-SPARE = 16  # vectors beyond `k` whose distances are computed without rounding squares
+SPARE_VECTORS = 16  # vectors beyond `k` whose distances are computed without rounding squares
 
 
 def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None:
@@ -114,7 +114,7 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
     if function == "euclidean":
         center = rows.mean(axis=0, dtype="float64").astype("float32")
     corpus = _variable(rows - center, "vectors")
-    count, spare = len(store), SPARE if function == "euclidean" else 0
+    count, spare = len(store), SPARE_VECTORS if function == "euclidean" else 0
 
     def ordering(vectors):
         """Compute scores (Q, N) to sort documents in the same order as by similarity."""

@@ -17,17 +17,17 @@ from safetensors.numpy import save_file
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.validation import Rule, check_argument, one_of
 from encoder_zoo.presets.files.atomic import Kind, replacing
-from encoder_zoo.presets.files.manifest import NAME, read_manifest, write_manifest
+from encoder_zoo.presets.files.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.tasks.retrieval.documents import Documents
 
-VECTORS, TEXTS, DOCUMENTS = "vectors.safetensors", "texts.jsonl", "documents.jsonl"
+VECTORS_FILE, TEXTS_FILE, DOCUMENTS = "vectors.safetensors", "texts.jsonl", "documents.jsonl"
 # The name of each kind of index ends with "_index". No name of a task does.
-KIND = Kind(
+INDEX_KIND = Kind(
     "an index",
     lambda manifest: manifest["task"].endswith("_index"),
-    read=(VECTORS, TEXTS, DOCUMENTS),
+    read=(VECTORS_FILE, TEXTS_FILE, DOCUMENTS),
 )
 
 
@@ -73,14 +73,14 @@ def write_index(
     Raises:
         ValueError: If there are files in the folder that are not from an index.
     """
-    with replacing(folder, KIND) as new:
+    with replacing(folder, INDEX_KIND) as new:
         if arrays:
             save_file(
-                {n: np.ascontiguousarray(array) for n, array in arrays.items()}, new / VECTORS
+                {n: np.ascontiguousarray(array) for n, array in arrays.items()}, new / VECTORS_FILE
             )
         if documents.texts is not None:
             lines = (json.dumps(text, ensure_ascii=False) for text in documents.texts)
-            write_lines(new / TEXTS, lines)
+            write_lines(new / TEXTS_FILE, lines)
         if (lines := documents.lines()) is not None:
             write_lines(new / DOCUMENTS, lines)
         write_manifest(new, {"task": kind, **settings})
@@ -93,7 +93,7 @@ def read_kind(folder: str | os.PathLike) -> str:
         FileNotFoundError: If the folder does not exist.
         ValueError: If there is no index in the folder.
     """
-    with OpenFolder(folder, [NAME]) as files:
+    with OpenFolder(folder, [MANIFEST_NAME]) as files:
         kind = read_manifest(files, verify=False).get("task", "")
         if not kind.endswith("_index"):
             raise _holds_none(files)
@@ -102,8 +102,8 @@ def read_kind(folder: str | os.PathLike) -> str:
 
 def _holds_none(files: OpenFolder) -> ValueError:
     return ValueError(
-        f"{files.path} does not contain an index. Expected a folder with {NAME}, as written by "
-        "save."
+        f"{files.path} does not contain an index. Expected a folder with {MANIFEST_NAME}, as "
+        "written by save."
     )
 
 
@@ -137,10 +137,10 @@ def read_index(
         ValueError: If there is no index in the folder, or if the index is damaged or has a
             different kind. See also `SafetensorsFile`.
     """
-    with OpenFolder(folder, [NAME, VECTORS, TEXTS, DOCUMENTS]) as files:
+    with OpenFolder(folder, [MANIFEST_NAME, VECTORS_FILE, TEXTS_FILE, DOCUMENTS]) as files:
         rules = {"precision": one_of(None), "prompt": TEXT_OR_NONE, **rules}
         manifest = check_manifest(files, kind, verify, rules)
-        file, types_of_file = files.file(VECTORS), types[manifest.get("precision")]
+        file, types_of_file = files.file(VECTORS_FILE), types[manifest.get("precision")]
         required = {**types_of_file, **FINGERPRINT}
         arrays = _read_arrays(SafetensorsFile(file), required, optional_types)
         return IndexFiles(pathlib.Path(file.name), arrays, read_documents(files), manifest)
@@ -168,7 +168,7 @@ def check_manifest(
         try:
             check_argument(name, manifest.get(name), rule)
         except ValueError as error:
-            raise ValueError(f"{files.path / NAME}: {error}") from None
+            raise ValueError(f"{files.path / MANIFEST_NAME}: {error}") from None
     return manifest
 
 
@@ -205,9 +205,9 @@ def read_documents(files: OpenFolder) -> Documents:
 
 def read_texts(files: OpenFolder) -> list[str] | None:
     """Read a file with a JSON string per line. If the file does not exist, None is returned."""
-    if TEXTS not in files:
+    if TEXTS_FILE not in files:
         return None
-    texts, file = [], files.file(TEXTS)
+    texts, file = [], files.file(TEXTS_FILE)
     for number, line in enumerate(file, 1):
         try:
             text = json.loads(line) if line.startswith(b'"') else None

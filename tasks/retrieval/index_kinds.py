@@ -24,7 +24,7 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid, unknown_argument
-from encoder_zoo.presets.files.manifest import NAME
+from encoder_zoo.presets.files.manifest import MANIFEST_NAME
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.engines import (
@@ -43,11 +43,11 @@ from encoder_zoo.tasks.retrieval.index import (
 )
 from encoder_zoo.tasks.retrieval.index_files import (
     DOCUMENTS,
-    TEXTS,
+    TEXTS_FILE,
     check_manifest,
     read_documents,
 )
-from encoder_zoo.tasks.retrieval.options import BuildOptions, Engine, Precision, VectorOptions
+from encoder_zoo.tasks.retrieval.options import BuildOptions, Precision, SearchEngine, VectorOptions
 from encoder_zoo.tasks.retrieval.similarity import (
     check_and_normalize,
     check_embedded,
@@ -78,7 +78,7 @@ Embedder = Annotated[
 ]
 
 
-RULES = {
+OPTION_RULES = {
     name: get_rule(kind) for name, kind in get_type_hints(BuildOptions, include_extras=True).items()
 }
 
@@ -205,7 +205,7 @@ class EmbeddedIndex(Index):
         for name, value in options.items():
             if name not in cls.defaults:
                 raise TypeError(unknown_argument(f"{cls.__name__}.build", name, cls.defaults))
-            if rule := RULES.get(name):
+            if rule := OPTION_RULES.get(name):
                 check_argument(name, value, rule)
         found = {**cls.defaults, **options}
         check_engine(found.get("engine"), found.get("precision"), embedder.similarity_function)
@@ -368,7 +368,7 @@ class VectorIndex(EmbeddedIndex):
         cls,
         folder: str | os.PathLike[str],
         embedder: Embedder,
-        engine: Engine | None = None,
+        engine: SearchEngine | None = None,
         verify: bool = True,
     ) -> Self:
         """Load an index from a folder, as written by `save`. The vectors are memory-mapped.
@@ -676,9 +676,9 @@ class BM25Index(Index):
             FileNotFoundError: If the folder does not exist.
             ValueError: If there is no BM25 index in the folder, or if the files are damaged.
         """
-        with OpenFolder(folder, [NAME, TEXTS, DOCUMENTS]) as files:
+        with OpenFolder(folder, [MANIFEST_NAME, TEXTS_FILE, DOCUMENTS]) as files:
             check_manifest(files, cls.kind, verify)
             documents = read_documents(files)
             if not documents.texts:
-                raise ValueError(f"{files.path / TEXTS} is damaged: it has no texts.")
+                raise ValueError(f"{files.path / TEXTS_FILE} is damaged: it has no texts.")
             return cls(documents)

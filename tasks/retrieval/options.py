@@ -7,7 +7,7 @@ from typing import Literal, TypedDict
 from encoder_zoo.common.validation import PositiveInt
 
 Precision = Literal["float32", "int8", "binary"]
-Engine = Literal["faiss", "hnsw"]
+SearchEngine = Literal["faiss", "hnsw"]
 
 
 class DocumentColumns(TypedDict, total=False):
@@ -22,7 +22,7 @@ class VectorOptions(TypedDict, total=False):
     """Keyword arguments of `from_vectors`. Not all options are supported by every index."""
 
     prompt: str | None
-    engine: Engine | None
+    engine: SearchEngine | None
     pool_factor: PositiveInt
     max_terms: PositiveInt | None
 
@@ -44,5 +44,5 @@ class IndexOptions(BuildOptions, DocumentColumns, total=False):
 class OpenOptions(TypedDict, total=False):
     """Keyword arguments of `load`. The option `engine` is for `VectorIndex` only."""
 
-    engine: Engine | None
+    engine: SearchEngine | None
     verify: bool

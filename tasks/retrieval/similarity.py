@@ -15,8 +15,8 @@ from encoder_zoo.common.wording import invalid
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 TokenSimilarity = Literal["maxsim", "meanmaxsim"]
-BLOCK = 2**20  # products in memory at a time: 4 MB
-LARGEST = 1e17  # float32 can represent the sum of the squares of several thousand such values
+SIMILARITY_BLOCK = 2**20  # products in memory at a time: 4 MB
+LARGEST_VALUE = 1e17  # float32 can represent the sum of the squares of several thousand such values
 
 
 def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.ndarray:
@@ -118,7 +118,7 @@ def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> n
     first = 0
     while first < len(documents):
         begin = ends[first] - len(documents[first])
-        last = int(np.searchsorted(ends, begin + BLOCK // max(longest, 1), "right"))
+        last = int(np.searchsorted(ends, begin + SIMILARITY_BLOCK // max(longest, 1), "right"))
         last = max(last, first + 1)
         part = np.concatenate(documents[first:last])
         starts = ends[first:last] - [len(document) for document in documents[first:last]] - begin
@@ -164,7 +164,7 @@ def _lengths(vectors: np.ndarray) -> np.ndarray:
     Squares are summed up in float64, because small values would be rounded to 0 in float32.
     """
     lengths = np.empty((len(vectors), 1), vectors.dtype)
-    step = max(1, BLOCK // max(vectors.shape[1], 1))
+    step = max(1, SIMILARITY_BLOCK // max(vectors.shape[1], 1))
     for i in range(0, len(vectors), step):
         part = vectors[i : i + step].astype("float64")
         lengths[i : i + step, 0] = np.sqrt(np.einsum("nd,nd->n", part, part))
@@ -214,16 +214,16 @@ def first_not_held(vectors: np.ndarray) -> tuple[int, str] | None:
         >>> first_not_held(np.float32([[1, 2], [np.nan, 0]]))
         (1, 'that is NaN or infinite. Expected finite numbers.')
     """
-    step = max(1, BLOCK // max(vectors.shape[1], 1))
+    step = max(1, SIMILARITY_BLOCK // max(vectors.shape[1], 1))
     for i in range(0, len(vectors), step):
         sizes = np.abs(vectors[i : i + step])
-        held = (sizes <= np.float32(LARGEST)).all(axis=1)  # False if a value is NaN
+        held = (sizes <= np.float32(LARGEST_VALUE)).all(axis=1)  # False if a value is NaN
         if held.all():
             continue
         row = int(held.argmin())
         if np.isfinite(sizes[row]).all():
             return i + row, (
-                f"beyond {LARGEST:g}, which is too large for products in float32. Divide all "
+                f"beyond {LARGEST_VALUE:g}, which is too large for products in float32. Divide all "
                 "vectors by the same number."
             )
         return i + row, "that is NaN or infinite. Expected finite numbers."

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 sparse = LazyModule("scipy.sparse", "Sparse vectors need the package scipy: `pip install scipy`.")
 bm25s = LazyModule("bm25s", "BM25 needs the package bm25s: `pip install bm25s`.")
-QUERIES = 64  # to search at a time
+TERM_QUERY_BLOCK = 64  # to search at a time
 # Han and Hiragana, which are written without spaces.
 UNSPACED = "\u3041-\u3096\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 Found = tuple[list[np.ndarray], list[np.ndarray]]  # indices and scores for each query
@@ -206,8 +206,8 @@ class Postings:
         """
         allowed = _mask(among, len(self))
         indices, scores = [], []
-        for start in range(0, vectors.shape[0], QUERIES):
-            products = (vectors[start : start + QUERIES] @ self.weights).tocsr()
+        for start in range(0, vectors.shape[0], TERM_QUERY_BLOCK):
+            products = (vectors[start : start + TERM_QUERY_BLOCK] @ self.weights).tocsr()
             for begin, end in zip(products.indptr[:-1], products.indptr[1:], strict=True):
                 found, documents = products.data[begin:end], products.indices[begin:end]
                 if allowed is not None:

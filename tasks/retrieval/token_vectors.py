@@ -28,7 +28,7 @@ from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.machine import usable_cores
 from encoder_zoo.tasks.retrieval.options import Precision
 from encoder_zoo.tasks.retrieval.similarity import check_finite, compute_group_means
-from encoder_zoo.tasks.retrieval.vectors import BLOCK, BestPairs, Float32Vectors
+from encoder_zoo.tasks.retrieval.vectors import VECTOR_BLOCK, BestPairs, Float32Vectors
 
 if TYPE_CHECKING:
     from typing import Self
@@ -41,9 +41,9 @@ MOST_CENTROIDS = 2**16  # so that an index takes two bytes
 TOKENS_PER_CENTROID = 16  # training vectors per centroid
 ROUNDS = 4  # of k-means
 LEAST_SCALE = 1e-6  # minimum scale of a residual in half precision
-OVERSAMPLED = 16  # documents to score completely, per result, after a search by centroids
-MIN_CANDIDATES = 512
-AT_ONCE = 2  # queries to compare with a block at a time
+OVERSAMPLED_TOKENS = 16  # documents to score completely, per result, after a search by centroids
+MIN_TOKEN_CANDIDATES = 512
+TOKEN_QUERIES_AT_ONCE = 2  # queries to compare with a block at a time
 CACHED = 2**18  # dot products to compute at a time: 1 MB
 THREADS = min(8, usable_cores())
 # Number of multiplications for which OpenBLAS uses one thread. For such narrow products, its own
@@ -188,7 +188,7 @@ def _residuals(
     vectors: np.ndarray, codes: np.ndarray, centroids: np.ndarray
 ) -> Iterator[np.ndarray]:
     """Yield the differences between vectors (T, D) and centroids, block by block."""
-    step = max(1, BLOCK // vectors.shape[1])
+    step = max(1, VECTOR_BLOCK // vectors.shape[1])
     for i in range(0, len(vectors), step):
         yield vectors[i : i + step] - centroids[codes[i : i + step]]
 
@@ -229,7 +229,7 @@ def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
     """
     found = np.empty(len(vectors), "uint16")
     half_squares = np.einsum("kd,kd->k", centroids, centroids) / 2
-    step = max(1, BLOCK // len(centroids))
+    step = max(1, VECTOR_BLOCK // len(centroids))
     for i in range(0, len(vectors), step):
         nearness = vectors[i : i + step] @ centroids.T
         found[i : i + step] = np.subtract(nearness, half_squares, out=nearness).argmax(axis=1)
@@ -349,8 +349,8 @@ class TokenVectors:
             Tuple with indices (Q, k) int64 and scores (Q, k) float32.
         """
         found = []
-        for i in range(0, len(queries), AT_ONCE):
-            part = queries[i : i + AT_ONCE]
+        for i in range(0, len(queries), TOKEN_QUERIES_AT_ONCE):
+            part = queries[i : i + TOKEN_QUERIES_AT_ONCE]
             rows, columns = self._candidates(part, k, among)
             found += [self._best(q, columns[rows == j], k) for j, q in enumerate(part)]
         return np.stack([f[0] for f in found]), np.stack([f[1] for f in found])
@@ -363,7 +363,7 @@ class TokenVectors:
         if isinstance(self.store, Int8Residuals):
             products = self.store.coarse(of_queries)
             count = len(self) if among is None else len(among)
-            k = min(count, max(OVERSAMPLED * k, MIN_CANDIDATES))
+            k = min(count, max(OVERSAMPLED_TOKENS * k, MIN_TOKEN_CANDIDATES))
         else:
             products = functools.partial(_products, self.store, of_queries)
         starts = np.concatenate([[0], _ends(queries)[:-1]])

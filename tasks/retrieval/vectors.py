@@ -32,15 +32,17 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-BLOCK = 2**20  # scores or vector values to compute at a time: 4 MB
-SAMPLE = 4096  # vectors to estimate the minimum score from
+VECTOR_BLOCK = 2**20  # scores or vector values to compute at a time: 4 MB
+THRESHOLD_SAMPLE = 4096  # vectors to estimate the minimum score from
 # Maximum rounding error of a float32 score, relative to the largest product in it.
-ROUNDING = 4e-6
-QUERIES = 1024  # to search at a time
+COSINE_ROUNDING = 4e-6
+QUERY_BLOCK = 1024  # to search at a time
 TIES = 1000  # vectors to keep beyond `k` if their scores are nearly equal
 OVERSAMPLED = 20  # candidates per result when signs are searched
 MIN_CANDIDATES = 200
-AT_ONCE = 32  # queries whose signs are compared at a time, so that blocks contain many vectors
+QUERIES_AT_ONCE = (
+    32  # queries whose signs are compared at a time, so that blocks contain many vectors
+)
 
 
 class BestPairs:
@@ -76,7 +78,7 @@ class BestPairs:
 
     def add(self, scores: np.ndarray, start: int) -> None:
         """Add scores (Q, B) for a block of vectors starting at index `start`."""
-        sample = scores[:, : max(SAMPLE, 64 * self.k)]
+        sample = scores[:, : max(THRESHOLD_SAMPLE, 64 * self.k)]
         if start == 0 and sample.shape[1] > self.k:
             self._raise_least(np.partition(sample, -self.k, axis=1)[:, -self.k])
         found = np.flatnonzero(scores >= self._least)  # 10 times as fast as `np.nonzero`
@@ -93,7 +95,7 @@ class BestPairs:
         return self._rows, self._columns
 
     def _raise_least(self, kth: np.ndarray) -> None:
-        rounding = ROUNDING * np.abs(kth) if self._rounding is None else self._rounding
+        rounding = COSINE_ROUNDING * np.abs(kth) if self._rounding is None else self._rounding
         self._least = (kth - rounding)[:, None]
 
     def _drop(self) -> None:
@@ -172,7 +174,7 @@ def scan(
         [[0, 0], [1, 2]]
     """
     best = BestPairs(queries, k, rounding)
-    step = max(1, BLOCK // max(queries, made))
+    step = max(1, VECTOR_BLOCK // max(queries, made))
     starts = range(0, count, step)
     blocks = _one_ahead(lambda start: scores(start, min(start + step, count)), starts)
     for start, block in zip(starts, blocks, strict=True):
@@ -325,7 +327,7 @@ class Float32Vectors:
             >>> indices.tolist(), scores.tolist()
             ([[1, 2, 0]], [[6.0, 6.0, 1.0]])
         """
-        step = max(1, min(QUERIES, BLOCK // k))
+        step = max(1, min(QUERY_BLOCK, VECTOR_BLOCK // k))
         starts = range(0, len(queries), step)
         parts = [self._nearest(queries[i : i + step], k, among) for i in starts]
         return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
@@ -335,7 +337,7 @@ class Float32Vectors:
     ) -> tuple[np.ndarray, np.ndarray]:
         rows, columns = self.candidates(queries, k, among)
         scores = np.empty(len(rows), "float64")
-        step = max(1, BLOCK // self.width)
+        step = max(1, VECTOR_BLOCK // self.width)
         for i in range(0, len(rows), step):
             part = slice(i, i + step)
             vectors = self.rows(columns[part])
@@ -403,12 +405,12 @@ class Float32Vectors:
         terms = lengths * longest
         if self.function == "euclidean":
             terms += longest**2 / 2
-        return (ROUNDING * terms).astype("float32")
+        return (COSINE_ROUNDING * terms).astype("float32")
 
     @functools.cached_property
     def _longest(self) -> float:
         """Return the maximum vector norm."""
-        step = max(1, BLOCK // self.width)
+        step = max(1, VECTOR_BLOCK // self.width)
         parts = (self.rows(slice(i, i + step)) for i in range(0, len(self), step))
         squares = (np.einsum("nd,nd->n", p, p, dtype="float64").max() for p in parts)
         return float(np.sqrt(max(squares)))
@@ -472,7 +474,7 @@ class Int8Vectors(Float32Vectors):
         """Convert the vectors to steps in different ranges, (N, D) int8."""
         if np.array_equal(ranges, self.ranges):
             return self.vectors
-        rows = max(1, BLOCK // self.width)
+        rows = max(1, VECTOR_BLOCK // self.width)
         starts = range(0, len(self), rows)
         parts = [quantize(self.rows(slice(i, i + rows)), ranges) for i in starts]
         return np.concatenate(parts)
@@ -537,8 +539,8 @@ class BinaryVectors(Int8Vectors):
         count = len(self) if among is None else len(among)
         oversampled = min(count, max(OVERSAMPLED * k, MIN_CANDIDATES))
         parts = [
-            (i, self._nearest_signs(words[i : i + AT_ONCE], oversampled, among))
-            for i in range(0, len(words), AT_ONCE)
+            (i, self._nearest_signs(words[i : i + QUERIES_AT_ONCE], oversampled, among))
+            for i in range(0, len(words), QUERIES_AT_ONCE)
         ]
         rows = np.concatenate([i + rows for i, (rows, _) in parts])
         return rows, np.concatenate([columns for _, (_, columns) in parts])
@@ -592,7 +594,7 @@ def quantize(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
     steps = compute_steps(ranges)
     steps = np.where(steps > 0, steps, np.float32(1))  # for a constant dimension
     found = np.empty(vectors.shape, "int8")
-    rows = max(1, BLOCK // vectors.shape[1])
+    rows = max(1, VECTOR_BLOCK // vectors.shape[1])
     for i in range(0, len(vectors), rows):
         values = np.rint((vectors[i : i + rows] - ranges[0]) / steps) - 128
         found[i : i + rows] = np.clip(values, -128, 127)

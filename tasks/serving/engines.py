@@ -42,12 +42,12 @@ openvino = LazyModule(
 )
 # All attention weights for a call are in memory, so longer texts are passed in smaller parts.
 MAX_POSITION_PAIRS = 32 * 512**2
-MASKS = ("pooling_mask", "scored_mask", "attended_mask", "answer_mask")
+MASK_INPUTS = ("pooling_mask", "scored_mask", "attended_mask", "answer_mask")
 # A call of a model costs about as much time as 16 tokens of all-MiniLM-L6-v2 (AMD EPYC, 2 cores).
 # For 16 review sentences in random order, this maximum decreases the number of computed tokens per
 # sentence from 40 to 24, of which 17 are text.
 MAX_PADDING = 24
-OPTIONAL = ("padding_mask", "segment_ids", *MASKS)
+OPTIONAL = ("padding_mask", "segment_ids", *MASK_INPUTS)
 
 
 class Session(ABC):
@@ -86,7 +86,7 @@ class Session(ABC):
         given = {
             "padding_mask": real,
             "segment_ids": np.zeros_like(tokens),
-            **dict.fromkeys(MASKS, real),
+            **dict.fromkeys(MASK_INPUTS, real),
             **inputs,
         }
         return {name: np.asarray(given[name], "int32") for name in self.input_names}

@@ -27,7 +27,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks.serving.export_folder import export_folder
-from encoder_zoo.tasks.serving.model_files import PACKAGES, export_ids, warnings_only
+from encoder_zoo.tasks.serving.model_files import EXPORT_PACKAGES, export_ids, warnings_only
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -99,7 +99,7 @@ OTHER_FILES = (
 # jax2onnx raises errors, and the others require TensorFlow.
 EXPORTERS = {"tensorflow": tuple(SUFFIXES), "torch": ("onnx", "litert", "openvino"), "jax": ()}
 # Written to an export, so that the next export will replace its files and keep all other files.
-MANIFEST, KIND = "encoder_zoo_export.json", "saved_model"
+SAVED_MODEL_MANIFEST, SAVED_MODEL_KIND = "encoder_zoo_export.json", "saved_model"
 
 
 def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **options) -> None:
@@ -166,7 +166,7 @@ def check_backend(task: Task, path: str | os.PathLike[str], format: str) -> None
         return
     others = [name for name, formats in EXPORTERS.items() if format in formats]
     other = others[0] if format == "litert" else others[-1]  # its files support texts of any length
-    packages = " ".join((other, *PACKAGES.get((other, format), ())))
+    packages = " ".join((other, *EXPORT_PACKAGES.get((other, format), ())))
     raise ValueError(
         f"The format {format!r} needs Keras's backend {' or '.join(others)}, not {backend!r}. Save "
         "the task with `save_to_preset('my_preset')`. Then, in a process started with "
@@ -227,12 +227,14 @@ def write_saved_model(
     check = _make_version_check(module)
     texts = {name: _make_text_function(function, check) for name, function in functions.items()}
     ids = {} if task is None else {"ids": _make_id_function(task, check)}
-    kind = Kind("an export", lambda manifest: manifest["task"] == KIND, MANIFEST)
+    kind = Kind(
+        "an export", lambda manifest: manifest["task"] == SAVED_MODEL_KIND, SAVED_MODEL_MANIFEST
+    )
     with replacing(path, kind) as folder, warnings_only():
         tf.saved_model.save(module, str(folder), {**texts, **ids})
         mask = tokenizers[0].mask_token
         write_warm_up(folder, [r for n, f in texts.items() for r in _warm_up(n, f, mask)])
-        write_manifest(folder, {"task": KIND}, MANIFEST)
+        write_manifest(folder, {"task": SAVED_MODEL_KIND}, SAVED_MODEL_MANIFEST)
 
 
 def _make_version_check(module: tf.Module) -> Callable[[], tf.Operation]:

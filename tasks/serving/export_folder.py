@@ -24,7 +24,7 @@ from encoder_zoo.tasks import ANSWERS
 from encoder_zoo.tasks.serving.engines import EngineRunner, onnxruntime, open_session
 from encoder_zoo.tasks.serving.model_files import custom_operations, tokenizer_json, write_model
 from encoder_zoo.tasks.serving.opened_export import (
-    KIND,
+    EXPORT_KIND,
     MODEL_FILES,
     TOKENIZER_ARGUMENTS,
     TOKENIZER_CLASSES,
@@ -73,7 +73,7 @@ def export_folder(
         raise invalid("texts", texts, "None, unless dtype='int8'")
     if isinstance(texts, Sized) and not len(texts):
         raise invalid("texts", texts, "some typical inputs")
-    kind = Kind("an export", lambda manifest: manifest["task"] == KIND)
+    kind = Kind("an export", lambda manifest: manifest["task"] == EXPORT_KIND)
     with replacing(folder, kind) as new:
         path = new / MODEL_FILES[format][0]
         if (dtype, format) == ("int8", "litert"):
@@ -88,7 +88,7 @@ def export_folder(
         for name, content in _tokenizer_files(task).items():
             data = content.encode() if isinstance(content, str) else content
             (new / name).write_bytes(data)
-        write_manifest(new, {"task": KIND, KIND: dataclasses.asdict(record)})
+        write_manifest(new, {"task": EXPORT_KIND, EXPORT_KIND: dataclasses.asdict(record)})
 
 
 def _check_quantizes(format: Engine) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-PACKAGES = {  # required packages
+EXPORT_PACKAGES = {  # required packages
     ("tensorflow", "onnx"): ("tf2onnx", "onnx"),
     ("tensorflow", "openvino"): ("openvino",),
     ("torch", "onnx"): ("onnx",),
@@ -51,7 +51,7 @@ PACKAGES = {  # required packages
 # Families for which OpenVINO 2026.4 sometimes computes wrong outputs (errors above 0.2) when a
 # length is used for the first time. The outputs in ONNX are correct.
 WRONG_IN_OPENVINO = ("mpnet", "deberta-v2")
-MARK = "Written by encoder_zoo"  # default file description
+DEFAULT_DESCRIPTION = "Written by encoder_zoo"  # default file description
 
 
 def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
@@ -75,7 +75,7 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
         ImportError: If a package needed for the format is not installed.
     """
     path = as_path(path)
-    tokenizer, description = tokenizer_json(task), MARK
+    tokenizer, description = tokenizer_json(task), DEFAULT_DESCRIPTION
     if tokenizer is not None:
         beside, digest = path.with_name("tokenizer.json"), hashlib.sha256(tokenizer).hexdigest()
         description += f", for the tokenizer.json with the SHA-256 {digest}"
@@ -95,7 +95,7 @@ def write_model(
     task: Task,
     path: pathlib.Path,
     format: str,
-    description: str = MARK,
+    description: str = DEFAULT_DESCRIPTION,
     weights: pathlib.Path | None = None,
     **options,
 ) -> None:
@@ -153,7 +153,7 @@ def _has_single_heads(backbone: Backbone) -> bool:
 
 def require_packages(format: str, what: str) -> None:
     """Raise an ImportError if a package for the format is missing on the Keras backend."""
-    for name in PACKAGES.get((keras.config.backend(), format), ()):
+    for name in EXPORT_PACKAGES.get((keras.config.backend(), format), ()):
         if importlib.util.find_spec(name) is None:
             name = name.replace("_", "-")
             raise ImportError(f"{what} needs the package {name}: `pip install {name}`.")
@@ -318,7 +318,7 @@ def openvino_model(task: Task, advice: str, **options) -> openvino.Model:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "model.onnx")
         if keras.config.backend() == "torch":
-            _write_onnx(task, path, MARK, options)
+            _write_onnx(task, path, DEFAULT_DESCRIPTION, options)
         else:
             path = path.with_suffix("")
             _write_logits(task, path, **options)
@@ -403,7 +403,7 @@ def _content(path: pathlib.Path) -> bytes | None:
 
 
 def _is_marked(path: pathlib.Path) -> bool:
-    return MARK.encode() in (_content(path) or b"")
+    return DEFAULT_DESCRIPTION.encode() in (_content(path) or b"")
 
 
 def custom_operations(path: pathlib.Path) -> list[str]:

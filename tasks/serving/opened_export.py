@@ -30,7 +30,7 @@ from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import from_json_value
-from encoder_zoo.presets.files.manifest import NAME as MANIFEST
+from encoder_zoo.presets.files.manifest import MANIFEST_NAME as MANIFEST
 from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
@@ -42,7 +42,7 @@ from encoder_zoo.tasks.serving.engines import EngineRunner, Session, open_sessio
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.answers import Answers
 
-KIND = "export"  # the task in the manifest
+EXPORT_KIND = "export"  # the task in the manifest
 Engine = Literal["onnx", "openvino", "litert"]
 # Model files for each format, starting with the file to open.
 MODEL_FILES = {
@@ -258,12 +258,14 @@ def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
             "model.export(folder, format='onnx')."
         )
     manifest, path = read_manifest(files, verify), files.path / MANIFEST
-    if manifest["task"] != KIND:
+    if manifest["task"] != EXPORT_KIND:
         raise ValueError(
             f"{files.path} contains a {manifest['task']} and not an export. Load it with "
             "from_preset, or write an export with model.export(folder, format='onnx')."
         )
-    fields = check_fields(manifest.get(KIND), get_rules(ExportRecord.__init__), f"{path}: {KIND}")
+    fields = check_fields(
+        manifest.get(EXPORT_KIND), get_rules(ExportRecord.__init__), f"{path}: {EXPORT_KIND}"
+    )
     record = ExportRecord(**fields)
     for name in MODEL_FILES[record.format]:
         if name not in manifest["files"]:
@@ -317,7 +319,7 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
     Raises:
         ValueError: If a setting in the manifest has a wrong value.
     """
-    where = f"{files.path / MANIFEST}: {KIND}"
+    where = f"{files.path / MANIFEST}: {EXPORT_KIND}"
     cls = answers_class(record.answers)
     settings = {name: from_setting(value) for name, value in record.settings.items()}
     settings = check_fields(settings, get_rules(cls.__init__), f"{where}.settings")

@@ -71,7 +71,7 @@ logger = logging.getLogger("encoder_zoo")
 # All rows are ragged. `keys` combines each value with the index of its row, so that one search over
 # the values of all texts finds the positions in all rows.
 
-SPACE, SYMBOL, LETTER, HYPHEN = range(4)  # kinds of characters
+WORD_SPACE, SYMBOL, WORD_LETTER, HYPHEN = range(4)  # kinds of characters
 MAX_LABELS = 25  # maximum number of labels per text in training
 
 
@@ -480,7 +480,7 @@ def compute_character_kinds() -> np.ndarray:
     """
     characters = "".join(map(chr, range(sys.maxunicode + 1)))
     kinds = np.full(len(characters), SYMBOL, np.uint8)
-    for pattern, kind in ((r"\s+", SPACE), (r"\w+", LETTER)):
+    for pattern, kind in ((r"\s+", WORD_SPACE), (r"\w+", WORD_LETTER)):
         for run in re.finditer(pattern, characters):
             kinds[run.start() : run.end()] = kind
     kinds[ord("-")] = HYPHEN
@@ -507,12 +507,12 @@ def split_words(
     """
     codes = array_ops.strings.unicode_decode(texts, "UTF-8")  # ragged (N, None)
     kind, begins_text = array_ops.gather(kinds, codes.values), row_begins(codes)
-    letter, hyphen = kind == LETTER, kind == HYPHEN
+    letter, hyphen = kind == WORD_LETTER, kind == HYPHEN
     letter_before = previous(letter, False) & ~begins_text
     letter_after = following(letter, False) & ~following(begins_text, True)
     joins = hyphen & letter_before & letter_after
     goes_on = joins | (letter & (letter_before | previous(joins, False)))
-    visible = kind != SPACE
+    visible = kind != WORD_SPACE
     first = array_ops.where(visible & ~goes_on)[:, 0]  # (words of all texts,)
     behind = array_ops.where(visible & ~following(goes_on, False))[:, 0] + 1
     spelled = array_ops.RaggedTensor.from_row_lengths(

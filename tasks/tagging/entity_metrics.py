@@ -23,7 +23,7 @@ from encoder_zoo.tasks.tagging.entities import Transitions, convert_to_scores
 from encoder_zoo.tasks.tagging.tags import OUTSIDE, begins_span, find_spans, parse_tags
 from encoder_zoo.tasks.training.metrics import compute_f1_scores, divide, flatten_tokens
 
-AVERAGES = ("micro", "macro", "weighted")
+ENTITY_AVERAGES = ("micro", "macro", "weighted")
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -92,8 +92,8 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
     def __init__(self, labels: Sequence[str], average: str = "micro", **kwargs):
         # Keras callbacks find a metric by the name that they monitor.
         super().__init__(**{"name": "f1", **kwargs})
-        if average not in AVERAGES:
-            raise invalid("average", average, f"one of {', '.join(AVERAGES)}")
+        if average not in ENTITY_AVERAGES:
+            raise invalid("average", average, f"one of {', '.join(ENTITY_AVERAGES)}")
         self.labels = list(labels)
         self.average = average
         self._marks = None

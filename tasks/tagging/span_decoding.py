@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, cut_texts
+from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, cut_texts
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows, WordsOfTexts
 
 
@@ -189,7 +189,7 @@ def choose_in_graph(found: Candidates, nested: bool, multi_label: bool) -> Candi
     if not multi_label:
         kept &= position == array_ops.gather(best, span)
     found = found.keep(kept)
-    key = array_ops.cast(found.row, array_ops.int64) * ROW
+    key = array_ops.cast(found.row, array_ops.int64) * ROW_STRIDE
     key += array_ops.cast(found.start, array_ops.int64)
     return found.ordered(array_ops.argsort(key, stable=True))
 

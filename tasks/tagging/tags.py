@@ -27,7 +27,7 @@ LETTERS = {
     **dict.fromkeys("SUW", SINGLE),
 }
 SCHEMES = ("IOB1", "IOB2", "IOE1", "IOE2", "IOBES")
-OTHER_NAMES = {"BIO": "IOB2", **dict.fromkeys(("BIOES", "BILOU", "BMES", "BMEWO"), "IOBES")}
+SCHEME_NAMES = {"BIO": "IOB2", **dict.fromkeys(("BIOES", "BILOU", "BMES", "BMEWO"), "IOBES")}
 # Prefixes and suffixes that mark the position in a span in unsupported notations.
 PLACE = r"[a-z]|begin|start|in|inside|mid|middle|end|last|single|unit|out"
 
@@ -273,9 +273,9 @@ def span_bounds(
     prefixes: np.ndarray, types: np.ndarray, scheme: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the starts and ends of spans in a sentence, given prefixes and types (L,)."""
-    scheme = OTHER_NAMES.get(scheme, scheme)
+    scheme = SCHEME_NAMES.get(scheme, scheme)
     if scheme not in (None, *SCHEMES):
-        known = ", ".join((*SCHEMES, *OTHER_NAMES))
+        known = ", ".join((*SCHEMES, *SCHEME_NAMES))
         raise invalid("scheme", scheme, f"one of {known} or None")
     if scheme in ("IOE1", "IOE2"):  # the mirror images of IOB1 and IOB2
         flipped = np.where(prefixes == END, BEGIN, prefixes)[::-1]

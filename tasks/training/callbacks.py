@@ -42,7 +42,7 @@ logger = logging.getLogger("encoder_zoo")
 
 STATE = "state.safetensors"
 BACKUPS = "epoch-*-step-*"
-KIND = Kind("a backup", lambda manifest: _matches_training(manifest["training"]))
+BACKUP_KIND = Kind("a backup", lambda manifest: _matches_training(manifest["training"]))
 
 
 def _are_callbacks(value: object) -> bool:
@@ -315,7 +315,7 @@ class BackupFolder:
         """
         target = self.path / f"epoch-{position.epoch:06d}-step-{position.step:09d}"
         training = {"position": dataclasses.asdict(position), "run": run, "window_sizes": sizes}
-        with replacing(target, KIND) as new:
+        with replacing(target, BACKUP_KIND) as new:
             save_file(arrays, new / STATE)
             write_manifest(new, {"task": task, "training": training})
         return target
@@ -324,7 +324,7 @@ class BackupFolder:
         """Delete all other backups and incomplete files. User files will not be deleted."""
         for path in self._folders():
             if path not in kept:
-                remove_written(path, KIND)
+                remove_written(path, BACKUP_KIND)
         remove_temporary(self.path, BACKUPS)
 
     def remove(self) -> None:

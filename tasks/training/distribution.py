@@ -164,7 +164,7 @@ def _clip_gradients(
 
 
 MAX_COUNTING = 20  # seconds to count the batches in data with unknown length
-ROWS = (1, 8, 32)  # batch sizes to use for inference when every shape is compiled
+COMPILED_BATCH_SIZES = (1, 8, 32)  # batch sizes to use for inference when every shape is compiled
 
 
 class Distribution:
@@ -358,7 +358,7 @@ class Distribution:
         if keras.config.backend() != "jax":
             return predict(x)
         count = len(keras.tree.flatten(x)[0])
-        rows = next((n for n in ROWS if n >= count), ROWS[-1])
+        rows = next((n for n in COMPILED_BATCH_SIZES if n >= count), COMPILED_BATCH_SIZES[-1])
         padded = pad_indices(count, round_up(rows, data_parallel_devices()))
         with whole_batches():
             outputs = predict(keras.tree.map_structure(lambda values: values[padded], x))

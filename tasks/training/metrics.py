@@ -25,8 +25,8 @@ from encoder_zoo.common.keras_private import (
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.losses.batch_loss import (
-    ACTIVATIONS,
     FUNCTIONS,
+    LOSS_ACTIVATIONS,
     BatchLoss,
     are_indices,
     get_keras_function,
@@ -137,7 +137,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
                 function, logits, y_true, y_pred, self.activation
             )
         else:
-            scores = y_pred if self._takes_logits() else ACTIVATIONS[self.activation](y_pred)
+            scores = y_pred if self._takes_logits() else LOSS_ACTIVATIONS[self.activation](y_pred)
             y_true, scores = self._match_shapes(y_true, scores)
         if isinstance(self.metric, metrics.AUC) and self._of_logits:  # its sigmoid gives the scores
             scores = ops.log(scores) - ops.log1p(-scores)

@@ -13,8 +13,8 @@ from keras import losses, metrics
 
 from encoder_zoo.common.wording import close_names, did_you_mean, invalid
 from encoder_zoo.tasks.losses.batch_loss import (
-    CLASSES,
     FUNCTIONS,
+    LOSS_CLASSES,
     OF_ACTIVATION,
     OF_INDICES,
     OF_OTHER_THINGS,
@@ -46,17 +46,17 @@ if TYPE_CHECKING:
 
 # -- metrics by name ------------------------------------------------------------------------------
 
-SCORES = ("f1", "precision", "recall")
+SCORE_NAMES = ("f1", "precision", "recall")
 AVERAGES = ("macro", "macro_all", "micro", "weighted")
-CLASS_SCORES = tuple(name for s in SCORES for name in (s, *(f"{s}_{a}" for a in AVERAGES)))
-EXACT = {"auc": AUC, "average_precision": AveragePrecision}
+CLASS_SCORES = tuple(name for s in SCORE_NAMES for name in (s, *(f"{s}_{a}" for a in AVERAGES)))
+EXACT_METRICS = {"auc": AUC, "average_precision": AveragePrecision}
 CORRELATIONS = {"pearson": Pearson, "spearman": Spearman}
 OF_ONE_CLASS = {"matthews": Matthews, "perplexity": Perplexity}
-NAMES = (*CLASS_SCORES, *EXACT, *OF_ONE_CLASS, *CORRELATIONS)
+METRIC_NAMES = (*CLASS_SCORES, *EXACT_METRICS, *OF_ONE_CLASS, *CORRELATIONS)
 
 # -- metrics of Keras -----------------------------------------------------------------------------
 
-KINDS = {
+METRIC_KINDS = {
     cls
     for cls in vars(metrics).values()
     if isinstance(cls, type) and issubclass(cls, metrics.Metric)
@@ -77,7 +77,7 @@ MEANS = {
     get_wrapped_function(metric): type(metric)
     for metric in (
         cls()
-        for cls in KINDS
+        for cls in METRIC_KINDS
         if issubclass(cls, metrics.MeanMetricWrapper)
         and cls is not metrics.MeanMetricWrapper
         and not issubclass(cls, metrics.MeanIoU)
@@ -186,7 +186,7 @@ class Objective:
         if function is get_keras_function(default) and not isinstance(_only_one(loss), losses.Loss):
             return default
         includes_activation = OF_ACTIVATION.get(function) == self.activation
-        if includes_activation and type(found) is CLASSES[function]:
+        if includes_activation and type(found) is LOSS_CLASSES[function]:
             return type(found).from_config({**found.get_config(), "from_logits": True})
         return found
 
@@ -301,9 +301,10 @@ class Objective:
         """Create a metric from its name. Names of Keras metrics are returned unchanged.
 
         Args:
-            name: String. A name from `own_metrics`, from `NAMES` or from Keras. With two classes,
-                "f1", "precision" and "recall" are computed for the second class. Otherwise they are
-                equal to "f1_macro", "precision_macro" and "recall_macro", see `ClassScore`.
+            name: String. A name from `own_metrics`, from `METRIC_NAMES` or from Keras. With two
+                classes, "f1", "precision" and "recall" are computed for the second class. Otherwise
+                they are equal to "f1_macro", "precision_macro" and "recall_macro" (see
+                `ClassScore`).
 
         Raises:
             ValueError: If the name is unknown, or if the metric does not fit the task outputs.
@@ -317,8 +318,8 @@ class Objective:
         """
         if name in self.own_metrics:
             return self.own_metrics[name]()
-        given, name = name, name.lower() if name.lower() in NAMES else name
-        if self.of_tokens and name in EXACT:
+        given, name = name, name.lower() if name.lower() in METRIC_NAMES else name
+        if self.of_tokens and name in EXACT_METRICS:
             raise invalid(
                 "A metric",
                 given,
@@ -335,7 +336,7 @@ class Objective:
                 given,
                 "another metric, because this metric requires one class per example",
             )
-        of_classes = name in (*CLASS_SCORES, *EXACT)
+        of_classes = name in (*CLASS_SCORES, *EXACT_METRICS)
         if of_classes and self.activation not in ("softmax", "sigmoid"):
             raise invalid("A metric", given, "another metric, because this metric requires classes")
         if name in CLASS_SCORES:
@@ -343,9 +344,9 @@ class Objective:
             only_second = self.num_classes == 2 and self.activation == "softmax"
             average = average or ("binary" if only_second else "macro")
             return ClassScore(score, average, self.activation, name=given)
-        if name in EXACT:
-            return EXACT[name](self.activation, name=given)
-        if name in NAMES:
+        if name in EXACT_METRICS:
+            return EXACT_METRICS[name](self.activation, name=given)
+        if name in METRIC_NAMES:
             return {**OF_ONE_CLASS, **CORRELATIONS}[name](name=given)
         _check_known(name)
         return name
@@ -369,7 +370,7 @@ class Objective:
             metric.activation = self.activation
             return metric
         function = get_keras_function(metric)
-        if type(metric) not in KINDS or (
+        if type(metric) not in METRIC_KINDS or (
             type(metric) is metrics.MeanMetricWrapper and not function
         ):
             return metric
@@ -418,8 +419,8 @@ def find_loss(loss):
     keywords = {}
     if isinstance(found, partial) and not found.args:
         found, keywords = found.func, found.keywords
-    is_function = inspect.isfunction(found) and found in CLASSES
-    return CLASSES[found](**keywords) if is_function else loss if keywords else found
+    is_function = inspect.isfunction(found) and found in LOSS_CLASSES
+    return LOSS_CLASSES[found](**keywords) if is_function else loss if keywords else found
 
 
 def _only_one(loss):
@@ -468,11 +469,11 @@ def _check_known(name: str) -> None:
     try:
         _make_metric(name)
     except ValueError:
-        known = [*NAMES, "accuracy", *filter(str.islower, dir(metrics))]
+        known = [*METRIC_NAMES, "accuracy", *filter(str.islower, dir(metrics))]
         close = close_names(name.lower(), known, most=2)
         raise ValueError(
-            f"Unknown metric {name!r}.{did_you_mean(close)} Expected {', '.join(NAMES)} or the "
-            "name of a Keras metric."
+            f"Unknown metric {name!r}.{did_you_mean(close)} Expected {', '.join(METRIC_NAMES)} or "
+            "the name of a Keras metric."
         ) from None
 
 
@@ -482,6 +483,6 @@ def _takes_weights(metric) -> bool:
     metric = getattr(metric, "metric", metric)  # metric inside `OfLogits`
     if not isinstance(metric, metrics.Metric):
         return metric in KERAS_FUNCTIONS
-    if type(metric) in KINDS:
+    if type(metric) in METRIC_KINDS:
         return not isinstance(metric, OF_WHOLE_BATCHES)
     return getattr(type(metric).update_state, "leaves_out_rows", False)

@@ -34,7 +34,12 @@ KEEPING_THE_RATE = {
     *(value for value in vars(keras.callbacks).values() if isinstance(value, type))
 } - {keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau}
 # Default arguments for `compile`.
-DEFAULTS = {"optimizer": "auto", "loss": "auto", "weighted_metrics": "auto", "jit_compile": "auto"}
+COMPILE_DEFAULTS = {
+    "optimizer": "auto",
+    "loss": "auto",
+    "weighted_metrics": "auto",
+    "jit_compile": "auto",
+}
 
 
 class TaskSettings(NamedTuple):
@@ -98,7 +103,7 @@ class Recipe:
         given = {name: value for name, value in arguments.items() if value is not None}
         if is_auto(given.get("metrics")):  # use the task metrics
             given["metrics"] = None
-        completed = {**dict.fromkeys(arguments), **DEFAULTS, **self.arguments, **given}
+        completed = {**dict.fromkeys(arguments), **COMPILE_DEFAULTS, **self.arguments, **given}
         del completed["learning_rate"]  # a task attribute
         if not is_auto(completed["optimizer"]):
             for name in ("learning_rate", *RECIPE):

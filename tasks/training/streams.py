@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.training.data import BatchMaker
 
 LIBRARIES = ("torch.utils.data", "grain", "datasets.iterable_dataset")
-LABELS, WEIGHTS = ("labels", "label"), "sample_weight"  # columns from a stream of dicts
+LABEL_COLUMNS, WEIGHT_COLUMN = (
+    ("labels", "label"),
+    "sample_weight",
+)  # columns from a stream of dicts
 LABEL_SETTINGS = ("labels", "problem_type")  # attributes used to encode labels
 
 
@@ -284,8 +287,8 @@ def _parts(element, labels_tokens: bool) -> tuple:
         element = plain(element)
     if isinstance(element, Mapping) and not is_prepared(element):
         x = dict(element)
-        y = next((x.pop(name) for name in LABELS if name in x), None)
-        weight = x.pop(WEIGHTS, None)
+        y = next((x.pop(name) for name in LABEL_COLUMNS if name in x), None)
+        weight = x.pop(WEIGHT_COLUMN, None)
         element = x, y, weight
     elif isinstance(element, list) and element and isinstance(element[0], str | bytes):
         element = (element,)  # texts. Otherwise a list contains x and y, as in PyTorch

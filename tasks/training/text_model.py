@@ -908,7 +908,7 @@ def _remove_input(x, name: str):
 def _is_long(inputs) -> bool:
     """Return whether attention is computed in parts for long examples with shape (B, L)."""
     shapes = [examples.shape for examples in keras.tree.flatten(inputs)]
-    return any(len(shape) > 1 and shape[-1] > long_attention.SHORT for shape in shapes)
+    return any(len(shape) > 1 and shape[-1] > long_attention.SHORT_LENGTH for shape in shapes)
 
 
 def _trace_by_length(long: bool, function: Callable) -> Callable:

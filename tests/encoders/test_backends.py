@@ -74,7 +74,7 @@ ids["padding_mask"] = np.arange(6) < np.array([6, 3, 5, 1])[:, None]
 ids["text_starts"] = np.array([[0, 2], [0, 1], [0, 6], [0, 6]])
 long_attention.CHUNK_NUMBERS, long_attention.SMALLEST_CHUNK = 0, 4
 long_attention.SMALLEST_BLOCK, losses = 1, []
-for long_attention.SHORT in (512, 1):  # all at once, and part by part
+for long_attention.SHORT_LENGTH in (512, 1):  # all at once, and part by part
     keras.utils.set_random_seed(0)
     model = Means()
     model.compile(keras.optimizers.SGD(1.0), "mse")

@@ -55,7 +55,7 @@ def test_the_core_is_the_formula(kind, tokens):
 @pytest.mark.parametrize("starts", [None, STARTS], ids=["texts", "packed"])
 @pytest.mark.parametrize("short", [512, 1], ids=["at once", "in parts"])
 def test_every_form_is_the_formula(layer, tokens, monkeypatch, max_distance, starts, short):
-    monkeypatch.setattr(long_attention, "SHORT", short)
+    monkeypatch.setattr(long_attention, "SHORT_LENGTH", short)
     monkeypatch.setattr(long_attention, "SMALLEST_BLOCK", 1)
     monkeypatch.setattr(long_attention, "SMALLEST_CHUNK", 4)
     monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
@@ -68,7 +68,7 @@ def test_every_form_is_the_formula(layer, tokens, monkeypatch, max_distance, sta
 @pytest.mark.slow(only=r"^(in parts)$")
 @pytest.mark.parametrize("short", [512, 1], ids=["at once", "in parts"])
 def test_texts_without_padding_need_no_mask(layer, tokens, monkeypatch, short):
-    monkeypatch.setattr(long_attention, "SHORT", short)
+    monkeypatch.setattr(long_attention, "SHORT_LENGTH", short)
     monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
     mask = make_attention_mask(None)
     assert mask.matrix() is None

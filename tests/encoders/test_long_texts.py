@@ -30,7 +30,7 @@ def compute(monkeypatch):
         return outputs, tape.gradient(total, [v.value for v in backbone.trainable_variables])
 
     def compute(backbone, inputs, short, mode="graph"):
-        monkeypatch.setattr(long_attention, "SHORT", short)
+        monkeypatch.setattr(long_attention, "SHORT_LENGTH", short)
         monkeypatch.setattr(long_attention, "SMALLEST_BLOCK", 1)
         monkeypatch.setattr(long_attention, "SMALLEST_CHUNK", 3)
         monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
@@ -153,7 +153,7 @@ def test_gradient_checkpointing_of_long_texts_drops_the_same(tiny, compute):
 @pytest.mark.parametrize("max_distance", [None, 40])
 def test_chunks_and_blocks_drop_in_training(monkeypatch, max_distance):
     """Queries that ask the same of all keys, whose values are a 1 each at a place of their own."""
-    monkeypatch.setattr(long_attention, "SHORT", 1)
+    monkeypatch.setattr(long_attention, "SHORT_LENGTH", 1)
     monkeypatch.setattr(long_attention, "SMALLEST_CHUNK", 8)
     monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
     layer = FastAttention(hidden_dim=80, num_heads=2, attention_dropout=0.25)
@@ -184,7 +184,7 @@ def test_long_texts_are_close_in_mixed_precision(tiny, monkeypatch):
     exact = tiny.randomize_weights(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
     mixed = ez.ModernBertBackbone(30, **SIZES, local_attention=4, dtype="mixed_bfloat16")
     mixed.set_weights(exact.get_weights())
-    monkeypatch.setattr(long_attention, "SHORT", 1)
+    monkeypatch.setattr(long_attention, "SHORT_LENGTH", 1)
     outputs = [
         ops.cast(backbone(rows(23))["sequence_output"], "float32") for backbone in (exact, mixed)
     ]
@@ -276,7 +276,7 @@ def test_fit_and_predict_trace_the_way_that_their_texts_need(monkeypatch):
 
     def results(limit):
         chosen.clear()
-        monkeypatch.setattr(long_attention, "SHORT", limit)
+        monkeypatch.setattr(long_attention, "SHORT_LENGTH", limit)
         keras.utils.set_random_seed(0)
         tokens = ["[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]", "a", "b", "Ġ"]
         tokenizer = ez.ModernBertTokenizer({token: i for i, token in enumerate(tokens)}, [])

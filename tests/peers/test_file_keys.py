@@ -117,8 +117,8 @@ class TestPeft:
         peft = pytest.importorskip("peft")
         fields = {field.name for field in dataclasses.fields(peft.LoraConfig)}
         assert fields == set(PEFT)
-        assert PEFT_REFUSED | set(adapters.IRRELEVANT) == fields
-        assert not PEFT_REFUSED & set(adapters.IRRELEVANT)
+        assert PEFT_REFUSED | set(adapters.IRRELEVANT_PEFT_FIELDS) == fields
+        assert not PEFT_REFUSED & set(adapters.IRRELEVANT_PEFT_FIELDS)
         hints = typing.get_type_hints(peft.LoraConfig)["init_lora_weights"]
         named = {v for part in typing.get_args(hints) for v in typing.get_args(part)}
         named -= {"pissa_niter_[number of iters]"}
@@ -167,7 +167,7 @@ class TestPeft:
                     weight.copy_(torch.randn(weight.shape) * 0.3)
         model.save_pretrained(folder)
         if not given:
-            rewrite(folder, adapters.CONFIG, **{field: value})
+            rewrite(folder, adapters.ADAPTER_CONFIG, **{field: value})
         return bool(given)
 
     def _logits(self, checkpoint, folder):
@@ -175,12 +175,12 @@ class TestPeft:
         import torch
         import transformers
 
-        config = read_json(folder / adapters.CONFIG)
+        config = read_json(folder / adapters.ADAPTER_CONFIG)
         readable = {"auto_mapping", "runtime_config", "revision", "lora_ga_config"}
         rest = {k: v for k, v in config.items() if k not in readable}
         if rest.get("init_lora_weights") == "eva":
             rest["eva_config"] = None
-        (folder / adapters.CONFIG).write_text(json.dumps(rest))
+        (folder / adapters.ADAPTER_CONFIG).write_text(json.dumps(rest))
         base = transformers.AutoModelForSequenceClassification.from_pretrained(BASE)
         model = peft.PeftModel.from_pretrained(base, folder).eval()
         names = {"token_ids": "input_ids", "segment_ids": "token_type_ids"}
@@ -505,7 +505,11 @@ class TestModules:
         library = importlib.import_module(f"sentence_transformers.{package}.modules")
         for name in dir(library):
             cls = getattr(library, name)
-            if inspect.isclass(cls) and hasattr(cls, "config_keys") and name not in theirs.KINDS:
+            if (
+                inspect.isclass(cls)
+                and hasattr(cls, "config_keys")
+                and name not in theirs.MODULE_KINDS
+            ):
                 folder = shutil.copytree(saved["Dense"][0], tmp_path / name)
                 modules = json.loads((folder / "modules.json").read_text())
                 modules[2]["type"] = f"sentence_transformers.models.{name}"

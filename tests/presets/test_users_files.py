@@ -51,7 +51,7 @@ def _write_saved_model(module, folder, signatures) -> None:
 
 
 def _write_model(task, path, *args, **options) -> None:
-    pathlib.Path(path).write_bytes(os.urandom(8) + model_files.MARK.encode())
+    pathlib.Path(path).write_bytes(os.urandom(8) + model_files.DEFAULT_DESCRIPTION.encode())
 
 
 def save_backup(parts, folder):

@@ -11,7 +11,7 @@ from sklearn import metrics as sk
 
 from encoder_zoo.tasks.ranking.reranker import NDCG
 from encoder_zoo.tasks.training.metrics import Matthews, Spearman
-from encoder_zoo.tasks.training.objective import CLASS_SCORES, CORRELATIONS, NAMES, Objective
+from encoder_zoo.tasks.training.objective import CLASS_SCORES, CORRELATIONS, METRIC_NAMES, Objective
 
 SKLEARN = {"f1": sk.f1_score, "precision": sk.precision_score, "recall": sk.recall_score}
 CASES = ["plain", "ties", "close", "absent", "one class", "saturated", "constant", "imbalanced"]
@@ -160,7 +160,7 @@ def test_one_class_has_no_correlation_whatever_the_weights(seed):
 
 
 @pytest.mark.slow(except_for="^perplexity")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", METRIC_NAMES)
 def test_metric_equals_its_standard(name):
     """Of a new name `standard` raises an error until it knows the standard."""
     for kind in kinds_of(name):

@@ -262,7 +262,7 @@ class TestScores:
     def test_blocks_change_nothing(self, shared, monkeypatch):
         queries, documents = shared.embed(TEXTS, "query"), shared.embed(OTHERS)
         whole = max_sim(queries, documents)
-        monkeypatch.setattr("encoder_zoo.tasks.retrieval.similarity.BLOCK", 100)
+        monkeypatch.setattr("encoder_zoo.tasks.retrieval.similarity.SIMILARITY_BLOCK", 100)
         np.testing.assert_allclose(max_sim(queries, documents), whole, rtol=1e-6)
 
     @pytest.mark.slow

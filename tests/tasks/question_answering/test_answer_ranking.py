@@ -12,8 +12,8 @@ from encoder_zoo.tasks.question_answering.answer_ranking import (
     best_answers,
     insert_null_answers,
 )
-from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
-from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts
+from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, AnswerCandidates
+from encoder_zoo.tasks.question_answering.span_qa_preprocessor import QuestionContexts
 
 # Numbers of tokens of the contexts: their windows hold four tokens each.
 LENGTHS = {
@@ -57,7 +57,7 @@ def check_best_answers(lengths, n_best, seed):
         for values in (positions, 2 * positions, 2 * positions + 1)
     )
     texts = array_ops.constant(np.full(len(lengths), "", object), array_ops.string)
-    contexts = Contexts(texts, ids, ids, starts, ends, windows)
+    contexts = QuestionContexts(texts, ids, ids, starts, ends, windows)
     columns = rng.integers(3, 9, count)
     first = rng.integers(0, np.maximum(length, 1)[:, None], (count, n))
     last = np.minimum(first + rng.integers(0, 2, (count, n)), length[:, None] - 1)
@@ -65,7 +65,7 @@ def check_best_answers(lengths, n_best, seed):
     score[(rng.random((count, n)) < 0.3) | (length == 0)[:, None]] = IMPOSSIBLE
     total, null = rng.normal(size=(2, count)).astype("float32")
     fields = score, first + columns[:, None], last + columns[:, None], total, null
-    candidates = Candidates(*map(array_ops.constant, fields))
+    candidates = AnswerCandidates(*map(array_ops.constant, fields))
     found = best_answers(candidates, contexts, array_ops.constant(columns, array_ops.int32), n_best)
     assert all(field.shape[0] == len(lengths) for field in found)
     shares = np.asarray(answer_scores(insert_null_answers(found, None)))

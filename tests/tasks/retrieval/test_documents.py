@@ -146,7 +146,7 @@ class TestSearch:
         ],
     )
     def test_where_is_a_search_among_those_that_meet_it(self, kind, where, meets, monkeypatch):
-        monkeypatch.setattr(vectors, "BLOCK", 300)  # many blocks
+        monkeypatch.setattr(vectors, "VECTOR_BLOCK", 300)  # many blocks
         rows = rows_of(120)
         index = make(kind, rows)
         everything = index.search(QUERIES, top_k=len(rows))

@@ -26,7 +26,7 @@ def drawn(count, seed, function="dot"):
 def few_compared(monkeypatch):
     """Make graphs worth it among few vectors."""
     monkeypatch.setattr(engines, "BREADTH", 40)
-    monkeypatch.setattr(engines, "SPARE", 4)
+    monkeypatch.setattr(engines, "SPARE_RESULTS", 4)
 
 
 def recall(store, exact, queries, k=10, among=None):

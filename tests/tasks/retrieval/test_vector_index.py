@@ -70,9 +70,9 @@ def found_by(hits):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Many blocks, of queries too."""
-    monkeypatch.setattr(vectors, "BLOCK", 300)
-    monkeypatch.setattr(vectors, "SAMPLE", 8)
-    monkeypatch.setattr(vectors, "QUERIES", 5)
+    monkeypatch.setattr(vectors, "VECTOR_BLOCK", 300)
+    monkeypatch.setattr(vectors, "THRESHOLD_SAMPLE", 8)
+    monkeypatch.setattr(vectors, "QUERY_BLOCK", 5)
 
 
 class TestSearch:

@@ -119,7 +119,7 @@ def test_every_loss_of_keras_is_in_the_table():
 def forms(name: str) -> dict:
     """Every way to give a loss of Keras's to `compile`."""
     function = getattr(losses, name)
-    cls = batch_loss.CLASSES[function]
+    cls = batch_loss.LOSS_CLASSES[function]
     keywords = {"q": 0.5} if name == "categorical_generalized_cross_entropy" else {}
     given = {
         "class": cls,
@@ -291,7 +291,7 @@ def refused(case: str, name: str) -> bool:
 @pytest.mark.parametrize("case", CASES)
 def test_a_loss_is_its_formula_or_refused(case, name):
     task, function = CASES[case], getattr(losses, name)
-    loss = batch_loss.CLASSES[function]()
+    loss = batch_loss.LOSS_CLASSES[function]()
     if refused(case, name):
         with pytest.raises(ValueError, match=type(loss).__name__):
             task.model.compile(loss=loss)
@@ -356,7 +356,7 @@ def test_loss_and_metric_of_one_name_agree(case, name):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_logits_can_be_claimed(case, name, smoothing):
     """With `from_logits=True` a loss gets the outputs, whatever makes them of logits."""
-    task, cls = CASES[case], batch_loss.CLASSES[getattr(losses, name)]
+    task, cls = CASES[case], batch_loss.LOSS_CLASSES[getattr(losses, name)]
     y, z = task.one_hot, task.logits.astype("float64")
     of_binary = name.startswith("binary")
     y = y * (1 - smoothing) + smoothing * (0.5 if of_binary else 1 / y.shape[-1])
@@ -532,7 +532,7 @@ def test_losses_of_half_precision_are_computed_in_float32(half_models, case, nam
     rounded = tf.cast(tf.constant(task.logits), dtype)
     half = variant(task, logits=tf.cast(rounded, "float32").numpy(), model=half_models(case, dtype))
     assert half.model.dtype_policy.name == f"mixed_{dtype}"
-    loss = batch_loss.CLASSES[getattr(losses, name)]()
+    loss = batch_loss.LOSS_CLASSES[getattr(losses, name)]()
     half.model.compile(keras.optimizers.SGD(), loss=loss)
     weight = task.weight if task.weight is None else tf.constant(task.weight)
     found = half.model.compute_loss({}, tf.constant(task.y), rounded, weight, training=False)

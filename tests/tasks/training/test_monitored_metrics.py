@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.question_answering.squad import SpanExactMatch, SpanF1
+from encoder_zoo.tasks.question_answering.squad import AnswerF1, SpanExactMatch
 from encoder_zoo.tasks.ranking.reranker import NDCG, PairAccuracy
 from encoder_zoo.tasks.tagging.entity_metrics import EntityF1, TokenAccuracy
 from encoder_zoo.tasks.training.metrics import (
@@ -20,7 +20,7 @@ from encoder_zoo.tasks.training.metrics import (
     Perplexity,
     Spearman,
 )
-from encoder_zoo.tasks.training.objective import NAMES
+from encoder_zoo.tasks.training.objective import METRIC_NAMES
 
 HIGHER, LOWER = keras.ops.greater, keras.ops.less
 OURS = [
@@ -38,7 +38,7 @@ OURS = [
     (Pearson(), HIGHER),
     (Perplexity(), LOWER),
     (SpanExactMatch(), HIGHER),
-    (SpanF1(), HIGHER),
+    (AnswerF1(), HIGHER),
     (Spearman(), HIGHER),
     (TokenAccuracy(), HIGHER),
 ]
@@ -75,7 +75,8 @@ def test_no_metric_is_missing_here():
 
 
 @pytest.mark.parametrize(
-    "name", ["accuracy", *(n for n in NAMES if n not in ("perplexity", "pearson", "spearman"))]
+    "name",
+    ["accuracy", *(n for n in METRIC_NAMES if n not in ("perplexity", "pearson", "spearman"))],
 )
 def test_metrics_by_name(name):
     model = ez.SequenceClassifier(ez.BertBackbone(20, 1, 1, 4, 8), num_classes=2)
