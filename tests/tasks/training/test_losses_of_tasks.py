@@ -334,7 +334,7 @@ def test_loss_and_metric_of_one_name_agree(case, name):
     if refused(case, name):
         if case == "pairs" and name not in OTHERS and "sparse" not in name:
             return  # of several classes: Keras warns of the single output
-        with pytest.raises(ValueError, match=r"^\w+ (needs|is) "):
+        with pytest.raises(ValueError, match=r"^\w+ (requires|is) "):
             task.metric(metric)
         return
     if name in WHOLE and task.weight is not None:
