@@ -135,7 +135,8 @@ class LabelledTask(Task):
             raise ValueError(
                 f"The weights in {filepath} do not fit this {type(self).__name__} with "
                 f"{self.num_classes} outputs. Create it with the labels of the saved model, or "
-                f"load the whole model from a .keras file or a preset. Error of Keras: {error}"
+                "load a whole model that was saved with .save('model.keras') or save_to_preset. "
+                f"Error of Keras: {error}"
             ) from error
 
     def call(self, inputs, training=None):
