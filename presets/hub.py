@@ -252,10 +252,8 @@ def _has_weights(folder: pathlib.Path) -> bool:
     """
     kinds = {name for f in WEIGHT_FORMATS for name in (f.file, f.index)}
     kinds |= {format.WEIGHTS for format in formats()}
-    encoders = [
-        folder,
-        *folder.glob("0_*"),
-    ]  # early sentence-transformers
+    # Early versions of sentence-transformers write "0_Transformer".
+    encoders = [folder, *folder.glob("0_*")]
     return any(not kinds.isdisjoint(os.listdir(path)) for path in encoders)
 
 

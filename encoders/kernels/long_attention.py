@@ -102,9 +102,8 @@ def attend_in_blocks(
 
     texts = (None, None) if mask.texts is None else (queries(mask.texts), keys(mask.texts))
     real = keys(ops.cast(mask.real, "int32")) > 0
-    positions = (
-        ops.arange(size, dtype="int32")[:, None] + mask.max_distance
-    )  # positions of the queries among the keys of the block
+    # Positions of the queries among the keys of the block.
+    positions = ops.arange(size, dtype="int32")[:, None] + mask.max_distance
     distances = ops.abs(positions - ops.arange(2 * size, dtype="int32"))
     allowed = mask.pairs(real, *texts, distances)  # (B N, 1, C, 2 C)
     mixed = attend(queries(query), keys(key), keys(value), mask=allowed)

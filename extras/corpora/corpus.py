@@ -262,11 +262,8 @@ class PretrainingCorpus:
             files.check_unchanged()
 
 
-SHARED_FIELDS = (
-    "tokenizer",
-    "source",
-    "shard_tokens",
-)  # settings that must be the same for all parts
+# Settings that must be the same for all parts.
+SHARED_FIELDS = ("tokenizer", "source", "shard_tokens")
 
 
 class Parts:

@@ -129,9 +129,8 @@ def _sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
     starts, ends, documents = _units(shard, room)
     # Token counts up to the end for each unit, including end tokens between documents.
     reached = (ends + documents).tolist()
-    first = np.searchsorted(
-        documents, np.arange(documents[-1] + 2)
-    ).tolist()  # first unit per document
+    # First unit per document.
+    first = np.searchsorted(documents, np.arange(documents[-1] + 2)).tolist()
     starts, ends, documents = starts.tolist(), ends.tolist(), documents.tolist()
     spans, sizes, unit = [], [], 0
     while unit < len(starts):

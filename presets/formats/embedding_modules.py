@@ -169,10 +169,8 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
     Source: sentence-transformers 6.2, `sparse_encoder/modules/splade_pooling.py`.
     """
     config, path = _module_config(files, module)
-    sizes = (
-        "embedding_dimension",
-        "word_embedding_dimension",
-    )  # not needed
+    # Sizes are read from the weights.
+    sizes = ("embedding_dimension", "word_embedding_dimension")
     _check_fields(config, ("pooling_strategy", "activation_function", *sizes), path)
     pooling = config.get("pooling_strategy", "max")
     activation = config.get("activation_function", "relu")

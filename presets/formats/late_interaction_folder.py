@@ -58,10 +58,8 @@ logger = logging.getLogger("encoder_zoo")
 NEW_MARKERS = {"query_marker": "[Q] ", "document_marker": "[D] "}
 _STANFORD, _PYLATE, _ST, _ENCODER = "HF_ColBERT", "ColBERT", "MultiVectorEncoder", "encoder"
 _BGE_M3 = "BGE-M3"
-_SIMILARITIES = {
-    "maxsim": "MaxSim",
-    "meanmaxsim": "meanmaxsim",
-}  # {our name: name in the libraries}
+# Maps our names to the names in the libraries.
+_SIMILARITIES = {"maxsim": "MaxSim", "meanmaxsim": "meanmaxsim"}
 # Similarities of text embedding models, also written by old versions of PyLate.
 _OF_SINGLE_VECTORS = ("cosine", "dot", "euclidean", "manhattan")
 _PROJECTION = {"dense": "linear"}  # name of the projection in ColBERT

@@ -334,9 +334,8 @@ class Distillation(TextModel):
             if given is None:
                 return ops.ones_like(values)
             return ops.broadcast_to(ops.cast(given, "float32"), ops.shape(values))
-        counted = ops.cast(
-            learned.mask_known_tokens(x, x.get(TEACHER_POSITIONS)), "float32"
-        )  # (B, L)
+        # (B, L)
+        counted = ops.cast(learned.mask_known_tokens(x, x.get(TEACHER_POSITIONS)), "float32")
         if given is not None and len(given.shape) == 1:
             counted = counted * ops.cast(given, "float32")[:, None]
         return counted

@@ -217,9 +217,8 @@ def _gradients(x, table, index, dy) -> tuple:
     )
     shape = array_ops.cast([array_ops.shape(x)[0] * length, table.shape[0]], array_ops.int64)
     values = array_ops.cast(array_ops.gather_nd(dy, pairs), array_ops.float32)
-    matrix = tf.SparseTensor(
-        array_ops.stack([token, pairs[:, 1]], axis=1), values, shape
-    )  # (B L, V)
+    # (B L, V)
+    matrix = tf.SparseTensor(array_ops.stack([token, pairs[:, 1]], axis=1), values, shape)
     tokens, rows = (
         array_ops.cast(array_ops.reshape(x, [-1, width]), array_ops.float32),
         array_ops.cast(table, array_ops.float32),

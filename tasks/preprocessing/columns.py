@@ -224,9 +224,8 @@ def categories(values) -> list | None:
         ['good', 'bad']
     """
     names = getattr(getattr(values, "dtype", None), "categories", None)
-    return (
-        plain(names) if hasattr(names, "__len__") else None
-    )  # polars Categorical columns have no order
+    # Categorical columns of polars have no order.
+    return plain(names) if hasattr(names, "__len__") else None
 
 
 def single_column(values):

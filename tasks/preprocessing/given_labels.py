@@ -442,9 +442,8 @@ def log_odd_labels(y) -> None:
             if line:
                 logger.warning(line)
         return
-    first: dict[
-        tuple[type, object], int
-    ] = {}  # first row for each label, with 1, True and 1.0 kept apart
+    # First row for each label, with 1, True and 1.0 kept apart.
+    first: dict[tuple[type, object], int] = {}
     counts: collections.Counter = collections.Counter()
     for row, given in enumerate(rows if isinstance(rows, list) else rows.tolist()):
         for value in _find_names(given):

@@ -123,9 +123,8 @@ def pack(
     splits = array_ops.concat([[0], array_ops.cumsum(sum(kept) + specials)], 0)
     begins = splits[:-1] + first_column  # (B,)
     at = splits[:-1] if first_column else splits[1:] - 1  # (B,) for the start token
-    ids = array_ops.fill(
-        [splits[-1] + 1], end_id
-    )  # for anything not written below, and an index for the rest
+    # For anything not written below, and an index for the rest.
+    ids = array_ops.fill([splits[-1] + 1], end_id)
     ids = array_ops.tensor_scatter_nd_update(
         ids, at[:, None], array_ops.fill(array_ops.shape(at), start_id)
     )

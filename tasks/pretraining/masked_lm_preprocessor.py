@@ -151,10 +151,8 @@ class MaskedLMPreprocessor(Preprocessor):
         )
         if self.sequence_length is not None:
             count = max(1, round(self.mask_rate * self.sequence_length))
-        positions, weights = (
-            order[:, :count],
-            array_ops.cast(selected[:, :count], "float32"),
-        )  # (B, M)
+        # (B, M)
+        positions, weights = (order[:, :count], array_ops.cast(selected[:, :count], "float32"))
 
         if self.predicts_in_order:
             inputs["prediction_order"] = prediction_order(order, selected, draws[..., 1])
@@ -205,9 +203,8 @@ class MaskedLMPreprocessor(Preprocessor):
         starts |= array_ops.pad(ends[:, :-1], [[0, 0], [1, 0]])
         previous = array_ops.pad(ordinary[:, :-1], [[0, 0], [1, 0]])
         starts = ordinary & (starts | ~previous)
-        word = array_ops.cumsum(
-            array_ops.cast(starts, "int32"), axis=1
-        )  # (B, L), 0 before the first word
+        # (B, L), 0 before the first word
+        word = array_ops.cumsum(array_ops.cast(starts, "int32"), axis=1)
         # Counted with a bin for tokens outside of words: (B, W), W at most L.
         bins = array_ops.shape(token_ids)[1] + 1
         sizes = array_ops.math.bincount(

@@ -234,9 +234,8 @@ class RerankerPreprocessor(Preprocessor):
         tokens = array_ops.gather(self.tokenizer.tokenize(queries), row)
         packed = self.pack([tokens, self.tokenizer.tokenize(texts.values)])  # of T pairs
         lengths = packed["token_ids"].row_lengths()
-        order = array_ops.argsort(
-            row * (self.max_sequence_length + 1) - lengths, stable=True
-        )  # (T,)
+        # (T,)
+        order = array_ops.argsort(row * (self.max_sequence_length + 1) - lengths, stable=True)
         firsts = array_ops.gather(order, texts.row_starts())
         others = texts.with_values(order)[:, 1:]  # ragged (N, None)
         examples = combine_candidates(packed, firsts, others)

@@ -166,9 +166,8 @@ def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor])
     """
     span = _find_token_spans(tokens, spans).numpy()
     inside = np.flatnonzero((span != np.append(-1, span[:-1])) & ~word_begins(tokens).numpy())
-    cut = np.zeros(
-        len(spans["start"].flat_values) + 1, bool
-    )  # the last value is for tokens without a span
+    # The last value is for tokens without a span.
+    cut = np.zeros(len(spans["start"].flat_values) + 1, bool)
     cut[np.concatenate([span[inside], span[inside - 1]])] = True
     return cut[:-1]
 

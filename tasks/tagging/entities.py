@@ -227,9 +227,8 @@ def _viterbi(
 ) -> array_ops.Tensor:
     """Return the tags (N, L + 1) with the highest sum of scores, given scores (N, L, C)."""
     first, between, last = map(array_ops.constant, convert_to_scores(allowed))
-    scores = array_ops.pad(
-        scores, [[0, 0], [0, 1], [0, 0]]
-    )  # the loops need at least one step, also if L is 0
+    # The loops need at least one step, also if L is 0.
+    scores = array_ops.pad(scores, [[0, 0], [0, 1], [0, 0]])
     shape = array_ops.shape(scores)
     scores, same = array_ops.transpose(scores, (1, 0, 2)), array_ops.range(shape[2])  # (L, N, C)
     stay = array_ops.where(same[:, None] == same, 0.0, array_ops.constant(FORBIDDEN))

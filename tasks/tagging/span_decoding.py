@@ -182,9 +182,8 @@ def choose_in_graph(found: Candidates, nested: bool, multi_label: bool) -> Candi
     _, kept, _, _ = array_ops.while_loop(
         lambda i, *_: i < number, step, (0, kept, none, none + size)
     )
-    fate = array_ops.scatter_nd(
-        steps[:, None], kept.concat(), [count]
-    )  # whether each span is selected
+    # Whether each span is selected.
+    fate = array_ops.scatter_nd(steps[:, None], kept.concat(), [count])
     kept = array_ops.gather(fate, span)
     if not multi_label:
         kept &= position == array_ops.gather(best, span)

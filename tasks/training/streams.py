@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.training.data import BatchMaker
 
 LIBRARIES = ("torch.utils.data", "grain", "datasets.iterable_dataset")
-LABEL_COLUMNS, WEIGHT_COLUMN = (
-    ("labels", "label"),
-    "sample_weight",
-)  # columns from a stream of dicts
+# Columns from a stream of dicts.
+LABEL_COLUMNS, WEIGHT_COLUMN = ("labels", "label"), "sample_weight"
 LABEL_SETTINGS = ("labels", "problem_type")  # attributes used to encode labels
 
 
