@@ -383,7 +383,8 @@ class TestSite:
 
     def test_the_home_page_begins_with_code_and_its_output(self, site):
         text = re.sub(r"<[^>]+>", "", (site / "index.html").read_text("utf-8"))
-        parts = ("classifier.fit(", "extract_entities(", "location", "ez.display", "pip install")
+        parts = ("classifier.fit(", "extract_entities(", "'label': 'location'")
+        parts += ("ez.display", "pip install")
         places = [text.index(part) for part in parts]
         assert places == sorted(places)
 
