@@ -17,6 +17,7 @@ from encoder_zoo.common.validation import check_argument
 from encoder_zoo.common.wording import invalid, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.tokenizers.files.special_tokens import check_token_list
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import from_json_value
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint, default_labels
@@ -428,6 +429,7 @@ def _read_tokenizer(
     checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
 ) -> Tokenizer | None:
     """Load a tokenizer and check that it fits the model. Return None if no tokenizer was found."""
+    check_token_list(added_tokens)
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
         return None

@@ -4,13 +4,13 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 from encoder_zoo.common.lazy import LazyModule
-from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.layers import Size
+from encoder_zoo.encoders.tokenizers.files.reading import MAX_TOKENS
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
@@ -27,6 +27,10 @@ REPETITIONS_AT_ONCE = (
     1000  # repetitions of a word per text, limited because the trainer copies texts
 )
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
+Size = Annotated[
+    int,
+    Rule(lambda v: type(v) is int and 0 < v <= MAX_TOKENS, f"an integer from 1 to {MAX_TOKENS:,}"),
+]
 
 
 @validate_arguments
@@ -251,15 +255,32 @@ def _sentencepiece_model(
             **options,
         )
     except (OSError, RuntimeError) as error:
-        raise ValueError(f"sentencepiece: {error}") from None
+        reason = str(error).split("\n")[0]  # the following lines are places in the code
+        raise ValueError(f"sentencepiece: {reason}") from None
     return written.getvalue()
 
 
 def _many(texts: Iterable[str]) -> Iterable[str]:
-    """Return the texts, or raise an error for a single string."""
-    if isinstance(texts, str | bytes):
+    """Return the checked texts, or raise an error for a single string."""
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise invalid("texts", texts, "an iterable of strings")
-    return texts
+    return _check_each(texts)
+
+
+def _check_each(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts.
+
+    Raises:
+        ValueError: If a text is not a string, or if no text contains a word.
+    """
+    has_words = False
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise invalid(f"texts[{i}]", text, "a string")
+        has_words = has_words or bool(text.strip())
+        yield text
+    if not has_words:
+        raise ValueError("texts contain no words. Expected texts to learn a vocabulary from.")
 
 
 TRAINERS = {

@@ -7,7 +7,8 @@ import gzip
 import hashlib
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
 from encoder_zoo.common.validation import as_path
@@ -151,6 +152,8 @@ class CorpusDocuments:
     modified = None  # unknown
 
     def __init__(self, documents: Iterable):
+        if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Iterable):
+            raise invalid("documents", documents, "an iterable of documents, such as a list")
         self._documents = documents
 
     def check_unchanged(self) -> None:
@@ -208,7 +211,7 @@ def split_sentences(document: object, number: int = 0) -> list[str]:
         document = document.numpy()
     if isinstance(document, str | bytes):
         document = _text(document, number).split("\n")
-    elif not isinstance(document, Iterable):
+    elif isinstance(document, Mapping) or not isinstance(document, Iterable):
         raise _no_document(document, number)
     stripped = (_text(sentence, number).strip() for sentence in document)
     return [sentence for sentence in stripped if sentence]
@@ -241,12 +244,20 @@ def _open_text(path: pathlib.Path, file: BinaryIO) -> contextlib.AbstractContext
     return gzip.GzipFile(fileobj=file) if _is_packed(path) else contextlib.nullcontext(file)
 
 
+def _complete_lines(path: pathlib.Path, text: BinaryIO) -> Iterator[bytes]:
+    """Yield lines. Raise a ValueError if a compressed file is damaged or truncated."""
+    try:
+        yield from text
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is damaged or truncated: {error}.") from None
+
+
 def _read_lines(
     path: pathlib.Path, text: BinaryIO, offset: int, limit: int | None
 ) -> Iterator[tuple[list[str], int]]:
     """Yield sentences for each document before a byte position, and the next byte position."""
     sentences, size = [], 0
-    for line in text:
+    for line in _complete_lines(path, text):
         offset += len(line)
         try:
             sentence = line.decode("utf-8").strip()

@@ -347,7 +347,16 @@ def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.nd
             f"true has {len(true)} labels, but predicted has {len(predicted)}. Expected the same "
             "number."
         )
-    labels = sorted({*true, *predicted}) if labels is None else list(labels)
+    if not true:
+        raise ValueError("true has no labels. Expected a label for each text.")
+    if labels is None:
+        labels = {*true, *predicted}
+        if len({isinstance(label, str) for label in labels}) > 1:
+            raise ValueError(
+                f"The labels are {quote(list(labels))}. Expected labels of one type, all texts or "
+                "all numbers."
+            )
+    labels = sorted(labels) if isinstance(labels, set) else list(labels)
     known = set(labels)
     for label in (*true, *predicted):
         if label not in known:

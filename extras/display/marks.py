@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.extras.display.picture import Picture
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.preprocessing.tokenized_texts import is_list
 from encoder_zoo.tasks.tagging.tags import find_spans
 
 if TYPE_CHECKING:
@@ -118,7 +120,9 @@ def answer(
         Anna (0.70)
         [Anna] sings.
     """
-    answers = [answers] if isinstance(answers, Mapping) else list(answers)
+    answers = [answers] if isinstance(answers, Mapping) else answers
+    if not is_list(answers) or not len(answers):
+        raise invalid("answers", answers, "an answer, or a list of answers")
     for row in answers:
         _check_inside(context, row, "Answer")
     best = answers[0]
@@ -143,10 +147,18 @@ def _convert_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
             f"Received {len(texts)} texts, but entities for {len(rows)} texts. Expected one list "
             "of entities per text."
         )
-    return [
+    for i, row in enumerate(rows):
+        if not is_list(row):
+            raise invalid(f"found[{i}]", row, "a list of entities or tags")
+    found = [
         _spans(text, row) if len(row) and isinstance(row[0], str) else row
         for text, row in zip(texts, rows, strict=True)
     ]
+    for i, row in enumerate(found):
+        for j, entity in enumerate(row):
+            if not isinstance(entity, Mapping) or "label" not in entity:
+                raise invalid(f"found[{i}][{j}]", entity, "a dict with label, start and end")
+    return found
 
 
 def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
@@ -260,6 +272,9 @@ def _mark_characters(text: str, offset: int, stop: int, marks: Sequence[Mark]) -
 
 def _check_inside(text: str, row: Mapping, kind: str) -> None:
     """Raise an error if an entity is outside the text, or has another text."""
+    bounds = [row.get(name) for name in ("start", "end")] if isinstance(row, Mapping) else []
+    if not bounds or not all(isinstance(bound, numbers.Integral) for bound in bounds):
+        raise invalid(kind, row, "a dict with integers as start and end")
     start, end = row["start"], row["end"]
     inside = 0 <= start <= end <= len(text)
     if not inside or row.get("text", text[start:end]) != text[start:end]:

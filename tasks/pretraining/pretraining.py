@@ -24,6 +24,7 @@ from encoder_zoo.tasks.classification.class_labels import class_indices
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.preprocessor import check_same_count
+from encoder_zoo.tasks.preprocessing.tokenized_texts import is_list
 from encoder_zoo.tasks.pretraining.masked_lm import (
     MaskingPresetArguments,
     make_masked_lm_head,
@@ -163,7 +164,7 @@ def sentence_order_pairs(
         [['One.', 'Two.'], ['Four.', 'Three.']]
     """
     for i, document in enumerate(documents):
-        if isinstance(document, str | bytes):
+        if not is_list(document):
             raise invalid(f"documents[{i}]", document, "a list of its sentences")
     pairs = [
         (document[i], document[i + 1])

@@ -163,6 +163,12 @@ OPTIONS = {"single_word": False, "lstrip": False, "rstrip": False, "special": Fa
 FIELDS = ("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
 
 
+def check_token_list(tokens: object) -> None:
+    """Raise a ValueError if added tokens are not a list. A string would be a list of letters."""
+    if not isinstance(tokens, Sequence) or isinstance(tokens, str | bytes):
+        raise invalid("added_tokens", tokens, "a list of strings or dicts")
+
+
 def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int]) -> list[dict]:
     """Return added tokens with all fields used in tokenizer.json.
 
@@ -182,12 +188,15 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
         >>> token["id"], token["normalized"]
         (1, True)
     """
+    check_token_list(tokens)
     if not tokens:
         return []
     last = max(ids.values(), default=-1)
     taken = {i: token for token, i in ids.items() if token not in ("", f"[unused id {i}]")}
     found, contents = [], set()
     for i, token in enumerate(tokens):
+        if not isinstance(token, str | Mapping):
+            raise invalid(f"added_tokens[{i}]", token, "a string, or a dict with content")
         given = {"content": token} if isinstance(token, str) else dict(token)
         _check(given, f"added_tokens[{i}]")
         entry = {**OPTIONS, "normalized": not given.get("special", False), **given}
