@@ -572,6 +572,9 @@ class Tokenizer(TokenizerArguments):
         Returns:
             String tensor of shape (B,), or of shape () for a single text.
 
+        Raises:
+            ValueError: If an id is not an integer, or not in the vocabulary.
+
         Example:
             >>> import encoder_zoo as ez
             >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##do", "it"]
@@ -585,8 +588,22 @@ class Tokenizer(TokenizerArguments):
         if single:
             ids = [ids] if isinstance(ids, list | tuple) else ids[None]
         skipped = self.special_token_ids if skip_special_tokens else ()
-        texts = self._clean_up(join_spelling(as_rows(ids), self._spelled, skipped))
+        texts = self._clean_up(join_spelling(self._read_ids(ids), self._spelled, skipped))
         return texts[0] if single else texts
+
+    def _read_ids(self, ids: object) -> array_ops.RaggedTensor:
+        """Return ids (B, L), ragged or padded, as an int32 RaggedTensor. Check ids in memory.
+
+        Raises:
+            ValueError: If an id is not an integer, or not in the vocabulary.
+        """
+        rows = as_rows(ids)
+        if not array_ops.is_symbolic_tensor(rows.values):
+            values = np.asarray(rows.values)
+            wrong = values[(values < 0) | (values >= self.vocabulary_size)]
+            if wrong.size:
+                raise invalid("ids", int(wrong[0]), f"ids from 0 to {self.vocabulary_size - 1}")
+        return array_ops.cast(rows, array_ops.int32)
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
         """Remove additional white space from texts (B,) after joining tokens."""
@@ -738,16 +755,22 @@ def as_json(content: object) -> str:
 
 
 def as_rows(ids: object) -> array_ops.RaggedTensor:
-    """Convert ids (B, L), ragged or padded, to an int32 RaggedTensor."""
+    """Convert integers of shape (B, L), ragged or padded, to a RaggedTensor."""
     if isinstance(ids, list | tuple):
-        rows = [np.asarray(row, np.int32).reshape(-1) for row in ids]
-        values = np.concatenate([np.zeros(0, np.int32), *rows])
+        rows = [np.asarray(row).reshape(-1) for row in ids]
+        for i, row in enumerate(rows):
+            _check_integers(f"ids[{i}]", row)
+        values = np.concatenate([row.astype(np.int64) for row in rows] or [np.zeros(0, np.int64)])
         return array_ops.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
     if hasattr(ids, "row_splits"):
-        return array_ops.cast(
-            array_ops.convert_to_tensor(ids) if not array_ops.is_tensor(ids) else ids,
-            array_ops.int32,
-        )
-    return array_ops.RaggedTensor.from_tensor(
-        array_ops.cast(array_ops.convert_to_tensor(ids), array_ops.int32)
-    )
+        return ids if array_ops.is_tensor(ids) else array_ops.convert_to_tensor(ids)
+    if not getattr(ids, "ndim", 0):
+        raise invalid("ids", ids, "integers of shape (batch, length) or (length,)")
+    if isinstance(ids, np.ndarray):
+        _check_integers("ids", ids)
+    return array_ops.RaggedTensor.from_tensor(array_ops.convert_to_tensor(ids))
+
+
+def _check_integers(name: str, values: np.ndarray) -> None:
+    if values.size and values.dtype.kind not in "iu":
+        raise invalid(name, values.tolist(), "integers")
