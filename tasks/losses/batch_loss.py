@@ -180,6 +180,17 @@ def prepare_function_inputs(
     return y_true, y_pred
 
 
+def find_counted(loss, y_true):
+    """Return which labels a loss counts, without its `ignore_class`, or None if it counts all.
+
+    Example:
+        >>> find_counted(losses.SparseCategoricalCrossentropy(ignore_class=0), [0, 2]).numpy()
+        array([False,  True])
+    """
+    ignored = get_argument(loss, "ignore_class")
+    return None if ignored is None else ops.not_equal(y_true, ignored)
+
+
 def are_indices(y_true, scores) -> bool:
     """Return whether labels are class indices, with a single value for each row of C scores."""
     return len(y_true.shape) == len(scores.shape) - 1
@@ -282,24 +293,27 @@ class BatchLoss:
             )
 
     def __call__(self, y_true, y_pred, sample_weight=None, rows=None) -> tuple:
-        weights = [w for w in (sample_weight, rows) if w is not None]
         if self.reduces_itself:
             return self._reduce_by_loss(y_true, y_pred, sample_weight)
+        weights = [] if sample_weight is None else [sample_weight]
+        masks = [m for m in (rows, find_counted(self.loss, y_true)) if m is not None]
         values = self.values(y_true, y_pred, rows, sample_weight)
         if len(values.shape) == 0:
-            return self._reduce_single_value(values, y_pred, weights)
+            return self._reduce_single_value(values, y_pred, weights + masks)
         if self.of_examples and len(values.shape) > 1:
             raise invalid(
                 f"The shape of {get_name(self.loss)}'s values",
                 tuple(values.shape),
                 "a value for each example, because some of these values are padding",
             )
-        weights = [self.broadcast_weights(values, weight) for weight in weights]
-        total = ops.sum(math.prod(weights, start=values))
+        weights, masks = (
+            [self.broadcast_weights(values, weight) for weight in given]
+            for given in (weights, masks)
+        )
+        total = ops.sum(math.prod(weights + masks, start=values))
         size = None
         if not self.is_sum:
-            counted = weights if self.is_weighted_mean or sample_weight is None else weights[1:]
-            size = self._count(values, counted)
+            size = self._count(values, weights + masks if self.is_weighted_mean else masks)
         return _scale_to_batch(total, size)
 
     def values(self, y_true, y_pred, rows=None, tokens=None):

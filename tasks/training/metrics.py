@@ -29,6 +29,7 @@ from encoder_zoo.tasks.losses.batch_loss import (
     LOSS_ACTIVATIONS,
     BatchLoss,
     are_indices,
+    find_counted,
     get_keras_function,
     get_name,
     prepare_function_inputs,
@@ -215,9 +216,10 @@ class MeanOfLoss(metrics.Mean):
         if len(values.shape) == 0:
             batch_loss.check_single_value(sample_weight is not None)
             return super().update_state(values[None], ops.shape(y_pred)[:1])
+        given = [w for w in (sample_weight, find_counted(self.loss, y_true)) if w is not None]
         weights = None
-        if sample_weight is not None:
-            weights = batch_loss.broadcast_weights(values, sample_weight)
+        if given:
+            weights = math.prod(batch_loss.broadcast_weights(values, weight) for weight in given)
             weights = ops.reshape(ops.broadcast_to(weights, ops.shape(values)), (-1,))
         return super().update_state(ops.reshape(values, (-1,)), weights)
 

@@ -183,7 +183,8 @@ class Objective:
         if function is None or self.activation is None:
             return found
         self._check_fits(found, f"loss='auto', here {type(default).__name__}")
-        if function is get_keras_function(default) and not isinstance(_only_one(loss), losses.Loss):
+        has_settings = isinstance(_only_one(loss), losses.Loss | partial)
+        if function is get_keras_function(default) and not has_settings:
             return default
         includes_activation = OF_ACTIVATION.get(function) == self.activation
         if includes_activation and type(found) is LOSS_CLASSES[function]:

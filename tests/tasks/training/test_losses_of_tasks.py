@@ -351,6 +351,58 @@ def test_loss_and_metric_of_one_name_agree(case, name):
         assert found == pytest.approx(expected, rel=2e-5, abs=1e-6)
 
 
+SETTINGS = {
+    "binary_crossentropy": {"label_smoothing": 0.3},
+    "binary_focal_crossentropy": {"apply_class_balancing": True, "alpha": 0.8, "gamma": 1.0},
+    "categorical_crossentropy": {"label_smoothing": 0.3},
+    "categorical_focal_crossentropy": {"alpha": 0.5, "gamma": 1.0},
+    "huber": {"delta": 0.1},
+    "sparse_categorical_crossentropy": {"ignore_class": 2},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in PADDED_CLASSES])
+def test_every_form_of_a_loss_keeps_its_settings(case, name):
+    """Values are those of Keras's function, and labels of an ignored class are not counted."""
+    task, function, settings = CASES[case], getattr(losses, name), SETTINGS[name]
+    if refused(case, name):
+        return
+    of_indices = name.startswith("sparse_")
+    y = task.y if of_indices else task.one_hot.astype("float32")
+    probabilities = task.probabilities(task.logits.astype("float64")).astype("float32")
+    values = np.asarray(function(y, probabilities, **settings), "float64")
+    weights = np.ones(values.shape) if task.weight is None else task.weight
+    if of_indices:
+        weights = weights * (task.y != settings["ignore_class"])
+    expected = np.average(values, weights=weights)
+    cls = batch_loss.CLASSES[function]
+    given = {
+        "instance": cls(**settings),
+        "partial": functools.partial(function, **settings),
+        "wrapper": WRAPPER(function, **settings),
+        "list": [functools.partial(function, **settings)],
+        "subclass": type("Own", (cls,), {})(**settings),
+    }
+    for form, loss in given.items():
+        found = task.computed(loss, task.weight)
+        assert found == pytest.approx(expected, rel=2e-5, abs=1e-6), form
+        if form in ("instance", "partial"):
+            found = task.metric(loss, task.weight)
+            assert found == pytest.approx(expected, rel=2e-5, abs=1e-6), form
+
+
+def test_ignored_classes_have_no_weight_in_the_mean():
+    """Keras divides by the number of labels that are counted, whatever their weights."""
+    task, weight = CASES["classes"], np.array([1, 0.5, 2], "float32")
+    for reduction in ("sum_over_batch_size", "mean_with_sample_weight", "sum"):
+        arguments = {"ignore_class": 0, "reduction": reduction}
+        keras_loss = losses.SparseCategoricalCrossentropy(from_logits=True, **arguments)
+        expected = float(keras_loss(task.y, task.logits, weight))
+        loss = losses.SparseCategoricalCrossentropy(**arguments)
+        assert task.computed(loss, weight) == pytest.approx(expected, rel=2e-5), reduction
+
+
 @pytest.mark.parametrize("name", ["binary_crossentropy", "categorical_crossentropy"])
 @pytest.mark.parametrize("case", ["classes", "labels"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
