@@ -113,6 +113,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         from_transformers = ForeignName("from_preset(source)")
         save_pretrained = ForeignName("save_to_preset(folder)")
         to_disk = ForeignName("save_to_preset(folder)")
+        sequence_length = ForeignName("from_preset(source, sequence_length=...)")
         max_seq_length = ForeignName("from_preset(source, sequence_length=...)")
         max_length = ForeignName("from_preset(source, sequence_length=...)")
         num_labels = ForeignName("from_preset(source, num_classes=...)")

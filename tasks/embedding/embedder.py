@@ -119,6 +119,8 @@ class Embedder(Task, Searchable[IndexKind]):
         get_sentence_embedding_dimension = ForeignName("embedding_dim")
         get_embedding_dimension = ForeignName("embedding_dim")
         truncate_dim = ForeignName("from_preset(source, dim=...)")
+        prompts = ForeignName("from_preset(source, prompts=...)")
+        default_prompt = ForeignName("from_preset(source, default_prompt=...)")
         default_prompt_name = ForeignName("from_preset(source, default_prompt=...)")
         similarity_fn_name = ForeignName("from_preset(source, similarity_function=...)")
 
