@@ -376,7 +376,7 @@ def test_every_form_of_a_loss_keeps_its_settings(case, name):
     if of_indices:
         weights = weights * (task.y != settings["ignore_class"])
     expected = np.average(values, weights=weights)
-    cls = batch_loss.CLASSES[function]
+    cls = batch_loss.LOSS_CLASSES[function]
     given = {
         "instance": cls(**settings),
         "partial": functools.partial(function, **settings),
