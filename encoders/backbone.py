@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 import keras
 from keras import ops
 
-from encoder_zoo.common.arguments import (
-    CommitMessage,
-    PresetArguments,
-    Repository,
-    SaveOptions,
-)
+from encoder_zoo.common.arguments import CommitMessage, PresetArguments, Repository, SaveOptions
 from encoder_zoo.common.configuration import argument_names, build_signature
 from encoder_zoo.common.extras import extra
 from encoder_zoo.common.keras_private import opens_training

@@ -46,12 +46,7 @@ ADAPTER_MANIFEST, ADAPTERS = "encoder_zoo_adapters.json", "adapters"  # peft ign
 PREFIX = "base_model.model."
 # Options of peft and their values for plain LoRA. All other options must be null, false or empty.
 # `_check_config` raises an error for options that may affect outputs.
-PLAIN_LORA = {
-    "peft_type": "LORA",
-    "bias": "none",
-    "use_dora": False,
-    "fan_in_fan_out": False,
-}
+PLAIN_LORA = {"peft_type": "LORA", "bias": "none", "use_dora": False, "fan_in_fan_out": False}
 PEFT_ALPHA = 8  # if a file has no lora_alpha
 # These values only affect how A and B are initialized.
 INITIALIZERS = (True, False, None, "gaussian", "eva", "orthogonal")

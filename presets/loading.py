@@ -34,10 +34,7 @@ from encoder_zoo.presets.opening import (
     open_tokenizer,
 )
 from encoder_zoo.presets.origin import OriginVocabulary, find_origin
-from encoder_zoo.presets.restoring import (
-    report_unused,
-    restore_backbone,
-)
+from encoder_zoo.presets.restoring import report_unused, restore_backbone
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers import TokenizerClass

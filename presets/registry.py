@@ -167,10 +167,7 @@ def get_listed_entry(name: str) -> dict:
 
 @validate_arguments
 def resolve(
-    source: FilePath,
-    verify: bool = True,
-    max_bytes: int = 2**63,
-    weights: bool = True,
+    source: FilePath, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
     """Return a preset's local folder. Missing files are downloaded.
 

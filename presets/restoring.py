@@ -38,7 +38,7 @@ MEANINGS = {
         ". This is the activation function of the encoder blocks. In KerasHub, it is the "
         "activation of the classifier output, which classify and predict_proba apply here. To "
         "change the head, pass your own layer as head="
-    ),
+    )
 }
 
 _loaded: weakref.WeakSet[keras.Model] = weakref.WeakSet()

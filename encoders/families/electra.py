@@ -136,8 +136,7 @@ FAMILY = Family(
         "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
         "ForQuestionAnswering": Head("qa_outputs"),
         "ForPreTraining": Head(
-            "discriminator_predictions.dense_prediction",
-            Hidden("discriminator_predictions.dense"),
+            "discriminator_predictions.dense_prediction", Hidden("discriminator_predictions.dense")
         ),
         "ForMaskedLM": Head(
             "generator_lm_head",

@@ -166,11 +166,7 @@ FAMILY = Family(
         "layers.{}.attention.qkv_proj.": QUERIES_KEYS_VALUES,
         "layers.{}.mlp.up_gate_proj.": ("layers.{}.mlp.up_proj.", "layers.{}.mlp.gate_proj."),
     },
-    config_keys={
-        **KEYS_WITH_SEGMENTS,
-        "rope_theta": "rope_theta",
-        "rope_scaling": "rope_scaling",
-    },
+    config_keys={**KEYS_WITH_SEGMENTS, "rope_theta": "rope_theta", "rope_scaling": "rope_scaling"},
     read_config=read_config,
     rules={
         **ROPE_RULES,

@@ -314,11 +314,7 @@ _HIDDEN = Hidden(
     stddev=deep_stddev,
 )
 _CLASSIFIER = Head(
-    "classifier",
-    _HIDDEN,
-    dropout="classifier_dropout",
-    default_dropout=0.0,
-    stddev=wide_stddev,
+    "classifier", _HIDDEN, dropout="classifier_dropout", default_dropout=0.0, stddev=wide_stddev
 )
 
 FAMILY = Family(

@@ -106,13 +106,7 @@ TokenTable.family = dataclasses.replace(
     pooler=None,
     config_keys={
         name: CONFIG_KEYS[name]
-        for name in (
-            "vocabulary_size",
-            "num_layers",
-            "num_heads",
-            "hidden_dim",
-            "intermediate_dim",
-        )
+        for name in ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim")
     },
     blocks="",
     rules={},

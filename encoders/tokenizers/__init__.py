@@ -56,11 +56,7 @@ WORDPIECE = TokenizerClass(
     uses_segments=True,
 )
 MPNET_WORDPIECE = TokenizerClass(
-    "MPNetTokenizer",
-    "wordpiece",
-    ("vocab.txt",),
-    ("MPNetTokenizer",),
-    pair_separators=2,
+    "MPNetTokenizer", "wordpiece", ("vocab.txt",), ("MPNetTokenizer",), pair_separators=2
 )
 BYTE_BPE = TokenizerClass(
     "RobertaTokenizer",
@@ -70,16 +66,10 @@ BYTE_BPE = TokenizerClass(
     pair_separators=2,
 )
 MODERN_BPE = TokenizerClass(
-    "ModernBertTokenizer",
-    "byte_bpe",
-    ("vocab.json", "merges.txt"),
-    ("PreTrainedTokenizer",),
+    "ModernBertTokenizer", "byte_bpe", ("vocab.json", "merges.txt"), ("PreTrainedTokenizer",)
 )
 LLAMA_BPE = TokenizerClass(
-    "EuroBertTokenizer",
-    "byte_bpe",
-    ("tokenizer.json",),
-    ("PreTrainedTokenizer",),
+    "EuroBertTokenizer", "byte_bpe", ("tokenizer.json",), ("PreTrainedTokenizer",)
 )
 XLM_SENTENCEPIECE = TokenizerClass(
     "XLMRobertaTokenizer",
@@ -96,11 +86,7 @@ CAMEMBERT_SENTENCEPIECE = TokenizerClass(
     pair_separators=2,
 )
 ALBERT_SENTENCEPIECE = TokenizerClass(
-    "AlbertTokenizer",
-    "sentencepiece",
-    ("spiece.model",),
-    ("AlbertTokenizer",),
-    uses_segments=True,
+    "AlbertTokenizer", "sentencepiece", ("spiece.model",), ("AlbertTokenizer",), uses_segments=True
 )
 XLNET_SENTENCEPIECE = TokenizerClass(
     "XLNetTokenizer",
@@ -119,10 +105,7 @@ DEBERTA_SENTENCEPIECE = TokenizerClass(
     uses_segments=True,
 )
 GEMMA_BPE = TokenizerClass(
-    "GemmaTokenizer",
-    "gemma",
-    ("tokenizer.json",),
-    ("PreTrainedTokenizer", "GemmaTokenizer"),
+    "GemmaTokenizer", "gemma", ("tokenizer.json",), ("PreTrainedTokenizer", "GemmaTokenizer")
 )
 ESM_RESIDUES = TokenizerClass("EsmTokenizer", "esm", ("vocab.txt",), ("EsmTokenizer",))
 BERTWEET = TokenizerClass(

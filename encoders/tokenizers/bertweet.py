@@ -8,11 +8,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
-from encoder_zoo.encoders.tokenizers.files.reading import (
-    TokenizerFiles,
-    append_tokens,
-    check_count,
-)
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, append_tokens, check_count
 from encoder_zoo.encoders.tokenizers.steps import TWEET_WORDS, WORD_END, Model
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, as_json
 

@@ -17,12 +17,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.reading import reading
 from encoder_zoo.common.serializable import serializable
-from encoder_zoo.encoders.tokenizers.library import (
-    decode_texts,
-    encode,
-    parse_steps,
-    tokenizers,
-)
+from encoder_zoo.encoders.tokenizers.library import decode_texts, encode, parse_steps, tokenizers
 from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flat_steps
 
 if TYPE_CHECKING:

@@ -27,12 +27,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
 )
 from encoder_zoo.encoders.tokenizers.files.special_tokens import read_template
 from encoder_zoo.encoders.tokenizers.library import make_decoder, parse_steps
-from encoder_zoo.encoders.tokenizers.steps import (
-    BYTE_TOKENS,
-    SEQUENCES,
-    flat_steps,
-    model_type,
-)
+from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, SEQUENCES, flat_steps, model_type
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 FILE = "tokenizer.json"

@@ -305,9 +305,7 @@ class SentencePieceTokenizer(Tokenizer):
             return
         if files.config_value("add_prefix_space") is False and cls.prefix_is_a_setting:
             raise invalid(
-                f"{path}: add_prefix_space",
-                False,
-                "True, because otherwise the ids differ",
+                f"{path}: add_prefix_space", False, "True, because otherwise the ids differ"
             )
         for argument, name in cls.template_names.items():
             token = files.config_token(name) or argument_defaults(cls)[argument]

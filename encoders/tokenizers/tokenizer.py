@@ -15,13 +15,7 @@ import numpy as np
 
 from encoder_zoo.common.arguments import TokenizerPresetArguments
 from encoder_zoo.common.configuration import ConfigFromSignature, argument_defaults, argument_names
-from encoder_zoo.common.lazy import (
-    LazyModule,
-    array_ops,
-    refuse_in_fork,
-    tf,
-    uses_tensorflow,
-)
+from encoder_zoo.common.lazy import LazyModule, array_ops, refuse_in_fork, tf, uses_tensorflow
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -212,9 +206,7 @@ class TokenizerArguments(ConfigFromSignature):
         for name in ("vocabulary", "merges"):
             if isinstance(config.get(name), str | Path):
                 raise invalid(
-                    name,
-                    config[name],
-                    "a list of tokens. Configurations cannot contain paths",
+                    name, config[name], "a list of tokens. Configurations cannot contain paths"
                 )
         return cls(**config)
 

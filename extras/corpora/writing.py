@@ -399,9 +399,7 @@ def _tokenize_documents(
     document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
     sentences = np.bincount(document[lengths > 0], minlength=len(documents))
     shard = Shard(
-        ids.flat_values.numpy(),
-        splits(lengths[lengths > 0]),
-        splits(sentences[sentences > 0]),
+        ids.flat_values.numpy(), splits(lengths[lengths > 0]), splits(sentences[sentences > 0])
     )
     return shard, np.flatnonzero(sentences).tolist()
 

@@ -85,7 +85,7 @@ TOKENIZER_FILES = {
     "BertTokenizer": {
         "vocab.txt": "\n".join(
             ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop", "##a", "##b", "ab"]
-        ),
+        )
     },
     "EuroBertTokenizer": {
         "tokenizer.json": {
@@ -101,7 +101,7 @@ TOKENIZER_FILES = {
     "MPNetTokenizer": {
         "vocab.txt": "\n".join(
             ["<s>", "<pad>", "</s>", "[UNK]", "<mask>", *"abcdefghijklmnop", "##a", "##b", "ab"]
-        ),
+        )
     },
     "RobertaTokenizer": {
         "vocab.json": {token: i for i, token in enumerate(BPE_TOKENS)},
@@ -126,7 +126,7 @@ TOKENIZER_FILES = {
     "EsmTokenizer": {
         "vocab.txt": "\n".join(
             ["<cls>", "<pad>", "<eos>", "<unk>", *"abcdefghijklmnopqrstuvwx", "-", "<mask>"]
-        ),
+        )
     },
     "CamembertTokenizer": {"sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], PIECES)},
     "BertweetTokenizer": {

@@ -324,11 +324,7 @@ def _load(
 
 
 def dense_files(
-    layers: Sequence[keras.layers.Layer],
-    paths: Sequence[str],
-    width: int,
-    name: str,
-    dtype: object,
+    layers: Sequence[keras.layers.Layer], paths: Sequence[str], width: int, name: str, dtype: object
 ) -> dict[str, object]:
     """Create the files of consecutive Dense modules.
 

@@ -15,11 +15,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import INITIALIZER_RANGE, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
-from encoder_zoo.encoders.layers import (
-    LayerNorm,
-    activation_function,
-    initializer,
-)
+from encoder_zoo.encoders.layers import LayerNorm, activation_function, initializer
 from encoder_zoo.encoders.positions import average_tokens
 
 

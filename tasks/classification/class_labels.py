@@ -85,9 +85,7 @@ def _learn_multi_label(y) -> list[str] | int:
     counts = {len(row) for row in rows}
     if len(counts) != 1 or counts == {0}:
         raise invalid(
-            "y",
-            y,
-            "a list of names for each text, or one number per class. Or pass labels=[...]",
+            "y", y, "a list of names for each text, or one number per class. Or pass labels=[...]"
         )
     return counts.pop()
 

@@ -31,16 +31,8 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.classes import (
-    apply_label_weights,
-    label_weights,
-    weigh_by_class,
-)
-from encoder_zoo.tasks.base.confidence import (
-    ScoredLabels,
-    Thresholds,
-    check_abstention,
-)
+from encoder_zoo.tasks.base.classes import apply_label_weights, label_weights, weigh_by_class
+from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, check_abstention
 from encoder_zoo.tasks.base.explanation import Attributions, Method
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
 from encoder_zoo.tasks.base.inference import text_outputs_in_graph
@@ -66,11 +58,7 @@ from encoder_zoo.tasks.classification.class_scores import ScoresClasses
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
-from encoder_zoo.tasks.classification.window_pooling import (
-    WindowPooling,
-    pool_logits,
-    pool_windows,
-)
+from encoder_zoo.tasks.classification.window_pooling import WindowPooling, pool_logits, pool_windows
 from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy, LabelCrossentropy
 from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
 from encoder_zoo.tasks.preprocessing.checks import check_one_each
@@ -399,10 +387,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     @validate_arguments
     def predict_proba(
-        self,
-        texts: object,
-        batch_size: PositiveInt | None = None,
-        missing: Missing = "error",
+        self, texts: object, batch_size: PositiveInt | None = None, missing: Missing = "error"
     ) -> np.ndarray:
         """Compute class probabilities for each text.
 

@@ -28,12 +28,7 @@ from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.packing import find_first_kept
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, count_truncated
-from encoder_zoo.tasks.preprocessing.windows import (
-    Windows,
-    check_stride,
-    full_windows,
-    take,
-)
+from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, full_windows, take
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task

@@ -362,10 +362,7 @@ class Embedder(Task, Searchable[IndexKind]):
         texts = merge_judgements(queries, documents, relevant)
         found = [
             prepare_vectors(self, self.embed(part, prompt=prompt, batch_size=batch_size, **options))
-            for part, prompt in (
-                (texts.queries, query_prompt),
-                (texts.documents, document_prompt),
-            )
+            for part, prompt in ((texts.queries, query_prompt), (texts.documents, document_prompt))
         ]
         store = make_store(self, found[1])
 

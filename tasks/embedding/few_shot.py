@@ -516,11 +516,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
     @validate_arguments
     def predict(
-        self,
-        texts: object,
-        batch_size: PositiveInt | None = None,
-        *,
-        verbose: Verbosity = "auto",
+        self, texts: object, batch_size: PositiveInt | None = None, *, verbose: Verbosity = "auto"
     ) -> np.ndarray:
         """Compute the class logits, (N, C) float32.
 
@@ -553,10 +549,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
     @validate_arguments
     def predict_proba(
-        self,
-        texts: object,
-        batch_size: PositiveInt | None = None,
-        missing: Missing = "error",
+        self, texts: object, batch_size: PositiveInt | None = None, missing: Missing = "error"
     ) -> np.ndarray:
         """Compute the class probabilities, (N, C) float32.
 

@@ -13,10 +13,7 @@ from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
-from encoder_zoo.tasks.preprocessing.preprocessor import (
-    Preprocessor,
-    as_numbers,
-)
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_numbers
 from encoder_zoo.tasks.retrieval.documents import Documents
 
 TEXT_COLUMNS = Inputs(Text("texts", filled=True))

@@ -17,12 +17,7 @@ from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.validation import (
-    Fraction,
-    PositiveFloat,
-    PositiveInt,
-    validate_arguments,
-)
+from encoder_zoo.common.validation import Fraction, PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head

@@ -61,11 +61,7 @@ from encoder_zoo.tasks.training.sources import check_preprocessor
 if TYPE_CHECKING:
     from typing import Self
 
-DEFAULT_LOSSES = {
-    PAIRS: losses.InfoNCE,
-    SCORES: losses.CoSENT,
-    VECTORS: losses.VectorDistillation,
-}
+DEFAULT_LOSSES = {PAIRS: losses.InfoNCE, SCORES: losses.CoSENT, VECTORS: losses.VectorDistillation}
 
 
 class EmbedderPresetArguments(TaskPresetArguments, total=False):

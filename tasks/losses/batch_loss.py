@@ -52,10 +52,7 @@ OF_PROBABILITIES = {
 # Losses that do not change when a class with label 0 and probability 0 is added.
 OF_TRUE_CLASS = {*CATEGORICAL_LOSSES, losses.kl_divergence, losses.cosine_similarity}
 OF_TRUE_CLASS -= {losses.categorical_hinge}
-OF_OTHER_THINGS = {
-    losses.ctc: "sequences of symbols",
-    losses.circle: "embeddings of unit length",
-}
+OF_OTHER_THINGS = {losses.ctc: "sequences of symbols", losses.circle: "embeddings of unit length"}
 # Cross-entropies by the activation to include. They are computed from logits.
 OF_ACTIVATION = {f: "softmax" if f in CATEGORICAL_LOSSES else "sigmoid" for f in WITH_LOGITS}
 # Keras base classes used to wrap a function as a loss or metric.

@@ -343,10 +343,7 @@ def add_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> di
 
 
 def pad_candidates(
-    pad: Callable[[dict, bool], dict],
-    examples: dict,
-    pad_token_id: int,
-    bucketed: Bucketed,
+    pad: Callable[[dict, bool], dict], examples: dict, pad_token_id: int, bucketed: Bucketed
 ) -> dict[str, array_ops.Tensor]:
     """Pad rows with further texts to the model inputs, with one length for all texts.
 

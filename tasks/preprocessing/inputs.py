@@ -19,11 +19,7 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.trace import current_trace
 from encoder_zoo.common.wording import invalid, quote_with_type
-from encoder_zoo.tasks.preprocessing.checks import (
-    check_each,
-    check_no_iterator,
-    has_text,
-)
+from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, has_text
 from encoder_zoo.tasks.preprocessing.columns import (
     ROW_TYPES,
     check_text_columns,

@@ -260,10 +260,7 @@ class ReplacedTokenDetection(Task):
     def detect(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
     def detect(
-        self,
-        texts,
-        batch_size: PositiveInt | None = None,
-        missing: Missing = "error",
+        self, texts, batch_size: PositiveInt | None = None, missing: Missing = "error"
     ) -> list[ReplacedToken] | list[list[ReplacedToken]]:
         """Compute a replacement probability for each token in a text.
 

@@ -20,12 +20,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights, check_same_count
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, keys
-from encoder_zoo.tasks.preprocessing.windows import (
-    Windows,
-    check_stride,
-    make_windows,
-    take,
-)
+from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
 from encoder_zoo.tasks.question_answering.answers import (
     ANSWER_LABELS,
     INPUTS,

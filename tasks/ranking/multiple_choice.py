@@ -24,10 +24,7 @@ from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.inference import text_outputs_in_graph
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
-from encoder_zoo.tasks.classification.window_pooling import (
-    WindowPooling,
-    pool_windows,
-)
+from encoder_zoo.tasks.classification.window_pooling import WindowPooling, pool_windows
 from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy
 from encoder_zoo.tasks.ranking.choice_answers import Choice, ChoiceAnswers
 from encoder_zoo.tasks.ranking.list_scores import ListScores

@@ -24,10 +24,7 @@ from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import ROW_TYPES, plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers, check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, TextOrTexts, are_lists
-from encoder_zoo.tasks.preprocessing.preprocessor import (
-    Preprocessor,
-    as_numbers,
-)
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_numbers
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.preset_task import FolderFormat
@@ -166,8 +163,7 @@ class RerankerPreprocessor(Preprocessor):
         Text("queries", "query", filled=True), TextOrTexts("texts", "text", filled=True)
     )
     label_values = Labels(
-        "one score per pair, or a list of scores for each query, with one score per text",
-        "score",
+        "one score per pair, or a list of scores for each query, with one score per text", "score"
     )
     one_example_per_text = True
     truncation_advice = "Split long texts into passages, and rank the passages."

@@ -388,9 +388,7 @@ INDEXES = {
 
 @validate_arguments
 def load_index(
-    folder: str | os.PathLike[str],
-    embedder: Any = None,
-    **options: Unpack[OpenOptions],
+    folder: str | os.PathLike[str], embedder: Any = None, **options: Unpack[OpenOptions]
 ) -> Index:
     """Load any kind of index from a folder, as written by `save`.
 

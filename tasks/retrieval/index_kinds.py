@@ -280,12 +280,7 @@ class VectorIndex(EmbeddedIndex):
     optional_types: ClassVar = GRAPH_TYPES
     rules: ClassVar = {"precision": one_of(*VECTOR_STORES)}
     of_documents = ("prompt", "dim")
-    defaults: ClassVar = {
-        "precision": "float32",
-        "prompt": "document",
-        "dim": None,
-        "engine": None,
-    }
+    defaults: ClassVar = {"precision": "float32", "prompt": "document", "dim": None, "engine": None}
 
     @staticmethod
     def _check_vectors(embedder, vectors, options) -> np.ndarray:

@@ -29,11 +29,7 @@ from encoder_zoo.tasks.serving.engines import (
     litert,
     openvino,
 )
-from encoder_zoo.tasks.serving.model_files import (
-    openvino_model,
-    require_packages,
-    write_model,
-)
+from encoder_zoo.tasks.serving.model_files import openvino_model, require_packages, write_model
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task

@@ -163,10 +163,7 @@ class OpenVinoSession(Session):
         [output] = model.outputs
         shape = output.partial_shape
         self.output_shape = [None if size.is_dynamic else size.get_length() for size in shape]
-        settings = {
-            "INFERENCE_PRECISION_HINT": precision,
-            "INFERENCE_NUM_THREADS": usable_cores(),
-        }
+        settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": usable_cores()}
         self._request = core.compile_model(model, "CPU", settings).create_infer_request()
         self._lock = threading.Lock()
 

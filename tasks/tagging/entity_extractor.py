@@ -46,9 +46,7 @@ from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.tagging import token_labels
 from encoder_zoo.tasks.tagging.entities import Entity
 from encoder_zoo.tasks.tagging.entity_answers import EntityAnswers, Labels, label_set, label_sets
-from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
-    EntityExtractorPreprocessor,
-)
+from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import EntityExtractorPreprocessor
 from encoder_zoo.tasks.tagging.entity_metrics import score_by_type, score_entities, to_triples
 from encoder_zoo.tasks.tagging.span_head import (
     SpanF1,
@@ -59,11 +57,7 @@ from encoder_zoo.tasks.tagging.span_head import (
     SubtokenPooling,
 )
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import (
-    check_inputs,
-    check_labels,
-    check_not_empty,
-)
+from encoder_zoo.tasks.training.sources import check_inputs, check_labels, check_not_empty
 from encoder_zoo.tasks.training.streams import check_no_stream
 
 if TYPE_CHECKING:

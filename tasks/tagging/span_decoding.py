@@ -224,10 +224,7 @@ def _steps(
 
 
 def entity_columns(
-    found: Candidates,
-    words: WordsOfTexts,
-    texts: array_ops.Tensor,
-    names: array_ops.RaggedTensor,
+    found: Candidates, words: WordsOfTexts, texts: array_ops.Tensor, names: array_ops.RaggedTensor
 ) -> dict[str, array_ops.RaggedTensor]:
     """Return "label", "text", "start", "end" and "score" of entities, each ragged (N, None).
 

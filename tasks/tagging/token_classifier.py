@@ -31,11 +31,7 @@ from encoder_zoo.encoders.family import CRF, Head
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import count_and_names, weigh_by_class
-from encoder_zoo.tasks.base.confidence import (
-    ScoredLabels,
-    Thresholds,
-    check_weights_finite,
-)
+from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, check_weights_finite
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.inference import token_outputs_in_graph
@@ -445,9 +441,7 @@ class TokenClassifier(LabelledTask):
 
     @validate_arguments
     def signatures(
-        self,
-        strategy: Strategy | None = None,
-        threshold: Probability | Thresholds | None = None,
+        self, strategy: Strategy | None = None, threshold: Probability | Thresholds | None = None
     ) -> dict[str, Callable]:
         """Return the export signature for running `extract_entities` on "text".
 
@@ -465,10 +459,7 @@ class TokenClassifier(LabelledTask):
 
     @validate_arguments
     def predict_tags(
-        self,
-        words: object,
-        batch_size: PositiveInt | None = None,
-        missing: Missing = "error",
+        self, words: object, batch_size: PositiveInt | None = None, missing: Missing = "error"
     ) -> list[list[str]]:
         """Predict a tag per word, in the format used by `seqeval.metrics`.
 

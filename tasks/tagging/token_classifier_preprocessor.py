@@ -23,11 +23,7 @@ from encoder_zoo.tasks.preprocessing.character_bounds import extend_to_marks, re
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, as_column
-from encoder_zoo.tasks.preprocessing.preprocessor import (
-    Preprocessor,
-    as_weights,
-    check_same_count,
-)
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights, check_same_count
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     as_word_tensor,

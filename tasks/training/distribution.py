@@ -21,11 +21,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.keras_private import (
-    gather_from_processes,
-    joins_processes,
-    torch_processes,
-)
+from encoder_zoo.common.keras_private import gather_from_processes, joins_processes, torch_processes
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.tensorflow_private import separate_collectives
 

@@ -51,11 +51,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(
-        self,
-        peak: float,
-        total_steps: int,
-        warmup: float = WARMUP,
-        batches_per_step: int = 1,
+        self, peak: float, total_steps: int, warmup: float = WARMUP, batches_per_step: int = 1
     ):
         self.warmup = warmup
         self.batches_per_step = batches_per_step

@@ -59,11 +59,7 @@ from encoder_zoo.tasks.training.data import (
     own_errors,
     uncounted,
 )
-from encoder_zoo.tasks.training.distribution import (
-    Distribution,
-    current_strategy,
-    get_worker,
-)
+from encoder_zoo.tasks.training.distribution import Distribution, current_strategy, get_worker
 from encoder_zoo.tasks.training.metrics import ExactMetric
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.optimizers import WARMUP, restart_optimizer

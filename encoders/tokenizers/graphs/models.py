@@ -28,11 +28,7 @@ from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     word_keys,
 )
 from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, make_unsupported_error
-from encoder_zoo.encoders.tokenizers.text.characters import (
-    SPECIALS,
-    CodePointTable,
-    encode_utf8,
-)
+from encoder_zoo.encoders.tokenizers.text.characters import SPECIALS, CodePointTable, encode_utf8
 from encoder_zoo.encoders.tokenizers.text.normalization import is_special_token
 from encoder_zoo.encoders.tokenizers.text.packed_words import (
     HashTable,

@@ -10,16 +10,8 @@ import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.graphs.patterns import make_finder
 from encoder_zoo.encoders.tokenizers.graphs.words import Words
-from encoder_zoo.encoders.tokenizers.steps import (
-    COMPOSING,
-    QUOTES,
-    make_unsupported_error,
-)
-from encoder_zoo.encoders.tokenizers.text.characters import (
-    Characters,
-    CodePointTable,
-    members,
-)
+from encoder_zoo.encoders.tokenizers.steps import COMPOSING, QUOTES, make_unsupported_error
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, CodePointTable, members
 from encoder_zoo.encoders.tokenizers.text.charsmap import charsmap_rules
 from encoder_zoo.encoders.tokenizers.text.composition import UnicodeNormalizer
 from encoder_zoo.encoders.tokenizers.text.normalization import (

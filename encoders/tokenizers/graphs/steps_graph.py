@@ -20,11 +20,7 @@ from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import (
     steps_before_words,
     tokens_stay_in_words,
 )
-from encoder_zoo.encoders.tokenizers.graphs.words import (
-    Words,
-    is_text_start,
-    make_pre_tokenizer,
-)
+from encoder_zoo.encoders.tokenizers.graphs.words import Words, is_text_start, make_pre_tokenizer
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import WhitespaceWordLookup
 from encoder_zoo.encoders.tokenizers.steps import SPACE

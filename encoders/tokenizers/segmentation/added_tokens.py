@@ -257,9 +257,7 @@ def merge_tokens(tokens: Tokens, split: SplitTexts) -> Tokens:
     positions = tf.gather(tokens.row_splits, split.rows + found + 1) + found
     is_found = tf.cast(index_mask(positions, tf.size(tokens.ids) + tf.size(split.ids)), tf.int32)
     order = tf.where(
-        is_found > 0,
-        tf.size(tokens.ids) + tf.cumsum(is_found) - 1,
-        tf.cumsum(1 - is_found) - 1,
+        is_found > 0, tf.size(tokens.ids) + tf.cumsum(is_found) - 1, tf.cumsum(1 - is_found) - 1
     )
     parts = zip(tokens[:3], (split.ids, split.starts, split.ends), strict=True)
     values = [tf.gather(tf.concat(part, 0), order) for part in parts]

@@ -40,11 +40,7 @@ class Trie(tf.Module):
     """
 
     def __init__(
-        self,
-        roots: Sequence[int],
-        words: PackedWords,
-        values: Sequence[int],
-        num_roots: int = 1,
+        self, roots: Sequence[int], words: PackedWords, values: Sequence[int], num_roots: int = 1
     ):
         super().__init__()
         starts, nodes = words.starts, np.array(roots, np.int64)  # current node per word
