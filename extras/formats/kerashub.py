@@ -26,7 +26,7 @@ from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_c
 from encoder_zoo.presets.opening import TokenizerPreset
 
 _OTHERS = ("metadata.json", "preprocessor.json")  # not read here
-KERASHUB_WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
+WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
 _TOKENIZER, _ASSETS = "tokenizer.json", "assets/tokenizer"
 # Settings of KerasHub's tokenizers that this package does not implement.
 _TOKENIZER_BUILT_IN = {
@@ -44,7 +44,7 @@ _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_emb
 
 def files() -> set[str]:
     """Return file names for a KerasHub preset."""
-    weights = {TASK, KERASHUB_WEIGHTS, TASK_WEIGHTS}
+    weights = {TASK, WEIGHTS, TASK_WEIGHTS}
     return {CONFIG, MANIFEST, *tokenizer_file_names(), *weights, *_OTHERS}
 
 
@@ -103,9 +103,9 @@ class KerasHubCheckpoint(Checkpoint):
         }
         self._tensors: dict[str, tuple[Hdf5File, str]] = {}
         self._kernels: set[str] = set()
-        self.weight_files = frozenset({KERASHUB_WEIGHTS, TASK_WEIGHTS})
+        self.weight_files = frozenset({WEIGHTS, TASK_WEIGHTS})
         self.shapes = {}
-        file = Hdf5File(files.file(KERASHUB_WEIGHTS))
+        file = Hdf5File(files.file(WEIGHTS))
         kinds = self._names.blocks.items()
         blocks = {ours: range(file.count(theirs)) for ours, theirs in kinds}
         groups = number_names(self._names.groups, blocks)

@@ -26,7 +26,7 @@ from encoder_zoo.presets.formats.preset_files import CONFIG
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
 from encoder_zoo.presets.opening import TokenizerPreset
 
-TF1_WEIGHTS = None  # repositories always contain the other files too
+WEIGHTS = None  # repositories always contain the other files too
 
 
 @dataclasses.dataclass(frozen=True)
