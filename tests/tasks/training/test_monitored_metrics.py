@@ -8,6 +8,7 @@ import encoder_zoo as ez
 from encoder_zoo.tasks.question_answering.squad import AnswerF1, SpanExactMatch
 from encoder_zoo.tasks.ranking.reranker import NDCG, PairAccuracy
 from encoder_zoo.tasks.tagging.entity_metrics import EntityF1, TokenAccuracy
+from encoder_zoo.tasks.tagging.span_head import SpanF1
 from encoder_zoo.tasks.training.metrics import (
     AUC,
     AveragePrecision,
@@ -38,6 +39,7 @@ OURS = [
     (Pearson(), HIGHER),
     (Perplexity(), LOWER),
     (SpanExactMatch(), HIGHER),
+    (SpanF1(), HIGHER),
     (AnswerF1(), HIGHER),
     (Spearman(), HIGHER),
     (TokenAccuracy(), HIGHER),
