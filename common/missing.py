@@ -66,7 +66,7 @@ def missing_rows(values: Sequence, name: str) -> str:
 
     Example:
         >>> missing_rows(["good", None, float("nan")], "x")[:65]
-        ' 2 of 3 rows of x are missing (None or NaN), the first is row 1. '
+        ' 2 of 3 rows of x are missing (None or NaN). The first is row 1. '
         >>> missing_rows(["good"], "x")
         ''
     """

@@ -179,7 +179,7 @@ def check_growth(normalizer: Mapping | None) -> None:
         >>> step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
         >>> check_growth({"type": "Sequence", "normalizers": [step, step, step]})
         Traceback (most recent call last):
-        ValueError: normalizer makes a text up to 1000 times as long. Expected at most 500 times.
+        ValueError: normalizer increases the length of a text up to 1000 times. Expected at most ...
     """
     # Maps each letter to the number of letters produced by later steps. "" is used for all
     # remaining letters.

@@ -147,7 +147,7 @@ def parse_object(
     Example:
         >>> parse_object(b'{"a": 1, "a": 2}', "config.json")
         Traceback (most recent call last):
-        ValueError: config.json: not readable as JSON: 'a' occurs twice, as 1 and as 2.
+        ValueError: config.json is not readable as JSON: 'a' occurs twice, as 1 and as 2.
     """
     value = _parse(content, name, limit, unique_names)
     if not isinstance(value, dict):

@@ -334,7 +334,7 @@ def check_abstention(
     Example:
         >>> check_abstention(0.9, "numbers")
         Traceback (most recent call last):
-        ValueError: abstain_below is 0.9. Expected None for a classifier that gives numbers.
+        ValueError: abstain_below is 0.9. Expected None, because this classifier predicts numbers.
     """
     if abstain_below is None:
         return

@@ -434,7 +434,7 @@ def check_weights(sample_weight, class_weights: list | None) -> None:
     Example:
         >>> check_weights([0.0, 0.0], None)
         Traceback (most recent call last):
-        ValueError: sample_weight is 0 for all examples. Give some a weight above 0, ...
+        ValueError: sample_weight is 0 for all examples. Expected at least one weight above 0. ...
     """
     for name, weights, of_what in (
         ("sample_weight", sample_weight, "examples"),

@@ -22,7 +22,7 @@ PAIRS = [
         family,
         task,
         id=f"{family.name}-{task.__name__}",
-        marks=[] if family is BERT or (i + j) % 7 == 0 else pytest.mark.slow,
+        marks=[] if (i + j) % 12 == 0 else pytest.mark.slow,
     )
     for i, family in enumerate(all_families())
     for j, task in enumerate(all_tasks())
