@@ -23,7 +23,7 @@ class LayerArguments(TypedDict, total=False):
 
 
 class PresetArguments(TypedDict, total=False):
-    """Safety options that every `from_preset` accepts, see `presets.opening.Safeguards`."""
+    """Safety options that every `from_preset` accepts. See `presets.opening.Safeguards`."""
 
     verify: bool
     max_bytes: int

@@ -1,4 +1,4 @@
-"""NumPy versions of TensorFlow operations for numbers and loops, see `numpy_ops`."""
+"""NumPy versions of TensorFlow operations for numbers and loops. See `numpy_ops`."""
 
 from __future__ import annotations
 

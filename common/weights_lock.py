@@ -149,7 +149,7 @@ def weights_lock(model: keras.Model) -> WeightsLock:
         True
 
     Raises:
-        RuntimeError: If this is a forked process, see `refuse_in_fork`. A thread that does not
+        RuntimeError: If this is a forked process. See `refuse_in_fork`. A thread that does not
             exist in the forked process may hold the lock.
     """
     refuse_in_fork()

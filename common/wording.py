@@ -196,7 +196,7 @@ def decode_text(content: bytes, name: object) -> str:
 
 
 def decode_exactly(content: bytes, name: object) -> str:
-    """Decode a UTF-8 text file without changing its line endings, see `decoded`."""
+    """Decode a UTF-8 text file without changing its line endings. See `decoded`."""
     try:
         text = content.decode("utf-8")
         wrong = "it begins with a byte order mark" if text.startswith("\ufeff") else None

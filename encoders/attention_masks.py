@@ -77,10 +77,10 @@ def make_attention_mask(
     Args:
         padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding. None
             can be used for examples without padding if `text_starts` and `max_distance` are None.
-        text_starts: Integer tensor of shape (B, K). Text start positions in packed examples, see
+        text_starts: Integer tensor of shape (B, K). Text start positions in packed examples. See
             `text_indices`. Defaults to None.
-        max_distance: Integer, see `AttentionMask`. Defaults to None.
-        has_unattended: Boolean, see `AttentionMask`. Defaults to False.
+        max_distance: Integer. See `AttentionMask`. Defaults to None.
+        has_unattended: Boolean. See `AttentionMask`. Defaults to False.
 
     Example:
         >>> import numpy as np

@@ -112,7 +112,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
             sublayer. Defaults to 0.1.
         attention_dropout: Float between 0 and 1. The dropout rate for the attention probabilities.
             Defaults to 0.1.
-        activation: String. The activation of the feed-forward networks, see `layers.ACTIVATIONS`.
+        activation: String. The activation of the feed-forward networks. See `layers.ACTIVATIONS`.
             "gelu" is the exact GELU. Defaults to "gelu".
         layer_norm_epsilon: Float. Value that is added to the variance in every LayerNorm. Defaults
             to 1e-12.
@@ -205,7 +205,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         faster without a mask.
 
         Args:
-            inputs: Dictionary of tensors, see `block_contexts`.
+            inputs: Dictionary of tensors. See `block_contexts`.
             max_distance: Integer. The maximum distance between two tokens that attend to each
                 other. If None, there is no limit.
         """
@@ -327,7 +327,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
                 `kaggle://...`.
             **overrides: Constructor arguments that do not change the shape of any weight, such as
                 `dropout=0.0` or `dtype="mixed_bfloat16"`. The options `verify`, `max_bytes` and
-                `allow_nonfinite` control the safety checks, see `presets.opening.Safeguards`.
+                `allow_nonfinite` control the safety checks. See `presets.opening.Safeguards`.
 
         Returns:
             A backbone of the checkpoint's family. A custom subclass, for example of `BertBackbone`,
@@ -410,7 +410,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         commit_message: CommitMessage = "Upload with encoder_zoo",
         **options: Any,
     ) -> str:
-        """Upload the backbone to a repository on the Hugging Face hub, see `Task.push_to_hub`.
+        """Upload the backbone to a repository on the Hugging Face hub. See `Task.push_to_hub`.
 
         Args:
             repository, private, token, commit_message: See `Task.push_to_hub`.

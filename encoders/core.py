@@ -64,7 +64,7 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         segment_ids: Integer tensor of shape (B, L). If None, all tokens belong to segment 0.
         padding_mask: Tensor of shape (B, L). Only used by families whose positions skip the
             padding.
-        text_starts: Integer tensor of shape (B, K) for packed examples, see `text_indices`.
+        text_starts: Integer tensor of shape (B, K) for packed examples. See `text_indices`.
 
     Raises:
         ValueError: If the input is longer than `max_sequence_length`.
@@ -148,7 +148,7 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         return self.max_positions or None
 
     def check_length(self, token_ids) -> None:
-        """Check that there are not more tokens than positions."""
+        """Raise an error if there are more tokens than positions."""
         length, most = token_ids.shape[1], self.max_sequence_length
         # JAX uses symbols for unknown lengths.
         if most and isinstance(length, int) and length > most:
@@ -175,7 +175,7 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
             call argument `rotation`. Defaults to False.
         fused_qkv: Boolean. Whether a single dense layer computes queries, keys and values. Defaults
             to False.
-        output_stddev: Float. The standard deviation of the initial weights in the output layer, see
+        output_stddev: Float. The standard deviation of the initial weights in the output layer. See
             `layers.initializer`. Defaults to 0.02.
 
     Call arguments:
@@ -184,7 +184,7 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
             L). If None, nothing is masked.
         return_probabilities: Boolean. Whether to also return the attention probabilities, (B, H, L,
             L). Defaults to False.
-        rotation: Tuple of cosines and sines, see `positions.rotation`.
+        rotation: Tuple of cosines and sines. See `positions.rotation`.
         **context: Other values from `Encoder.block_contexts`, which are passed to `project` and
             `scores`.
 
@@ -312,8 +312,8 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
         use_bias: Boolean. Whether dense layers and LayerNorms have a bias. Defaults to True.
         gated: Boolean. Whether the feed-forward network is a gated linear unit (GLU). Defaults to
             False.
-        rotary: Boolean, see `SelfAttention`. Defaults to False.
-        fused_qkv: Boolean, see `SelfAttention`. Defaults to False.
+        rotary: Boolean. See `SelfAttention`. Defaults to False.
+        fused_qkv: Boolean. See `SelfAttention`. Defaults to False.
         output_stddev: Float. The standard deviation of the initial weights in the last dense layer
             of both sublayers. Defaults to 0.02.
 
@@ -516,7 +516,7 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
         """Run all blocks and return their results.
 
         Args:
-            inputs: Dictionary of tensors, see `Backbone`.
+            inputs: Dictionary of tensors. See `Backbone`.
             training: Boolean. Whether to apply dropout. Defaults to False.
             return_probabilities: Boolean. Whether to also return the attention probabilities.
                 Defaults to False.
@@ -551,7 +551,7 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
         """Create the attention mask.
 
         Args:
-            inputs: Dictionary of tensors, see `block_contexts`.
+            inputs: Dictionary of tensors. See `block_contexts`.
             max_distance: Integer. The maximum distance between two tokens that attend to each
                 other. If None, there is no limit.
         """

@@ -29,13 +29,13 @@ class Hidden:
 
     Attributes:
         dense: String. The layer name in the checkpoint.
-        activation: String, see `layers.ACTIVATIONS`. By default, the backbone activation is used.
+        activation: String. See `layers.ACTIVATIONS`. By default, the backbone activation is used.
         activation_argument: String. The backbone argument to read the activation from.
         norm: String. The name for a LayerNorm after the dense layer, or None to disable.
         bias: Boolean. Whether to use a bias in the dense layer and the LayerNorm.
         after_dropout: Boolean. Whether to also apply dropout before this layer.
         stddev: Function that takes a backbone and returns the standard deviation for initial
-            weights, see `layers.initializer`.
+            weights. See `layers.initializer`.
     """
 
     dense: str
@@ -80,7 +80,7 @@ class Head:
         first_norm: String. The name for a LayerNorm to apply before all other layers. The input is
             the sum of each token vector and the vector for the first token in the text.
         stddev: Function that takes a backbone and returns the standard deviation for initial output
-            weights, see `Hidden`.
+            weights. See `Hidden`.
         pair: `PairHead` for pretraining on pairs of segments. Defaults to None.
         beam: `BeamHead` for spans, which is used in checkpoints with another class name. The
             defaults to None.
@@ -220,7 +220,7 @@ class HeadAlias:
     """Alternative name used in checkpoints for a task head.
 
     Attributes:
-        head: String. The task head, see `Family.heads`.
+        head: String. The task head. See `Family.heads`.
         output: String. The output layer name in the checkpoint.
         labels: Tuple of strings. The output names.
     """

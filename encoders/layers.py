@@ -355,7 +355,7 @@ class MakesLayers:
             name: String. The name of the layer.
             units: Positive integer. The width of the output.
             input_dim: Positive integer. The width of the input. If None, `hidden_dim`.
-            stddev: Float. The standard deviation of the initial weights, see `initializer`.
+            stddev: Float. The standard deviation of the initial weights. See `initializer`.
                 Defaults to 0.02.
             activation: String. The name of a Keras activation. If None, there is no activation.
             use_bias: Boolean. Whether the layer has a bias. If None, the attribute `use_bias`.

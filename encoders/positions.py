@@ -46,7 +46,7 @@ def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> ke
     """Compute token positions within each text.
 
     Args:
-        text_starts: Integer tensor of shape (B, K), see `text_indices`. None can be used if each
+        text_starts: Integer tensor of shape (B, K). See `text_indices`. None can be used if each
             example is a single text.
         length: Integer. The sequence length L.
 
@@ -75,7 +75,7 @@ def text_lengths(
 
     Args:
         padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding.
-        text_starts: Integer tensor of shape (B, K), see `text_indices`. None can be used if each
+        text_starts: Integer tensor of shape (B, K). See `text_indices`. None can be used if each
             example is a single text.
 
     Returns:
@@ -106,7 +106,7 @@ def first_tokens(
 
     Args:
         x: Tensor of shape (B, L, D).
-        text_starts: Integer tensor of shape (B, K), see `text_indices`. None can be used if each
+        text_starts: Integer tensor of shape (B, K). See `text_indices`. None can be used if each
             example is a single text.
 
     Returns:
@@ -173,7 +173,7 @@ def select_first_tokens(
 
     Args:
         x: Tensor of shape (B, L, D).
-        text_starts: Integer tensor of shape (B, K), see `text_indices`. None can be used if each
+        text_starts: Integer tensor of shape (B, K). See `text_indices`. None can be used if each
             example is a single text.
 
     Returns:
@@ -270,7 +270,7 @@ def rotate(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
 
     Args:
         x: Tensor of shape (B, L, H, D/H).
-        rotation: Tuple of cosines and sines, see `rotation`.
+        rotation: Tuple of cosines and sines. See `rotation`.
 
     Source: Su et al. 2021, RoFormer, equation 34, with the pairs of GPT-NeoX.
 
@@ -329,7 +329,7 @@ def compute_buckets(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
 
     Args:
         length: Integer. The sequence length L.
-        magnitudes: Integer array, see `log_buckets`.
+        magnitudes: Integer array. See `log_buckets`.
 
     Returns:
         Int32 tensor of shape (2, 2 L). The first row contains buckets for distances from L - 1 down

@@ -48,7 +48,7 @@ class ScaledRotation:
 
     Attributes:
         rope_theta: Float. The base for the rotation angles.
-        rope_scaling: Dictionary or None, see `compute_scaled_rotation`.
+        rope_scaling: Dictionary or None. See `compute_scaled_rotation`.
     """
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:

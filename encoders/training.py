@@ -176,8 +176,8 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
 
     Args:
         backbone: The encoder.
-        names: List of strings, for example "query" or "output". These are the attributes that hold
-            the layers, without "_dense". By default, the query and value layers in the attention
+        names: List of strings, for example "query" or "output". These are attribute names
+            without the suffix "_dense". By default, the query and value layers in the attention
             are selected.
 
     Raises:
@@ -266,7 +266,7 @@ def current_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple
 def megatron_layout(
     mesh: keras.distribution.DeviceMesh, vocabulary_size: int | None = None
 ) -> keras.distribution.LayoutMap:
-    """Create the layout of the weights for any family, see `Backbone.layout_map`."""
+    """Create the layout of the weights for any family. See `Backbone.layout_map`."""
     if len(mesh.axis_names) != 2:
         raise invalid(
             "axis_names of the mesh",

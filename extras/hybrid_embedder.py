@@ -324,7 +324,7 @@ class HybridEmbedder:
 
         Args:
             documents: A list, array or column with texts, a table, a list of dicts, or `chunks`.
-            precision: String. Precision of text and token embeddings, see `VectorIndex`.
+            precision: String. Precision of text and token embeddings. See `VectorIndex`.
             batch_size: Integer. Batch size of `embed`.
             ids, metadata, text_column: See `VectorIndex.build`.
 

@@ -185,7 +185,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
             offline. Larger presets, such as "all_minilm_l6_en_uncased", are more accurate.
         epochs: Integer. Number of epochs.
         batch_size: Integer. Batch size for training and prediction.
-        learning_rate: Float. Peak learning rate, see `SequenceClassifier.compile`. Defaults to
+        learning_rate: Float. Peak learning rate. See `SequenceClassifier.compile`. Defaults to
             None, which uses the preset's learning rate.
         sequence_length: Integer. Maximum number of tokens. Defaults to None, which uses the model's
             maximum.
@@ -237,7 +237,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
 
         Args:
             X: N texts: a list, array or column of a table. For pairs of texts, use a table with two
-                columns or a list of pairs. Without `y`, rows that contain their labels, see
+                columns or a list of pairs. Without `y`, rows that contain their labels. See
                 `encoder_zoo.read_annotations`.
             y: Array with shape (N,) and one class per text, or with shape (N, C) and values 0 and 1
                 for any number of classes per text.
@@ -332,7 +332,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         """Load the preset and fine-tune it.
 
         Args:
-            X: N texts, or pairs of texts, see `TextClassifier.fit`.
+            X: N texts, or pairs of texts. See `TextClassifier.fit`.
             y: Array with shape (N,) and one value per text, or (N, C) and several values.
             sample_weight: Optional array with shape (N,) and one value per text.
 

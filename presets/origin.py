@@ -122,7 +122,7 @@ class OriginVocabulary:
 
     @classmethod
     def create(cls, tokenizer: Tokenizer) -> OriginVocabulary:
-        """Return a tokenizer's vocabulary."""
+        """Return the class name, the size and the checksum of a tokenizer's vocabulary."""
         tokens = tokenizer.get_vocabulary()
         return cls(type(tokenizer).__name__, len(tokens), _digest(tokens))
 

@@ -107,7 +107,7 @@ class BartDecoderBlock(BartBlock):
 
     Call arguments:
         encoded: Tensor of shape (B, L, D). The encoder output.
-        cross_mask: Attention mask for the cross-attention, see `SelfAttention`.
+        cross_mask: Attention mask for the cross-attention. See `SelfAttention`.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.1, decoder.
 

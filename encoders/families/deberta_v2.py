@@ -67,7 +67,7 @@ class DisentangledAttention(FastAttention):
 
     Call arguments:
         relative_embeddings: Tensor of shape (2 S, D). One embedding for each bucket of distances.
-        buckets: Integer tensor of shape (2, 2 L), see `compute_buckets`.
+        buckets: Integer tensor of shape (2, 2 L). See `compute_buckets`.
         attending: Tensor of shape (B, 1, L, 1). It is 0 for tokens that attend to all tokens
             equally. Defaults to None, which means that there are no such tokens.
 
@@ -169,7 +169,7 @@ class DebertaV2Block(EncoderBlock):
     """`EncoderBlock` with disentangled attention and an optional convolution.
 
     Args:
-        terms: List of strings, see `DisentangledAttention`. Defaults to both terms.
+        terms: List of strings. See `DisentangledAttention`. Defaults to both terms.
         convolution_width: Odd integer, or 0 for no convolution. The kernel size of a convolution of
             the input of the block. Its result is added to the output before a layer normalization.
             Defaults to 0.
@@ -177,7 +177,7 @@ class DebertaV2Block(EncoderBlock):
         **kwargs: Additional arguments for `EncoderBlock`.
 
     Call arguments:
-        numbers: Integer tensor of shape (B, L), see `TextConvolution`.
+        numbers: Integer tensor of shape (B, L). See `TextConvolution`.
         **context: Call arguments of `DisentangledAttention`.
 
     Source: He et al. 2021, DeBERTa, the released code of version 2.
@@ -248,7 +248,7 @@ class DebertaV2Backbone(Backbone):
             Defaults to 256.
         max_relative_positions: Positive integer. Distances larger than about this value share
             one embedding. Defaults to 512.
-        terms: List of strings. The terms of the attention scores, see `DisentangledAttention`.
+        terms: List of strings. The terms of the attention scores. See `DisentangledAttention`.
             Defaults to both terms.
         convolution_width: Odd integer. The kernel size of the convolution in the first block.
             Defaults to 0, which means no convolution.

@@ -96,7 +96,7 @@ def summary_rules(vector: str) -> dict[str, Rule]:
 
 
 def summary_constants(vector: str) -> dict[str, object]:
-    """Return the fields of config.json that describe a summary, see `summary_rules`."""
+    """Return the fields of config.json that describe a summary. See `summary_rules`."""
     return {"summary_type": vector, "summary_use_proj": True}
 
 

@@ -82,7 +82,7 @@ class EsmBackbone(Backbone):
 
     Args:
         token_dropout: Boolean. Whether masks have an embedding of zeros, and all other embeddings
-            are scaled, see `EsmEmbeddings`. Defaults to True.
+            are scaled. See `EsmEmbeddings`. Defaults to True.
         mask_token_id: Non-negative integer. Id of the mask token. Defaults to 32.
         **kwargs: Additional arguments for `Backbone`.
 

@@ -98,7 +98,7 @@ class ModernBertBackbone(Backbone):
     """ModernBERT encoder. See `Backbone` for inputs and outputs.
 
     The model uses rotary positions. Most blocks use local attention, and every `global_every`-th
-    block attends to all tokens. Local attention costs O(L), see `long_attention`. The model has no
+    block attends to all tokens. Local attention costs O(L). See `long_attention`. The model has no
     segments and no pooler.
 
     Args:

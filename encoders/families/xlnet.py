@@ -114,7 +114,7 @@ class RelativeAttention(FastAttention):
     Call arguments:
         content: Tensor of shape (B, L, D). The input of keys and values. Defaults to None, the
             input `x`.
-        distances: Tensor of shape (2 L, D), see `distance_encodings`.
+        distances: Tensor of shape (2 L, D). See `distance_encodings`.
         other_segment: Boolean tensor of shape (B, L, L). Whether two tokens are in different
             segments. Defaults to None, which means that all tokens are in one segment. In this case
             the segment term is skipped, because it does not change the probabilities.

@@ -27,7 +27,7 @@ class TokenizerClass(NamedTuple):
             if tokenizer.json contains no template.
         uses_segments: Boolean. The default for whether the second text of a pair has segment id 1,
             if tokenizer.json contains no template.
-        first_column: Integer, see `Tokenizer`.
+        first_column: Integer. See `Tokenizer`.
     """
 
     name: str

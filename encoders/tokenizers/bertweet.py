@@ -67,7 +67,7 @@ class BertweetTokenizer(Tokenizer):
         return list(self._merges)
 
     def starts_word(self, token: str) -> bool:
-        """Return False, since tokens only indicate where a word ends, see `ends_word`."""
+        """Return False, since tokens only indicate where a word ends. See `ends_word`."""
         return False
 
     def ends_word(self, token: str) -> bool:

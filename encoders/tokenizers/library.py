@@ -197,7 +197,7 @@ def parse_steps(tokenizer_json: str) -> dict:
     """Parse a tokenizer.json, and check the parts that could crash or block the library.
 
     Raises:
-        ValueError: If the content is not valid, see `check_growth` and `check_merges`.
+        ValueError: If the content is not valid. See `check_growth` and `check_merges`.
     """
     name = "tokenizer.json"
     content = parse_json(tokenizer_json, name)
@@ -228,7 +228,10 @@ def check_merges(model: Mapping) -> None:
 
 
 def _compute_growth(step: Mapping, lengths: Mapping[str, float]) -> dict[str, float]:
-    """Return the growth per letter for a step and all later steps, see `check_growth`."""
+    """Return the maximum length of each letter after this step and all later steps.
+
+    See `check_growth`.
+    """
     kind, longest = step.get("type"), max(lengths.values())
     if kind in ("Strip", "StripAccents", "Prepend"):  # "Prepend" is applied only once per text
         return dict(lengths)

@@ -159,10 +159,10 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     `normalize_nfc=True` to get the same ids.
 
     Args:
-        vocabulary: List of tokens, see `SentencePieceTokenizer`.
-        scores: List of scores, see `SentencePieceTokenizer`.
-        precompiled_charsmap: String or None, see `SentencePieceTokenizer`. Defaults to None.
-        remove_extra_whitespaces: Boolean, see `SentencePieceTokenizer`. Defaults to True.
+        vocabulary: List of tokens. See `SentencePieceTokenizer`.
+        scores: List of scores. See `SentencePieceTokenizer`.
+        precompiled_charsmap: String or None. See `SentencePieceTokenizer`. Defaults to None.
+        remove_extra_whitespaces: Boolean. See `SentencePieceTokenizer`. Defaults to True.
         normalize_nfc: Boolean. Whether to normalize texts with NFC instead of the charsmap, as in
             transformers 5. In this case, white space is treated as ordinary characters, except for
             spaces, line breaks and tabs. Defaults to False.

@@ -60,7 +60,7 @@ class Steps(NamedTuple):
 
     Attributes:
         normalizer, pre_tokenizer, post_processor: Lists of steps in tokenizer.json. Sequences are
-            flattened and all fields are set, see `flat_steps`.
+            flattened and all fields are set. See `flat_steps`.
         unknown_id: Integer. The id to use for unknown tokens.
         skipped_ids: Tuple of integers. The ids of special tokens, which `detokenize` may skip.
         special_tokens: List of tokenizer.json entries for special tokens to find in texts.

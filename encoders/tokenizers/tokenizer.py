@@ -284,7 +284,7 @@ class Tokenizer(TokenizerArguments):
         model_max_length: Optional integer. The default maximum number of tokens per example,
             including special tokens, for tasks and preprocessors. If None, the maximum length for
             the backbone is used. Defaults to None.
-        added_tokens: List of tokens to find in texts before the model is applied, see
+        added_tokens: List of tokens to find in texts before the model is applied. See
             `files.special_tokens.complete_added_tokens`. Defaults to no tokens.
 
     Attributes:
@@ -398,7 +398,7 @@ class Tokenizer(TokenizerArguments):
 
         Raises:
             FileNotFoundError: If the folder does not contain a vocabulary.
-            ValueError: If a field has an invalid value, or if a step is not supported, see
+            ValueError: If a field has an invalid value, or if a step is not supported. See
                 `compare_steps`.
         """
         tokenizer, has_own_steps = None, False
@@ -445,7 +445,7 @@ class Tokenizer(TokenizerArguments):
         raise NotImplementedError
 
     def __call__(self, texts: object, **options: Any) -> array_ops.RaggedTensor:
-        """Tokenize texts, see `tokenize`."""
+        """Tokenize texts. See `tokenize`."""
         return self.tokenize(texts, **options)
 
     @validate_arguments

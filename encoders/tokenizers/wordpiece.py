@@ -220,7 +220,7 @@ def read_vocabulary(files: TokenizerFiles, roles: Mapping[str, str]) -> list[str
 
     Args:
         files: `TokenizerFiles` with at least one of these files.
-        roles: Dict of special tokens, see `TokenizerFiles.read_special_tokens`.
+        roles: Dict of special tokens. See `TokenizerFiles.read_special_tokens`.
 
     Returns:
         List of tokens in the order of their ids.

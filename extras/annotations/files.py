@@ -74,7 +74,7 @@ read. |
     | spaCy | .spacy files, `Doc`, `Example`, `(text, {"entities": [...]})` |
     | Hugging Face | a dataset or its rows, with tokens and tags, or with text and label. Class \
 names are read from the features of the dataset. |
-    | CoNLL | files with one word per line, see `read_conll` |
+    | CoNLL | files with one word per line. See `read_conll` |
 
     Args:
         source: Path to a file or folder, list of rows, or dataset.

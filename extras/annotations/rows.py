@@ -142,7 +142,7 @@ def extract_annotations(
     """Extract the annotations from rows.
 
     Args:
-        rows: List of rows or dataset, see `read_annotations`.
+        rows: List of rows or dataset. See `read_annotations`.
         kinds: Tuple with annotation kinds to look for. Defaults to all kinds.
         classes: Optional list with the task's class names. If a dataset has the same number of
             classes under other names, its class ids will be used. Defaults to None.
@@ -680,7 +680,7 @@ def _is_same_text(text: str | None, quoted: str) -> bool:
 
 
 def _offset_advice(text: str, start: int, end: int, quoted: str | None) -> str:
-    """Suggest how to convert an invalid span's offsets. The text begins with a space."""
+    """Suggest how to convert an invalid span's offsets, in a sentence that starts with a space."""
     for encoding, unit, name in (("utf-16-le", 2, "UTF-16 units"), ("utf-8", 1, "bytes")):
         encoded = text.encode(encoding)
         part = encoded[max(start, 0) * unit : max(end, 0) * unit].decode(encoding, "replace")

@@ -313,8 +313,7 @@ class BatchAnswers:
         ray.data.read_json("texts").map_batches(
             ez.BatchAnswers, fn_constructor_args=[opened], batch_size=1024, compute=...)
 
-    For rows without text (None or blank), predictions are null. The class requires the package
-    pyarrow.
+    For rows without text (None or blank), predictions are null. Requires pyarrow.
 
     Args:
         task: A task, or a function without arguments to load a task. The function is called once in

@@ -2,7 +2,7 @@
 
 Reading can start from any step and can be split between workers.
 
-Comments use these letters for shapes: B batch, K slots, see `examples.ShardExamples`.
+Comments use these letters for shapes: B batch, K slots. See `examples.ShardExamples`.
 """
 
 from __future__ import annotations

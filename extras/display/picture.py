@@ -53,7 +53,10 @@ class Picture:
         return Picture(self.html + other.html, f"{self.text}\n\n{other.text}")
 
     def show(self) -> None:
-        """Display this picture as HTML in a notebook. In scripts and loops, print it as text."""
+        """Display this picture as HTML in a notebook, or print it as text without IPython.
+
+        In a loop, a notebook only displays pictures for which this method is called.
+        """
         try:
             from IPython.display import display
         except ImportError:

@@ -90,7 +90,7 @@ def integrated_gradients(along: Callable) -> Attribution:
     """Compute integrated gradients. Their sum is the difference between the outputs.
 
     Args:
-        along: Function that maps points (n,) from 0 to 1 to outputs (n,) and slopes (n, L), see
+        along: Function that maps points (n,) from 0 to 1 to outputs (n,) and slopes (n, L). See
             `straight_line`.
 
     Source: Sundararajan, Taly and Yan 2017, Axiomatic Attribution for Deep Networks, section 3.

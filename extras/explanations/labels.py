@@ -34,7 +34,7 @@ def explain_labels(
     method: str,
     batch_size: int | None,
 ) -> list[Explanation]:
-    """Return explanations of texts or pairs, see `SequenceClassifier.explain`."""
+    """Return explanations of texts or pairs. See `SequenceClassifier.explain`."""
     check_preprocessor(classifier, texts)
     index = None if label is None else _class_index(classifier, label)
     tokens, windows, examples = _encode_texts(classifier, texts)

@@ -46,7 +46,7 @@ _SPECIAL_IDS = ("start_token_id", "end_token_id", "pad_token_id", "mask_token_id
 
 
 def load_from_keras_hub(cls: type, model: keras.Model, **arguments: Any) -> Any:
-    """Convert a KerasHub model, see `Backbone.from_keras_hub` and `Task.from_keras_hub`."""
+    """Convert a KerasHub model. See `Backbone.from_keras_hub` and `Task.from_keras_hub`."""
     described = f"{type(model).__module__}.{type(model).__name__}"
     if not described.startswith("keras_hub.") or not hasattr(model, "save_to_preset"):
         raise TypeError(f"The model is a {described}. Expected a class of keras_hub.models.")

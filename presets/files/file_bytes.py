@@ -84,10 +84,10 @@ class FileBytes:
 
 
 def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
-    """Check that the arrays fit into the file, before memory is allocated.
+    """Check that a file is large enough for its arrays, before memory is allocated.
 
     Args:
-        path: String or path. The file for the error message.
+        path: String or path. The file to name in the error message.
         declared: Integer. The number of bytes according to the shapes of the arrays.
         size: Integer. Number of stored bytes.
     """

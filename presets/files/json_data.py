@@ -156,7 +156,7 @@ def parse_object(
 
 
 def parse_array(content: bytes, name: object) -> list:
-    """Parse a JSON array, see `parse_object`.
+    """Parse a JSON array. See `parse_object`.
 
     Example:
         >>> parse_array(b"{}", "modules.json")

@@ -154,7 +154,7 @@ def checksum(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> 
 
 
 def compute_checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Compute the checksum of the file at a path, see `checksum`."""
+    """Compute the checksum of the file at a path. See `checksum`."""
     with open(path, "rb") as file:
         return checksum(file, algorithm, prefix)
 

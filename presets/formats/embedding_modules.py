@@ -140,7 +140,7 @@ def read_dense_layers(
         files: `FolderFiles` for the whole folder.
         modules: List of `Module`. The output of each module is the input of the next one.
         width: Integer. Input dimension for the first module.
-        embedding: String. Input tensor name, see `read_dense`. Defaults to `SENTENCE`.
+        embedding: String. Input tensor name. See `read_dense`. Defaults to `SENTENCE`.
 
     Returns:
         A list of dicts, the `dense` argument of `TextEmbedder`.

@@ -242,7 +242,7 @@ def _replace_prefix(name: str, other: str, ours: str) -> str:
 def _locate_tensors(
     file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family, wrapper: str
 ) -> Iterator[tuple[str, _Stored]]:
-    """Yield tensor names and where to find them. Fused tensors are split, see `Family.fused`."""
+    """Yield tensor names and where to find them. Fused tensors are split. See `Family.fused`."""
     name, shape = _normalize(raw_name.removeprefix(wrapper), family), file.shapes[raw_name]
     for fused, parts in family.fused.items():
         names = [_replace_prefix(name, fused, part) for part in parts]

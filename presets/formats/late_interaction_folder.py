@@ -78,7 +78,10 @@ def _form(preset: Checkpoint | TokenizerPreset) -> str:
 
 
 class LateInteractionFolder(FolderFormat):
-    """The folders of `LateInteraction` in four layouts."""
+    """Folder format for `LateInteraction`, with the layouts of four libraries.
+
+    These are Stanford's ColBERT, PyLate, sentence-transformers and BGE-M3.
+    """
 
     opened_by = "MultiVectorEncoder"
     settings = ("projections", "normalize", "query_length", "document_length", "prompts")

@@ -518,7 +518,7 @@ def make_settings_json(
     Args:
         task: Task with a `similarity_function`.
         model_type: String. Class name in sentence-transformers.
-        **counts: Optional integers. Fields of `read_count`. None is omitted.
+        **counts: Optional integers, read by `read_count`. Fields that are None are omitted.
     """
     preprocessor = task.preprocessor
     return {

@@ -227,7 +227,7 @@ def class_weights(
 def weigh_by_class(
     objective: Objective, data: Source, class_weight: Mapping | str, loss: object
 ) -> Source:
-    """Return the data with a weight for every example or token, see `Objective.weigh_classes`."""
+    """Return the data with a weight for every example or token. See `Objective.weigh_classes`."""
     classes = objective.labels, objective.num_classes
     return data.weighted(
         apply_class_weights, class_weights(class_weight, *classes, data.one_pass())
@@ -293,7 +293,7 @@ def label_weights(
         labels, num_classes, data: See `class_weights`. The labels are rows (B, C).
 
     Raises:
-        ValueError: If the weights are invalid, see `class_weights`.
+        ValueError: If the weights are invalid. See `class_weights`.
 
     Example:
         >>> y = [[1, 0], [0, 0], [0, 0], [0, 1.0]]

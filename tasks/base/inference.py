@@ -37,7 +37,7 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
 
     Args:
         task: `TextModel`.
-        x: Inputs, see `TextModel.predict`.
+        x: Inputs. See `TextModel.predict`.
         batch_size: Integer. Number of examples per batch.
         predict: Keras's `predict`. It is called with a dataset, or with arrays and the batch size.
     """

@@ -258,7 +258,7 @@ class LabelledTask(Task):
         return self._score_examples(x, y, batch_size)
 
     def _check_held_out(self, method: str, x, y) -> tuple:
-        """Check and return the examples and labels to evaluate the classes on.
+        """Check the held-out examples and their labels, and return them.
 
         Args:
             method: String. Method name to use in error messages.

@@ -239,7 +239,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def least_weights(cls, config: dict) -> int:
-        """Return the number of parameters in the large head matrices for a configuration."""
+        """Return a lower bound for the number of head parameters, counting only large matrices."""
         hidden, layers = config["backbone"]["config"]["hidden_dim"], config.get("dense") or ()
         widths = [hidden, *(layer["units"] for layer in layers)]
         of_classes = (1 if config.get("head") else hidden) * (config.get("num_classes") or 0)
@@ -310,7 +310,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         `classify` or `extract_entities`.
 
         Args:
-            x: Inputs, see `fit`. For a dataset without tags and a `TokenClassifier`, a vector of
+            x: Inputs. See `fit`. For a dataset without tags and a `TokenClassifier`, a vector of
                 strings is a batch of texts. To pass the words for one sentence, use a ragged tensor
                 or the shape (1, words).
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
@@ -616,7 +616,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """Load a pretrained backbone, its tokenizer and, if the checkpoint has one, the head for
         this task.
 
-        New weights are listed in one log line, and unused weights in another one.
+        Newly initialized weights and unused checkpoint weights are each logged in one line.
 
         Args:
             source: String or path. A name from `list_presets()`, a folder in the format used by

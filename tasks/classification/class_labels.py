@@ -28,14 +28,14 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
     """Collect all classes from labels.
 
     Args:
-        y: A label per text, as for `SequenceClassifier.fit`. For multi-label classifiers, this
+        y: One label per text, as for `SequenceClassifier.fit`. For multi-label classifiers, this
             should be a list of names per text, or rows (B, C).
         multi_label: Boolean. Whether to allow any number of labels per text. Defaults to False.
 
     Returns:
-        The class names, in the same order as in a categorical column or in the table columns.
-        Otherwise, the names are sorted. For integers starting at 0 and for rows, the number of
-        classes is returned.
+        The class names: in category order for a categorical column, in column order for a table,
+        and sorted for all other labels. For integers starting at 0 and for rows, the number of
+        classes.
 
     Raises:
         ValueError: If a row has no label or several labels, if a value is not a valid class, or if

@@ -135,7 +135,7 @@ def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
 def weigh_by_label(
     objective: Objective, data: Source, class_weight: Mapping | str, loss: object
 ) -> Source:
-    """Return the data with a weight for every label, see `Objective.weigh_classes`."""
+    """Return the data with a weight for every label. See `Objective.weigh_classes`."""
     if not isinstance(loss, LabelCrossentropy):
         raise invalid(
             "class_weight",

@@ -197,9 +197,9 @@ class Distillation(TextModel):
 
     @property
     def objective(self) -> Objective:
-        """Return the student's objective, or an objective with a loss that is not used.
+        """Return the student's objective, or a placeholder if its outputs are not trained.
 
-        The unused loss is needed when the student's answers are not trained.
+        Keras requires a loss even if only hidden states are trained.
         """
         if self._learns_answers:
             return dataclasses.replace(

@@ -74,7 +74,7 @@ def hidden_states(student: list, teacher: list, maps: list):
 
     Args:
         student: List of tensors (B, L, D). The first tensor contains the embeddings.
-        teacher: List of tensors (B, L, D of the teacher), see `match_states`.
+        teacher: List of tensors (B, L, D of the teacher). See `match_states`.
         maps: Two layers that map the width of the student to the width of the teacher, one for the
             embeddings and one for all other states. Empty if the widths are equal.
 

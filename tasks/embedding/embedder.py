@@ -318,7 +318,7 @@ class Embedder(Task, Searchable[IndexKind]):
         """Evaluate the embeddings on a retrieval task.
 
         For each query, all documents are ranked by similarity to the query and compared to the
-        relevant documents. Duplicate documents are merged. In case of ties, each metric is averaged
+        relevant documents. Duplicate documents are merged. For ties, each metric is averaged
         over all possible orders. Scores are computed in blocks to reduce memory usage, so only the
         vectors need more memory for larger corpora. With sparse encoders, only documents that share
         a term with the query will be found.

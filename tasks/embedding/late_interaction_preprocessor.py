@@ -274,7 +274,7 @@ class LateInteractionPreprocessor(SeparateTexts):
 
         Args:
             texts: Texts in memory, shape (N,).
-            prompt: Prompt of the texts, see `encode`.
+            prompt: Prompt of the texts. See `encode`.
 
         Returns:
             List with an int32 array (tokens, 2) per text, containing the start and end offset for

@@ -55,7 +55,10 @@ class SeparateTexts(Preprocessor):
     values_per_text: tuple[str, ...] = ()
 
     def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
-        """Tokenize and truncate texts (N,) with a prompt. This also returns `values_per_text`."""
+        """Add a prompt to texts (N,), tokenize them and truncate them.
+
+        The result also contains the fields in `values_per_text`.
+        """
         raise NotImplementedError
 
     def _get_row_prompts(

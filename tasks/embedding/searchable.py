@@ -93,7 +93,7 @@ class Searchable(Generic[IndexKind]):
 
         Returns:
             List with a dict `{"index", "score", "text"}` per result, sorted by decreasing score.
-            "index" is the position in `texts`. In case of ties, the original order is kept.
+            "index" is the position in `texts`. Ties keep the original order.
 
         Raises:
             ValueError: If `query` is not a single text, or if `texts` is empty or contains an

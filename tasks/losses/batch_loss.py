@@ -158,7 +158,7 @@ def prepare_function_inputs(
         logits: Boolean. Whether to pass logits to this function.
         y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C).
         y_pred: The logits with shape (B, ..., C).
-        activation: Optional string, see `resolve_loss`.
+        activation: Optional string. See `resolve_loss`.
 
     Example:
         >>> y_true, y_pred = prepare_function_inputs(
@@ -319,8 +319,8 @@ class BatchLoss:
         Args:
             y_true: Labels.
             y_pred: The outputs with shape (B, ...).
-            rows: Optional boolean tensor, see `loss_values`.
-            tokens: Optional tensor, see `loss_values`.
+            rows: Optional boolean tensor. See `loss_values`.
+            tokens: Optional tensor. See `loss_values`.
         """
         dtype = getattr(self.loss, "dtype", None) or keras.config.floatx()
         y_true, y_pred = (ops.convert_to_tensor(y, dtype=dtype) for y in (y_true, y_pred))

@@ -172,7 +172,7 @@ def _gradients(run: Callable, parts: dict, states: list, learning: list, upstrea
     """Compute the gradients for the weights, summed over all chunks. Unused weights have None.
 
     Args:
-        run: Function, see `recompute_in_chunks`.
+        run: Function. See `recompute_in_chunks`.
         parts: Dictionary of tensors of shape (P, S, ...).
         states: A list of the states of random generators before the first chunk.
         learning: A list of weight values.

@@ -182,7 +182,7 @@ def name_classes(values: object, classes: Sequence[str] | None = None):
 
 
 def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, several: bool) -> tuple:
-    """Return texts and labels, also when each row contains both.
+    """Return texts and labels, even if each row contains both.
 
     Args:
         x: Texts, or rows when `y` is None.

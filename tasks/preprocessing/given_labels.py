@@ -322,7 +322,7 @@ def _cure(y, x, rows, missing: dict) -> str:
 
 
 def _make_table_steps(y, names: list, values: list) -> list[str]:
-    """Return code for the table with the label column, or an empty list."""
+    """Return lines of code to drop table rows with missing labels, or [] without a table."""
     library, blank = type(y).__module__.partition(".")[0], any(map(is_blank, values))
     null = not all(map(is_blank, values))
     of_nulls, of_blanks = {

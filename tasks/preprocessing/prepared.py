@@ -165,7 +165,7 @@ def check_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Datase
         dataset: A dataset with `x`, `(x, y)` or `(x, y, sample_weight)`.
 
     Raises:
-        ValueError: If the inputs are invalid, see `check_arrays`.
+        ValueError: If the inputs are invalid. See `check_arrays`.
     """
     _check_structure(task, get_inputs(dataset.element_spec))
 

@@ -179,7 +179,7 @@ class Preprocessor(ConfigFromSignature):
         return dataset.batch(batch_size) if single else dataset
 
     def separate(self, x, y) -> tuple:
-        """Return inputs and labels, also when each row contains both."""
+        """Return inputs and labels, even if each row contains both."""
         return x, y
 
     def encode(

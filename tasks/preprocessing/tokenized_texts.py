@@ -104,9 +104,9 @@ def tokenize_texts(tokenizer, texts: array_ops.Tensor, marks: np.ndarray) -> Tok
 def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
     """Tokenize sentences that are split into words.
 
-    The words are tokenized as running text, with a space before every word except for the first.
+    The words are tokenized as running text, with a space before every word except the first.
     The first token in a word starts where the word starts, and the last token ends where the word
-    ends, also when characters are dropped there by the tokenizer.
+    ends, even if the tokenizer drops characters there.
 
     Args:
         tokenizer: Any tokenizer from this package.

@@ -32,7 +32,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         beam: Tuple of integers (start_n_top, end_n_top). The number n of start positions, and the
             number m of end positions for each start position.
         layer_norm_epsilon: Float. Epsilon of the LayerNorm for end positions. Defaults to 1e-12.
-        stddev: Float. Standard deviation of new weights, see `layers.initializer`. Defaults to
+        stddev: Float. Standard deviation of new weights. See `layers.initializer`. Defaults to
             0.02.
 
     Call arguments:
@@ -192,7 +192,7 @@ def make_span_beam(
         dtype: The dtype policy of the task.
 
     Returns:
-        A layer that converts (B, L, D) to (B, 1 + n m, 4), see `SpanBeam`.
+        A layer that converts (B, L, D) to (B, 1 + n m, 4). See `SpanBeam`.
 
     Example:
         >>> from encoder_zoo import XLNetBackbone

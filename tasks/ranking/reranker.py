@@ -83,13 +83,13 @@ class PairAccuracy(metrics.BinaryAccuracy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class NDCG(HigherIsBetter, ConfigFromSignature, metrics.Mean):
-    """Compute the average nDCG on the first k texts per query, based on scores as gains.
+    """Compute the mean nDCG@k over all queries, with scores as gains.
 
-    Queries without a positive score are ignored. In case of ties, the discount is averaged over the
-    tied ranks, as in `ndcg_score` from scikit-learn. The result does not depend on the input order.
+    Queries without a positive score are ignored. For ties, the discount is averaged over the tied
+    ranks, as in `ndcg_score` from scikit-learn. The result does not depend on the input order.
 
     Args:
-        k: Integer. The number of texts to evaluate on. Defaults to 10.
+        k: Integer. The number of top-ranked texts to consider. Defaults to 10.
 
     Call arguments:
         y_true: Scores with shape (B, K). Use minus infinity for padding.
@@ -402,7 +402,7 @@ class Reranker(ListScores):
 
         Returns:
             List with a dict `{"index", "score", "text"}` per result, sorted by decreasing score.
-            "index" is the position in `texts`. In case of ties, the original order is kept.
+            "index" is the position in `texts`. Ties keep the original order.
 
         Raises:
             ValueError: If `query` is not a single text, or if `texts` is empty or contains an empty
@@ -436,7 +436,7 @@ class Reranker(ListScores):
 
         Returns:
             Dict with "ndcg@10", "mrr@10" and "map@100", averaged over all queries with a relevant
-            text. The metrics are based on logits. In case of ties, each metric is averaged over all
+            text. The metrics are based on logits. For ties, each metric is averaged over all
             possible orders.
 
         Raises:

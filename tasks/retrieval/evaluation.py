@@ -220,7 +220,7 @@ def ranking_metrics(
 ) -> dict[str, float]:
     """Compute ranking metrics, averaged over the queries.
 
-    In case of ties, each metric is averaged over all possible orders. This means that the result
+    For ties, each metric is averaged over all possible orders. This means that the result
     does not depend on the order in the rankings.
 
     Args:
@@ -267,7 +267,7 @@ def search_metrics(
     documents: int,
     deepest: int | None = None,
 ) -> dict[str, float]:
-    """Compute `ranking_metrics` for a search. The depth is increased in case of ties at the cutoff.
+    """Compute `ranking_metrics` for a search. The depth grows for ties at the cutoff.
 
     Args:
         search: Function to search for the k nearest documents, called with query indices and k. For

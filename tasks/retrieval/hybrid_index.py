@@ -59,7 +59,7 @@ class HybridIndex(Index):
 
     The score for a document is the sum of `1 / (rank_constant + rank)` over all indexes where the
     document is found, with ranks starting at 1. This means that the scores from different indexes
-    do not have to be comparable. In case of ties, results from earlier indexes are returned first.
+    do not have to be comparable. For ties, results from earlier indexes are returned first.
 
     If `weights` are given, for example `HybridIndex([dense, sparse], weights=[1, 0.3])`, the score
     is the weighted sum of all scores for the document. The best documents from each index are also

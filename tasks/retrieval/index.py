@@ -301,7 +301,7 @@ class Index:
             List of hits for a single query, or a list with a list of hits per query. Each hit is a
             dict `{"index", "score", "text"}`. "id" and "metadata" are also included if available.
             The score is computed with the `similarity_function` from the embedder. Higher scores
-            are returned for nearer documents, so distances are negative. In case of ties, the
+            are returned for nearer documents, so distances are negative. For ties, the
             original order is kept.
 
         Raises:
@@ -447,7 +447,7 @@ class Index:
     ) -> dict[str, float]:
         """Evaluate the search on queries with known relevant documents.
 
-        Duplicate documents are merged. In case of ties, each metric is averaged over all possible
+        Duplicate documents are merged. For ties, each metric is averaged over all possible
         orders.
 
         Args:

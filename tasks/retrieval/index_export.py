@@ -137,7 +137,7 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
             vectors = tf.math.l2_normalize(vectors, axis=1)
         if function == "euclidean":
             vectors -= center
-        # In case of ties, use the first index.
+        # For ties, use the first index.
         scores, found = tf.math.top_k(ordering(vectors), min(k + spare, count))
         if function == "euclidean":
             scores = -tf.norm(vectors[:, None] - tf.gather(corpus, found), axis=2)

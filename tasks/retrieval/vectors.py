@@ -304,7 +304,7 @@ class Float32Vectors:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Find the `k` nearest vectors for each query, sorted from nearest to farthest.
 
-        In case of ties, the original order is kept. The candidate scores are computed again based
+        Ties keep the original order. The candidate scores are computed again based
         on the float32 query and the stored vectors. This makes sure that scores do not depend on
         other queries, equal vectors have equal scores, and candidates from a coarse search are
         sorted correctly.

@@ -142,12 +142,12 @@ class OnnxSession(Session):
 
 
 class OpenVinoSession(Session):
-    """A model in OpenVINO, which answers one call at a time.
+    """An OpenVINO model that runs one call at a time.
 
     Args:
         model: The path to the file, or `openvino.Model`.
-        precision: "f32" or "bf16". Precision for matrix products, on processors with instructions
-            for it. Defaults to "f32".
+        precision: "f32" or "bf16". Precision for matrix products, on processors that support it.
+            Defaults to "f32".
 
     Attributes:
         model: `openvino.Model`.

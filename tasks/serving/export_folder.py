@@ -1,4 +1,4 @@
-"""Export to a folder that can be used to answer without Keras, see `opened_export`."""
+"""Export to a folder that can be used to answer without Keras. See `opened_export`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def export_folder(
     texts: Any = None,
     **options: Any,
 ) -> None:
-    """Write a folder for `open_export`, see `Task.export`.
+    """Write a folder for `open_export`. See `Task.export`.
 
     Args:
         task: A task with a preprocessor.

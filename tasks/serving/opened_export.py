@@ -72,7 +72,7 @@ Settings = Annotated[dict, Rule(lambda v: isinstance(v, dict), "an object")]
 
 @dataclasses.dataclass(frozen=True)
 class ExportedBackbone:
-    """The backbone properties needed by preprocessors, see `Preprocessor.attach`."""
+    """The backbone properties needed by preprocessors. See `Preprocessor.attach`."""
 
     vocabulary_size: PositiveInt
     max_sequence_length: PositiveInt
@@ -94,7 +94,7 @@ class ExportRecord:
         answers: String. Class name for its answers, as in `ANSWERS`.
         format: String. Model file format.
         dtype: String. "float32", or "int8" for quantized matrix products.
-        agreement: Optional dict. How close the int8 outputs are to the float32 outputs, see
+        agreement: Optional dict. How close the int8 outputs are to the float32 outputs. See
             `Task.export`.
         settings: Dict. Answer settings.
         preprocessor: Dict. Arguments for the preprocessor.
@@ -171,7 +171,7 @@ class OpenedExport:
 
 
 def _run_in_numpy(function: Callable) -> Callable:
-    """Return a function to prepare texts in NumPy, also when the Keras backend is TensorFlow."""
+    """Return a function to prepare texts in NumPy, even if the Keras backend is TensorFlow."""
 
     @functools.wraps(function)
     def run(*args, **kwargs):
@@ -340,7 +340,7 @@ def answers_class(name: str) -> type[Answers]:
 
 
 class ExportedTask:
-    """The task properties needed by its preprocessor, see `Preprocessor.attach`.
+    """The task properties needed by its preprocessor. See `Preprocessor.attach`.
 
     Args:
         backbone: `ExportedBackbone` for this task.

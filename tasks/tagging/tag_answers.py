@@ -194,7 +194,7 @@ class TagAnswers(Answers):
         return np.append(least, np.float32(0))[self.tags.types] if strategy == "none" else least
 
     def get_transitions(self) -> entities.Transitions | None:
-        """The valid tag transitions, or their scores. None allows all transitions."""
+        """Return the valid tag transitions or their scores, or None if all are allowed."""
         rules = entities.transitions(self.tags) if self.valid_tags else None
         if self.tag_scores is None:
             return rules

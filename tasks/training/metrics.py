@@ -102,7 +102,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
     unless the metric is sparse. With two classes, metrics such as Precision, Recall, AUC or F1Score
     with a threshold treat the second class as positive. Logits are passed to metrics with
     `from_logits=True`, to BinaryAccuracy with threshold 0 and to metrics for hinge losses. Metrics
-    that average a loss receive the loss inputs, see `prepare_function_inputs`.
+    that average a loss receive the loss inputs. See `prepare_function_inputs`.
 
     Args:
         metric: A metric from `keras.metrics`. The wrapper gets the same name.
@@ -193,7 +193,7 @@ class MeanOfLoss(metrics.Mean):
 
     Args:
         loss: Function or `keras.losses.Loss`.
-        activation: Optional string, see `BatchLoss`. Defaults to None.
+        activation: Optional string. See `BatchLoss`. Defaults to None.
 
     Example:
         >>> metric = MeanOfLoss(losses.huber)
@@ -539,7 +539,7 @@ class ClassRanking(ExactMetric):
 
     Args:
         activation: "softmax" or "sigmoid". Output activation function. Defaults to "softmax".
-        capacity: Positive integer, see `ExactMetric`.
+        capacity: Positive integer. See `ExactMetric`.
 
     Call arguments:
         y_true: Class indices with shape (B,), or labels with shape (B, C).

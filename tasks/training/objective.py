@@ -110,8 +110,8 @@ class Objective:
         labels: A list of class names, for classes with names.
         own_metrics: A mapping from names to functions used to create task metrics.
         of_tokens: Boolean. Whether every token has a label. Losses will then be averaged over the
-            tokens with a weight, see `BatchLoss`.
-        of_examples: Boolean. Whether to require a loss value for each example, see `BatchLoss`.
+            tokens with a weight. See `BatchLoss`.
+        of_examples: Boolean. Whether to require a loss value for each example. See `BatchLoss`.
         pads_classes: Boolean. Whether the number of classes depends on the longest example in the
             batch, e.g. for classes that are token positions.
         fills_batches: Boolean. Whether Keras losses can ignore rows used to pad a batch.

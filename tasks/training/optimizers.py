@@ -559,7 +559,7 @@ def fine_tuning_optimizer(
         learning_rate_multiplier: A function of a weight to compute a multiplier for the learning
             rate, such as layer-wise decay. Defaults to None.
         warmup: Float between 0 and 1. Fraction of all steps to use for the warmup. Defaults to 0.1.
-        undecayed_weights: A list of weights to exclude from weight decay, see
+        undecayed_weights: A list of weights to exclude from weight decay. See
             `training.list_undecayed`.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.

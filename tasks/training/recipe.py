@@ -279,7 +279,7 @@ class Recipe:
 
         Args:
             optimizer: The model's optimizer.
-            size: Scalar tensor. Size used to divide the loss, see `BatchLoss`. None when the loss
+            size: Scalar tensor. Size used to divide the loss. See `BatchLoss`. None when the loss
                 is a sum.
         """
         optimizer = inner_optimizer(optimizer)

@@ -600,7 +600,7 @@ def split(examples: dict, share: float) -> tuple[dict, dict]:
     """Split off a fraction of the examples from the end.
 
     Raises:
-        ValueError: If the fraction is invalid, see `first_count`.
+        ValueError: If the fraction is invalid. See `first_count`.
     """
     if "text_index" in examples:  # sorted. There can be several examples per text
         count = int(array_ops.reduce_max(examples["text_index"])) + 1

@@ -86,7 +86,7 @@ class Stream:
     """Stream of raw inputs with an `element_spec`, like a dataset.
 
     Args:
-        source: Stream, see `is_stream`.
+        source: Stream. See `is_stream`.
         maker: The task's `BatchMaker`, used to read the stream.
 
     Attributes:

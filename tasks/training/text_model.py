@@ -616,8 +616,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         """Compute the loss and the metrics on raw inputs.
 
         Args:
-            x: Inputs, see `fit`.
-            y: Labels, see `fit`.
+            x: Inputs. See `fit`.
+            y: Labels. See `fit`.
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             return_dict: Boolean. Whether to return a dict instead of a list. Defaults to False.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
@@ -688,7 +688,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             return function(x, *args, steps=steps, **kwargs)
 
     def preprocess(self, x: object, y: object = None, sample_weight: object = None) -> dict:
-        """Encode raw inputs in memory, see `Preprocessor.encode`."""
+        """Encode raw inputs in memory. See `Preprocessor.encode`."""
         sources.check_preprocessor(self, x)
         return self.preprocessor.encode(x, y, sample_weight)
 
@@ -868,7 +868,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return self.distribution.predict_on_batch(predict, check_arrays(self, x))
 
     def train_on_batch(self, x, *args, **kwargs):
-        """Train on one batch of preprocessed inputs, see `keras.Model.train_on_batch`.
+        """Train on one batch of preprocessed inputs. See `keras.Model.train_on_batch`.
 
         The total number of steps is unknown, so the "auto" optimizer uses the peak learning rate.
         """
@@ -878,7 +878,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             return super().train_on_batch(check_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):
-        """Evaluate one batch of preprocessed inputs, see `keras.Model.test_on_batch`."""
+        """Evaluate one batch of preprocessed inputs. See `keras.Model.test_on_batch`."""
         self.distribution.check_devices(self)
         with self.distribution.running():
             return super().test_on_batch(check_arrays(self, x), *args, **kwargs)

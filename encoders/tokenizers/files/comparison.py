@@ -90,7 +90,7 @@ def same_model(model: Mapping, settings: Mapping, words: Sequence[Mapping]) -> M
 
     Args:
         model: Dict with the model, including the vocabulary.
-        settings: Dict with all settings, see `model_settings`.
+        settings: Dict with all settings. See `model_settings`.
         words: List of pre-tokenizer steps.
     """
     is_byte_level = any(step.get("type") == "ByteLevel" for step in words)

@@ -81,10 +81,10 @@ class TokenizerFiles:
         return part
 
     def steps(self, part: str) -> list[dict]:
-        """Return the steps for a part such as "normalizer", see `flat_steps`.
+        """Return the flattened steps for a part such as "normalizer". See `flat_steps`.
 
-        `setting` can update the steps, so they will be equal to the steps used by transformers once
-        all settings have been read.
+        Calls to `setting` can change these steps. After all settings have been read, they match the
+        steps used by transformers.
 
         Example:
             >>> content = {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}}
@@ -318,7 +318,7 @@ class TokenizerFiles:
         return self.part("model")
 
     def vocabulary(self, alternative: str) -> dict[str, int]:
-        """Return {token: id} for the model in tokenizer.json, see `model`."""
+        """Return {token: id} for the model in tokenizer.json. See `model`."""
         name = f"{self.json_path}: model.vocab"
         return check_vocabulary(self.model(alternative).get("vocab"), name)
 
@@ -372,7 +372,7 @@ class TokenizerFiles:
         return [token for _, token in entries]
 
     def added_tokens(self) -> dict[str, int]:
-        """Return {token: id} for all added tokens, see `all_added_tokens`."""
+        """Return {token: id} for all added tokens. See `all_added_tokens`."""
         return {token["content"]: token["id"] for token in self.all_added_tokens()}
 
     def added_ids(self, tokens: Collection[str]) -> dict[str, int]:

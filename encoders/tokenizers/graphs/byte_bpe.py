@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ByteBPE(tf.Module):
-    """Splits words into tokens with BPE on bytes.
+    """Splits words into tokens with byte-level BPE.
 
     Args:
         model: `Model` to use.

@@ -183,7 +183,7 @@ class CharacterModel(tf.Module):
         self._numbers = CodePointTable(numbers)
 
     def _split(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
-        """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
+        """Tokenize words, given as start and end indices (W,) in `symbols` (S,)."""
         if self._first_last:
             is_last = tf.cast(index_mask(ends - 1, tf.size(symbols)), tf.int32)
             symbols += self._first_last * is_last

@@ -37,7 +37,7 @@ class StepsGraph(TokenizerGraph):
     Args:
         steps: `Steps` to execute.
         model: `Model` to use with the steps.
-        exact: Boolean, see `make_graph`. Defaults to False.
+        exact: Boolean. See `make_graph`. Defaults to False.
     """
 
     def __init__(self, steps: Steps, model: Model, exact: bool = False):

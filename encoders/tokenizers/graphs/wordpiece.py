@@ -95,12 +95,12 @@ class WordPiece(tf.Module):
 
 
 def reachable_positions(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """Return a mask (P,) for positions that can be reached with consecutive tokens.
+    """Return a mask (P,) for positions that can be reached by a sequence of tokens.
 
     Args:
         begins: int32 tensor of shape (W,). The start positions.
-        lengths: int32 tensor of shape (P,). The token length at each position, or 0 without a
-            token.
+        lengths: int32 tensor of shape (P,). The token length at each position, or 0 if no
+            token starts there.
 
     Example:
         >>> reachable_positions(tf.constant([0, 4]), tf.constant([2, 1, 1, 0, 0])).numpy().tolist()

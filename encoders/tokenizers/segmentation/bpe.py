@@ -24,7 +24,7 @@ class BPE(tf.Module):
     Args:
         symbol_ids: List of integers. The token id for each symbol (byte or character).
         merges: List of "a b" pairs, in the order in which they were learned. Each pair must form
-            another token, see `files.reading.check_merges`.
+            another token. See `files.reading.check_merges`.
         ids: Dict to map tokens to ids.
 
     Source: Sennrich, Haddow & Birch, "Neural Machine Translation of Rare Words with Subword

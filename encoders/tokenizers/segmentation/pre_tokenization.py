@@ -193,7 +193,10 @@ def _space_starts(codes, kinds, first, last_kind, is_end):
 
 
 def bert_word_bounds(chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return starts and ends (W,) for words in BERT, i.e. WORD runs and single ALONE characters."""
+    """Return the start and end indices (W,) of BERT's words.
+
+    A word is a run of WORD characters or a single ALONE character.
+    """
     is_word = chars.codes < FIRST_ALONE
     follows = tf.concat([[False], is_word], 0)
     row_starts = chars.row_splits[:-1, None]

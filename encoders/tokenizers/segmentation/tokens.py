@@ -89,7 +89,7 @@ def are_single_tokens(
 
 
 class SpecialTokenFinder(tf.Module):
-    """Replaces special tokens in texts by dedicated code points, see `SPECIALS`.
+    """Replaces special tokens in texts by dedicated code points. See `SPECIALS`.
 
     Args:
         tokens: List of special tokens, which must not overlap. They are numbered in this order.

@@ -231,7 +231,7 @@ class WhitespaceWordLookup(WholeWordLookup):
 
     Args:
         words: Dict to map words to ids. Words must be a single token.
-        rules: Dict with normalizer rules, see `read_charsmap`.
+        rules: Dict with normalizer rules. See `read_charsmap`.
         mapping: Dict to map code points to lists of code points. This is applied before the rules.
         lowercase: Boolean. Whether to lower-case texts first.
 
@@ -285,8 +285,8 @@ def find_unchanged_words(
 def joining_pattern(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]) -> str:
     """Return a regular expression to find texts where normalization depends on white space.
 
-    White space can be part of a grapheme with neighbouring characters, see `PrecompiledNormalizer`,
-    or it can be replaced by other characters.
+    White space can be part of a grapheme with neighbouring characters, or it can be replaced by
+    other characters. See `PrecompiledNormalizer`.
     """
     follows, leads = members("extends"), members("prepends")
     behind, ahead = follows.copy(), leads.copy()

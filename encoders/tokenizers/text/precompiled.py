@@ -96,7 +96,7 @@ class PrecompiledNormalizer(tf.Module):
     shortest key is used). It then looks up single characters.
 
     Args:
-        rules: Dict to map texts to replacements, see `read_charsmap`.
+        rules: Dict to map texts to replacements. See `read_charsmap`.
 
     Raises:
         ValueError: If a rule applies to more than two characters.
