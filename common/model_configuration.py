@@ -27,9 +27,9 @@ def saves_layer_states(cls: type[M]) -> type[M]:
     """Add layer states to a model's configuration.
 
     A class decorator for models with a `ConfigFromSignature`. This state contains all layers
-    quantized by `quantize`, layers with low-rank updates, and frozen layers and weights. Models and
-    layers in arguments are serialized too, so `from_config(get_config())` returns a model that does
-    not share anything with the original.
+    quantized by `quantize`, layers with low-rank updates, frozen layers and weights, and gradient
+    checkpointing. Models and layers in arguments are serialized too, so `from_config(get_config())`
+    returns a model that does not share anything with the original.
 
     Example:
         >>> @saves_layer_states
@@ -209,9 +209,19 @@ def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
         weight.trainable = not layers[i].trainable
 
 
+def _checkpoints_gradients(model: keras.Model) -> bool:
+    return getattr(model, "_checkpoints_gradients", False)
+
+
+def _checkpoint_gradients(model: keras.Model, enabled: bool) -> None:
+    model.enable_gradient_checkpointing()
+
+
+GRADIENT_CHECKPOINTING = "gradient_checkpointing"
 # Maps configuration keys to functions that read and restore layer states.
 LAYER_STATES: dict[str, tuple[Callable, Callable]] = {
     "quantized": (_find_quantized_layers, _quantize_layers),
     "low_rank_updates": (_find_updated_layers, _update_layers),
     "frozen": (_frozen_layers, _freeze_layers),
+    GRADIENT_CHECKPOINTING: (_checkpoints_gradients, _checkpoint_gradients),
 }

@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.configuration import plain_settings
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.model_configuration import GRADIENT_CHECKPOINTING
 from encoder_zoo.common.validation import FilePath, PositiveInt, Rule, validate_arguments
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.arrays import whole_array
@@ -725,11 +726,13 @@ def _common_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup
 def _describe_task(task: keras.Model) -> dict:
     """Return the settings that must be equal to resume a training, as plain data."""
     preprocessor = task.preprocessor.get_config() if task.preprocessor else {}
+    backbone = keras.saving.serialize_keras_object(task.backbone)["config"]
     return {
         "task": type(task).__name__,
         "backend": keras.config.backend(),
         "preprocessor": {k: v for k, v in preprocessor.items() if k != "tokenizer"},
-        "backbone": keras.saving.serialize_keras_object(task.backbone)["config"],
+        # Gradient checkpointing does not change the results.
+        "backbone": {k: v for k, v in backbone.items() if k != GRADIENT_CHECKPOINTING},
         "optimizer": keras.saving.serialize_keras_object(task.optimizer),
         "loss": plain_settings(task.loss),
     }

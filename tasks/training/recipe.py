@@ -297,7 +297,14 @@ class Recipe:
         given = self.arguments
         # The task loss is stored as "auto" because it may contain task weights.
         kept = "auto" if is_auto(given["loss"]) else keras.saving.serialize_keras_object(loss)
-        own = {"loss": kept, "loss_weights": self.options.get("loss_weights")}
+        own = {"loss": kept, "jit_compile": given["jit_compile"]}
+        # Keras does not store all of them.
+        own |= {name: self.options.get(name) for name in ("loss_weights", "auto_scale_loss")}
+        if is_auto(given["weighted_metrics"]):  # they depend on the task and on `metrics`
+            metrics = config["metrics"]
+            metrics = config["weighted_metrics"] if metrics is None else metrics
+            metrics = None if given["metrics"] is None else metrics
+            own |= {"metrics": metrics, "weighted_metrics": "auto"}
         if self.makes_optimizer:
             own |= {"optimizer": "auto", "learning_rate": learning_rate}
             own |= {name: given[name] for name in RECIPE}
@@ -395,10 +402,41 @@ class FrozenLayers:
                         part.trainable = was_trained
         for layer in lower:
             if id(layer) not in self._before or layer.trainable:
-                parts = [*list_layers(layer), *layer.weights]  # outer layers also set inner layers
+                parts = _list_parts(layer)
                 self._before[id(layer)] = layer, [(part, part.trainable) for part in parts]
                 for part in parts:
                     part.trainable = False
+
+    def get_state(self, backbone: Backbone) -> list:
+        """Return the state to store with the backbone, see `restore`.
+
+        Returns:
+            A list with `[layer index, part indices]` for each layer that was frozen here. The parts
+            are those that were not trained before.
+        """
+        found = []
+        if not self._before:  # other models, such as static embeddings, have no blocks
+            return found
+        for i, layer in enumerate([backbone.embeddings, *backbone.blocks]):
+            if id(layer) in self._before:
+                before = {id(part): trained for part, trained in self._before[id(layer)][1]}
+                trained = [before.get(id(p), p.trainable) for p in _list_parts(layer)]
+                found.append([i, [j for j, is_trained in enumerate(trained) if not is_trained]])
+        return found
+
+    def restore(self, backbone: Backbone, state: list) -> None:
+        """Restore the result of `get_state` for a copy of the backbone."""
+        if not state:
+            return
+        layers = [backbone.embeddings, *backbone.blocks]
+        for i, untrained in state:
+            parts = [(part, j not in untrained) for j, part in enumerate(_list_parts(layers[i]))]
+            self._before[id(layers[i])] = layers[i], parts
+
+
+def _list_parts(layer: keras.layers.Layer) -> list:
+    """Return a layer, its inner layers and its weights. Outer layers also set inner layers."""
+    return [*list_layers(layer), *layer.weights]
 
 
 def warn_random_weights(learning_rate: float) -> None:

@@ -75,6 +75,8 @@ from encoder_zoo.tasks.training.recipe import (
 )
 from encoder_zoo.tasks.training.streams import ending_quietly
 
+FROZEN_HERE = "frozen_here"  # key in the compile config, see `FrozenLayers.get_state`
+
 
 @saves_layer_states
 @opens_training
@@ -368,16 +370,20 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self.recipe.check_trains(self.optimizer, total_batches, callbacks)
 
     def get_compile_config(self) -> dict | None:
-        """Return the arguments to pass to `compile`."""
+        """Return the arguments to pass to `compile`, and what `frozen_layers` has frozen."""
         config = super().get_compile_config()
         if not config:  # the model is not compiled
             return config
         config = self.recipe.to_config(config, self.loss, self.learning_rate)
+        if frozen := self._frozen_layers.get_state(self.backbone):
+            config[FROZEN_HERE] = frozen
         return {**config, **self._own_settings()}
 
     def compile_from_config(self, config: dict) -> None:
         """Compile with the arguments from `get_compile_config`."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        arguments = keras.saving.deserialize_keras_object(config)
+        self._frozen_layers.restore(self.backbone, arguments.pop(FROZEN_HERE, []))
+        self.compile(**arguments)
         self.optimizer.build(self.trainable_variables)
 
     @validate_arguments

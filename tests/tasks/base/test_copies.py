@@ -297,6 +297,88 @@ def test_the_optimizer(tiny, tmp_path, compiled, way):
         np.testing.assert_array_equal(mine, other)
 
 
+@pytest.mark.slow(except_for="bert-keras")
+@pytest.mark.parametrize("way", WHOLE)
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_layers_frozen_by_compile_can_be_trained_again(tiny, tmp_path, family, way):
+    """As in the first model, and layers that were frozen in another way stay frozen."""
+    model = classifier(tiny, family)
+    model.backbone.embeddings.token_embedding.trainable = False
+    before = state_of_layers(model)
+    model.compile(frozen_layers=2)
+    found = WHOLE[way](WHOLE[way](model, tmp_path), tmp_path)
+    assert state_of_layers(found) == state_of_layers(model) != before
+    found.compile(frozen_layers=0)
+    assert state_of_layers(found) == before
+
+
+@pytest.mark.slow(except_for="^(keras|config)$")
+@pytest.mark.parametrize("way", [*WHOLE, *WITHOUT_WEIGHTS])
+def test_gradient_checkpointing(tiny, tmp_path, way):
+    model = classifier(tiny)
+    copy_of = {**WHOLE, **WITHOUT_WEIGHTS}[way]
+    assert not copy_of(model, tmp_path).backbone._checkpoints_gradients
+    model.backbone.enable_gradient_checkpointing()
+    assert copy_of(model, tmp_path).backbone._checkpoints_gradients
+
+
+class Stop(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            raise InterruptedError
+
+
+@pytest.mark.slow
+def test_gradient_checkpointing_can_be_enabled_to_resume_a_training(tiny, tmp_path):
+    """For example after it has run out of memory."""
+    model, backup = classifier(tiny), ez.BackupAndRestore(tmp_path)
+    with pytest.raises(InterruptedError):
+        model.fit(TEXTS, LABELS, epochs=2, callbacks=[backup, Stop()], verbose=0)
+    model = classifier(tiny)
+    model.backbone.enable_gradient_checkpointing()
+    callbacks = [ez.BackupAndRestore(tmp_path)]
+    assert model.fit(TEXTS, LABELS, epochs=2, callbacks=callbacks, verbose=0).epoch == [1]
+
+
+OPTIONS = {
+    "jit_compile": "auto",
+    "loss_weights": 0.5,
+    "run_eagerly": True,
+    "steps_per_execution": 2,
+    "auto_scale_loss": False,
+}
+
+
+@pytest.mark.slow(except_for="keras")
+@pytest.mark.parametrize("way", WHOLE)
+def test_options_of_compile(tiny, tmp_path, way):
+    model = tiny.task(get_family("bert"), "SequenceClassifier", dtype="mixed_float16")
+    model.compile(keras.optimizers.SGD(0.01), **OPTIONS)
+    found = WHOLE[way](model, tmp_path)
+    assert type(found.optimizer) is keras.optimizers.SGD  # without a scale of the loss
+    assert {**found.recipe.options, **found.recipe.arguments}.items() >= OPTIONS.items()
+
+
+@pytest.mark.slow(except_for="SequenceClassifier-None")
+@pytest.mark.parametrize("metrics", [None, [], ["f1"]], ids=str)
+@pytest.mark.parametrize("name", ["SequenceClassifier", "TokenClassifier", "SpanQA", "MaskedLM"])
+def test_metrics_are_chosen_as_by_the_first_model(tiny, tmp_path, name, metrics):
+    """Also when the copy is compiled with other metrics later."""
+    model = tiny.task(get_family("bert"), name)
+    if metrics == ["f1"] and name == "MaskedLM":
+        metrics = ["perplexity"]
+    model.compile(metrics=metrics)
+    found = by_file(model, tmp_path)
+
+    def names(model):
+        return [type(metric).__name__ for metric in model.compiled_with.given]
+
+    assert names(found) == names(model)
+    for each in (model, found):
+        each.compile(metrics=["accuracy"])
+    assert names(found) == names(model)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [*WHOLE, "preset"])
 def test_settings_of_answers(tiny, tmp_path, way):
