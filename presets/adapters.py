@@ -119,6 +119,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     whole = _whole_tensors(task, updates)
     for name, (weight, transposed) in whole.items():
         arrays[name] = make_stored_array(weight, transposed)
+    _check_holds_trained(task, [*whole.values(), *((w, True) for w in _factors(updates))])
     [((rank, alpha), _)] = collections.Counter(updates.values()).most_common(1)
     prefixes = (PREFIX, f"{task.backbone.family.prefix}.")
     config = {
@@ -140,6 +141,24 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         (new / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file(arrays, new / ADAPTER_WEIGHTS, metadata={"format": "pt"})
         write_manifest(new, {"task": ADAPTERS}, ADAPTER_MANIFEST)
+
+
+def _factors(updates: Iterable[keras.layers.Layer]) -> list[keras.Variable]:
+    return [w for layer in updates for w in (layer.lora_kernel_a, layer.lora_kernel_b)]
+
+
+def _check_holds_trained(task: PresetTask, stored: list[tuple]) -> None:
+    """Raise a ValueError if weights are trained that the file does not contain."""
+    known = {id(weight) for weight, _ in stored}
+    if not task.head_record.pooled and task.backbone.pooler:
+        known |= {id(weight) for weight in task.backbone.pooler_dense.weights}  # not used
+    others = [weight.path for weight in task.trainable_weights if id(weight) not in known]
+    if others:
+        raise ValueError(
+            f"peft stores low-rank updates and the head, but not {', '.join(others[:3])}, which "
+            "can be trained as well. Use save_to_preset, or set `trainable = False` for these "
+            "weights before the training."
+        )
 
 
 def _strip_prefix(prefixes: Iterable[str], name: str) -> str:
@@ -335,7 +354,7 @@ def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
 
     def value_of(option: str, default: float) -> float:
         patterns = config.get(option) or {}
-        found = (v for key, v in patterns.items() if _is_named(name, [_literal(key)]))
+        found = (v for key, v in patterns.items() if _matches_pattern(name, key))
         return next(found, default)
 
     rank, alpha = config["r"], config.get("lora_alpha", PEFT_ALPHA)
@@ -344,8 +363,10 @@ def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
     return rank, alpha * rank**0.5 if config.get("use_rslora") else alpha
 
 
-def _literal(pattern: str) -> str:
-    return pattern.removeprefix("^").replace("\\.", ".")
+def _matches_pattern(name: str, pattern: str) -> bool:
+    """Check whether a module name matches a pattern as in peft. "^" requires the complete name."""
+    literal = pattern.replace("\\.", ".")
+    return f"^{name}" == literal or _is_named(name, [literal])
 
 
 def _missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer | None:

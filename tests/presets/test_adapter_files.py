@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
+from encoder_zoo.common.layers import list_layers
 
 PREFIX = "base_model.model."
 QUERY, VALUE, OUTPUT = "attention.self.query", "attention.self.value", "output.dense"
@@ -128,6 +129,15 @@ FILES = {
             "bert.encoder.layer.1.attention.self.query": 3 / 4,
             "bert.encoder.layer.1.attention.self.value": 3 / 1,
         }[name],
+    ),
+    "patterns of the complete name": (  # "^" is the beginning of the name, not of a part
+        names_of(QUERY, layers=[0]),
+        {
+            "target_modules": names_of(QUERY, layers=[0]),
+            "rank_pattern": {"^query": 4},
+            "alpha_pattern": {"^encoder.layer.0.attention.self.query": 5, "^query": 7},
+        },
+        3 / 2,
     ),
     "some layers": (
         names_of(QUERY, layers=[1]),
@@ -454,6 +464,39 @@ def test_updates_that_peft_cannot_hold_are_not_left_out(tiny, tmp_path):
     model.enable_lora(2, layers=["query", "intermediate"])
     with pytest.raises(ValueError, match="attention/query"):
         model.save_adapters(tmp_path)
+
+
+def thaw_layers(block):
+    for layer in list_layers(block):
+        layer.trainable = True
+
+
+TRAINED_TOO = {
+    "a block": ("SequenceClassifier", "block_0", lambda m: thaw_layers(m.backbone.blocks[0])),
+    "the embeddings": (
+        "TokenClassifier",
+        "token_embedding",
+        lambda m: setattr(m.backbone.embeddings.token_embedding, "trainable", True),
+    ),
+    "a bias": (
+        "SequenceClassifier",
+        "bias",
+        lambda m: setattr(m.backbone.blocks[0].attention.query_dense.bias, "trainable", True),
+    ),
+}
+
+
+@pytest.mark.slow(except_for="^a block$")
+@pytest.mark.parametrize("case", TRAINED_TOO)
+def test_weights_that_are_trained_too_are_not_left_out(case, tiny, tmp_path):
+    name, path, thaw = TRAINED_TOO[case]
+    model = tiny.task(ez.BertBackbone.family, name)
+    model.enable_lora(2)
+    model.save_adapters(tmp_path / "adapters")
+    thaw(model)
+    with pytest.raises(ValueError, match=f"{path}.*save_to_preset"):
+        model.save_adapters(tmp_path / "others")
+    assert not (tmp_path / "others").exists()
 
 
 @pytest.mark.slow
