@@ -504,7 +504,7 @@ def test_tuned_thresholds_have_the_best_f1(tunable, tmp_path, caplog):
     assert tunable.thresholds.keys() == {"person", "city"}  # that of the other label is kept
     caplog.clear()
     tunable.tune_thresholds(TEXTS, SPANS, ["river"])
-    assert "No held-out example has 'river'. The threshold remains 0.5." in caplog.messages
+    assert any("'river'" in line and "0.5" in line for line in caplog.messages)
     again.fit(TEXTS, SPANS, verbose=0)
     assert again.thresholds is None
     assert any("Call tune_thresholds again" in line for line in caplog.messages)
