@@ -23,11 +23,10 @@ tokenizers = LazyModule("tokenizers", MISSING.format("tokenizers"))
 sentencepiece = LazyModule("sentencepiece", MISSING.format("sentencepiece"))
 BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # the trainer will split words further
-REPETITIONS_AT_ONCE = (
-    1000  # repetitions of a word per text, limited because the trainer copies texts
-)
+# Repetitions of a word per text, limited because the trainer copies texts.
+REPETITIONS_AT_ONCE = 1000
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
-Size = Annotated[
+VocabularySize = Annotated[
     int,
     Rule(lambda v: type(v) is int and 0 < v <= MAX_TOKENS, f"an integer from 1 to {MAX_TOKENS:,}"),
 ]
@@ -35,7 +34,7 @@ Size = Annotated[
 
 @validate_arguments
 def train_vocabulary(
-    texts: Iterable[str], vocabulary_size: Size, family: str = "bert", **options: Any
+    texts: Iterable[str], vocabulary_size: VocabularySize, family: str = "bert", **options: Any
 ) -> "Tokenizer":
     """Train a vocabulary for a family.
 

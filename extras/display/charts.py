@@ -350,13 +350,14 @@ def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.nd
     if not true:
         raise ValueError("true has no labels. Expected a label for each text.")
     if labels is None:
-        labels = {*true, *predicted}
-        if len({isinstance(label, str) for label in labels}) > 1:
+        found = {*true, *predicted}
+        if len({isinstance(label, str) for label in found}) > 1:
             raise ValueError(
-                f"The labels are {quote(list(labels))}. Expected labels of one type, all texts or "
+                f"The labels are {quote(list(found))}. Expected labels of one type, all texts or "
                 "all numbers."
             )
-    labels = sorted(labels) if isinstance(labels, set) else list(labels)
+        labels = sorted(found)
+    labels = list(labels)
     known = set(labels)
     for label in (*true, *predicted):
         if label not in known:

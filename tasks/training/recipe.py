@@ -301,9 +301,8 @@ class Recipe:
         # Keras does not store all of them.
         own |= {name: self.options.get(name) for name in ("loss_weights", "auto_scale_loss")}
         if is_auto(given["weighted_metrics"]):  # they depend on the task and on `metrics`
-            metrics = config["metrics"]
-            metrics = config["weighted_metrics"] if metrics is None else metrics
-            metrics = None if given["metrics"] is None else metrics
+            kinds = [] if given["metrics"] is None else ["metrics", "weighted_metrics"]
+            metrics = next((config[kind] for kind in kinds if config[kind] is not None), None)
             own |= {"metrics": metrics, "weighted_metrics": "auto"}
         if self.makes_optimizer:
             own |= {"optimizer": "auto", "learning_rate": learning_rate}

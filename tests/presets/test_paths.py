@@ -1,4 +1,4 @@
-"""What is no path of a folder is refused by its name, by all readers and writers of folders."""
+"""All readers and writers of folders raise an error for values that are not paths."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""What is no list of documents or paths, and damaged files, are refused by name."""
+"""Errors for damaged files, and for values that are not lists of documents or paths."""
 
 import gzip
 import pathlib
