@@ -1,4 +1,4 @@
-"""Types of keyword arguments, which editors use for completion and warnings."""
+"""Types for keyword arguments. Editors use them to complete argument names and to check types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LayerArguments(TypedDict, total=False):
 
 
 class PresetArguments(TypedDict, total=False):
-    """Safety options that every `from_preset` accepts. See `presets.opening.Safeguards`."""
+    """Safety options for all `from_preset` methods. See `presets.opening.Safeguards`."""
 
     verify: bool
     max_bytes: int

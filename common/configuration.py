@@ -1,4 +1,4 @@
-"""Create a configuration from the signature of `__init__`, and plain data from settings."""
+"""Create configurations from `__init__` signatures, and convert settings to plain data."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class ConfigFromSignature:
-    """Mixin that creates a configuration from attributes named like the arguments.
+    """Mixin for layers and models that creates their configuration from their attributes.
 
-    This mixin must come before the Keras class. Every `__init__` between the class and this mixin
-    must store each named argument under its own name. For this reason, sublayers use names such as
-    `dropout_layer` instead of `dropout`.
+    List this mixin before the Keras class. Each `__init__` must store every named argument in an
+    attribute with the same name. For this reason, sublayers use names such as `dropout_layer`
+    instead of `dropout`.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -73,13 +73,14 @@ def _check_can_change(thing: ConfigFromSignature, name: str, value: object) -> N
     is_made = name in vars(thing) and vars(thing).get("built", True)
     if is_made and name in thing.fixed_settings and vars(thing)[name] != value:
         raise AttributeError(
-            f"{name} of a {type(thing).__name__} is {vars(thing)[name]!r} and cannot be changed. "
-            f"Create another object, for example with from_preset(..., {name}={value!r})."
+            f"`{name}` cannot be changed after creating a {type(thing).__name__}. Its value is "
+            f"{vars(thing)[name]!r}.  Create a new object, for example with from_preset(..., "
+            f"{name}={value!r})."
         )
 
 
 def repr_from_signature(thing: object, *first: str) -> str:
-    """Create a `repr` with the class, optional leading words, and all changed arguments.
+    """Create a `repr` that shows the class, optional leading words, and all non-default arguments.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -97,12 +98,12 @@ def repr_from_signature(thing: object, *first: str) -> str:
 
 
 def argument_names(cls: type) -> list[str]:
-    """Return named arguments for all `__init__` methods between the class and this mixin."""
+    """Return the named arguments of all `__init__` methods, except those of the Keras class."""
     return list(_arguments(cls))
 
 
 def argument_defaults(cls: type) -> dict[str, object]:
-    """Map arguments to their default values. Subclasses override their base classes.
+    """Map argument names to default values. A subclass overrides the defaults in its base classes.
 
     If a class has a `defaults` attribute, its values have priority.
 
@@ -119,7 +120,7 @@ def argument_defaults(cls: type) -> dict[str, object]:
 
 
 def build_signature(cls: type) -> inspect.Signature:
-    """Create a signature with all named class arguments, including base class arguments.
+    """Create a signature with all named arguments of a class and its base classes.
 
     Example:
         >>> class Scale(ConfigFromSignature, keras.layers.Layer):
@@ -145,7 +146,7 @@ def build_signature(cls: type) -> inspect.Signature:
 
 @functools.cache
 def argument_rules(cls: type) -> dict[str, Rule]:
-    """Map arguments to their rules. Subclasses override their base classes.
+    """Map argument names to validation rules. A subclass overrides the rules in its base classes.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -157,7 +158,7 @@ def argument_rules(cls: type) -> dict[str, Rule]:
 
 
 def _initializers(cls: type) -> list[Callable]:
-    """Return all `__init__` methods between the class and this mixin. The class comes first."""
+    """Return the `__init__` methods of a class and its bases, up to this mixin."""
     classes = [c for c in cls.__mro__ if issubclass(c, ConfigFromSignature)]
     return [vars(c)["__init__"] for c in classes if "__init__" in vars(c)]
 
@@ -173,10 +174,10 @@ def _arguments(cls: type) -> dict[str, inspect.Parameter]:
 
 
 def plain_settings(value):
-    """Convert the settings of a loss to plain data, with functions as their names.
+    """Convert the settings of a loss to plain data. Functions are replaced by their names.
 
-    Keras warns when it serializes a lambda, and omits settings that are missing in `get_config` of
-    a custom loss.
+    Keras serialization is not used for this. It warns about lambda functions, and it omits settings
+    that a custom loss does not return in `get_config`.
 
     Example:
         >>> import operator

@@ -1,7 +1,7 @@
 """Escape data for Markdown, YAML, HTML, Python code and log messages.
 
-Label names, folder names, metrics, texts and tokens are untrusted data. After escaping, a reader
-finds exactly the same string.
+Label names, folder names, metrics, texts and tokens are untrusted data. A parser that reads the
+escaped text gets exactly the original string.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IN_LINE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u
 
 
 def escape_html(text: object) -> str:
-    """Escape a text for HTML, including quoted attributes.
+    """Escape a string for HTML, including quoted attributes.
 
     Example:
         >>> escape_html("a < 'b'\\r")
@@ -35,7 +35,7 @@ def escape_html(text: object) -> str:
 
 
 def escape_markdown(text: object) -> str:
-    """Escape text for a single Markdown line, for example a heading or table cell.
+    """Escape a string for one line of Markdown, for example a heading or table cell.
 
     Example:
         >>> escape_markdown("bert_base *new* | <b>")
@@ -45,7 +45,7 @@ def escape_markdown(text: object) -> str:
 
 
 def escape_yaml(text: str) -> str:
-    """Escape a text as a YAML scalar in double quotes.
+    """Write a string as a YAML scalar in double quotes.
 
     Example:
         >>> escape_yaml("no: \\x85")
@@ -55,7 +55,7 @@ def escape_yaml(text: str) -> str:
 
 
 def escape_python(text: str) -> str:
-    """Escape text as a Python string in double quotes, on one line and without backticks.
+    """Write a string as a Python literal in double quotes, on one line and without backticks.
 
     Example:
         >>> escape_python('my "preset"')
@@ -65,7 +65,7 @@ def escape_python(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """Escape text for log messages and terminals, so that it cannot add lines or colors.
+    """Escape a string for log messages and terminals, so that it cannot add lines or colors.
 
     Example:
         >>> escape_line("a\\nb \\x1b[31m")
@@ -75,7 +75,7 @@ def escape_line(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Replace NUL and lone surrogates by Python escapes, so that UTF-8 can encode the text.
+    """Replace NUL and lone surrogates with Python escapes, so that UTF-8 can encode the string.
 
     Example:
         >>> visible("a\\0b")
@@ -85,10 +85,10 @@ def visible(text: str) -> str:
 
 
 def check_writable(text: str, name: str) -> None:
-    """Check that text can be encoded as UTF-8.
+    """Check that a string can be encoded as UTF-8.
 
     Raises:
-        ValueError: If the text contains a lone surrogate.
+        ValueError: If the string contains a lone surrogate.
     """
     try:
         text.encode("utf-8")
@@ -96,7 +96,7 @@ def check_writable(text: str, name: str) -> None:
         raise ValueError(
             f"{name} has the lone surrogate {text[error.start]!a} at character {error.start}, "
             "which UTF-8 cannot encode. Replace it with "
-            'text.encode("utf-8", "replace").decode(), or decode the text again.'
+            'text.encode("utf-8", "replace").decode(), or decode the original bytes again.'
         ) from None
 
 
@@ -114,7 +114,7 @@ class EscapesData(logging.Filter):
 
 
 class _Line(str):
-    """A string that is escaped when formatted with `%s`, as it would be with `%r`."""
+    """String for log messages that is escaped even if the message uses `%s` instead of `%r`."""
 
     def __str__(self) -> str:
         return escape_line(str.__str__(self))

@@ -1,4 +1,4 @@
-"""Objects from `extras` that the package uses. They are imported on first use."""
+"""Table of objects in `extras` that other folders use. They are imported on first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXTRAS = {
     "explain_labels": "explanations.labels:explain_labels",
     "explain_entities": "explanations.entities:explain_entities",
     "explain_answers": "explanations.answers:explain_answers",
-    # Inputs for `fit`: rows that contain texts and their annotations.
+    # Functions that convert annotated texts to inputs for `fit`.
     "read_rows": "annotations.rows:read_rows",
     # KerasHub models in memory, and KerasHub folders to open.
     "load_from_keras_hub": "formats.kerashub_models:load_from_keras_hub",
@@ -24,7 +24,7 @@ EXTRAS = {
 
 
 def extra(name: str) -> Any:
-    """Import and return the object for a name in `EXTRAS`.
+    """Import the object that `EXTRAS` lists under a name, and return it.
 
     Example:
         >>> extra("explain_labels").__module__
@@ -37,7 +37,7 @@ def formats() -> list[ModuleType]:
     """Return the modules for additional preset formats. Each module has these attributes:
 
     - `WEIGHTS`: The weights file that identifies the format in a repository, or None.
-    - `files()`: The names of its files, or name patterns.
+    - `files()`: The file names in this format, or name patterns.
     - `tokenizer_file_names()`: The names of the tokenizer files.
     - `open_checkpoint(files, settings)`: The checkpoint in a folder, or None for another format.
     - `open_tokenizer(files, settings)`: The tokenizer in a folder, or None for another format.

@@ -1,9 +1,9 @@
 """Private Keras names used in this package. No other module may use private Keras names.
 
-- `_direction` tells `EarlyStopping` which metric values are better. Without it, users need to pass
-  `mode`.
-- `_maybe_symbolic_build` builds models under a strategy from masks and batches with different
-  sizes, for which Keras fails.
+- `_direction` tells `EarlyStopping` whether higher or lower metric values are better. Without it,
+  users would have to pass `mode`.
+- `_maybe_symbolic_build` builds models under a distribution strategy. With masks, or with batches
+  of different sizes, the Keras method fails.
 - `_purge_model_variables` allows callbacks and other threads to use a model during `fit` on JAX.
 - `_jax_state_synced` allows several threads to run Keras loops on JAX at the same time.
 - `_value` takes 0.02 ms per step on JAX for 200 variables, compared to 0.9 ms for `value` and
@@ -38,29 +38,29 @@ STATES_OF_JAX = {
 
 
 class HigherIsBetter:
-    """Mixin for metrics that improve when they increase, to support callbacks with `mode="auto"`.
+    """Mixin for metrics for which higher values are better. Callbacks with `mode="auto"` use it.
 
     Without this attribute, Keras callbacks such as `EarlyStopping` raise an error after the first
-    epoch. Metrics that derive from a Keras metric with this attribute do not need it.
+    epoch. Subclasses of a Keras metric that has the attribute do not need this mixin.
     """
 
     _direction = "up"
 
 
 def take_direction(metric: keras.metrics.Metric, inner: keras.metrics.Metric) -> None:
-    """Copy the direction of an inner metric: whether higher or lower values are better."""
+    """Copy from an inner metric whether higher or lower values are better."""
     if hasattr(inner, "_direction"):
         metric._direction = inner._direction
 
 
 def opens_training(cls: type[M]) -> type[M]:
-    """Replace the training functions of a model class to make them usable from many threads.
+    """Class decorator that makes the training functions of a model usable from many threads.
 
-    A class decorator. On JAX, the Keras trainer removes all weights from the model during training,
-    evaluation and prediction, and each step reuses their memory. With this decorator, variables
-    hold the weights after every step, and predictions do not reuse their memory. If Keras does not
-    have the private names that this needs, its own functions are used. Prediction threads must then
-    wait until `fit` ends.
+    On JAX, the Keras trainer removes all weights from the model during training, evaluation and
+    prediction, and each step reuses their memory. With this decorator, variables hold the weights
+    after every step, and predictions do not reuse their memory. If a Keras release lacks the
+    private names used here, its own functions are kept. In this case, threads have to wait until
+    `fit` ends before they can predict.
 
     The class may have three methods:
         step_function(step): Return a function that takes an iterator and runs one step of `fit` or
@@ -69,8 +69,8 @@ def opens_training(cls: type[M]) -> type[M]:
         _next_execution(): Return how many batches to use in the next call, which is at least 1.
             Keras always uses `steps_per_execution`. For an endless dataset, this would run too many
             steps if it does not divide the number of batches in an epoch.
-        forget_stale_functions(): Set functions to None that were created for
-            layers that the model no longer has.
+        forget_stale_functions(): Delete the functions that were created for removed layers, by
+        setting them to None.
     """
     call, make_predict_function = cls.__call__, cls.make_predict_function
     if not hasattr(cls, "step_function"):
@@ -93,7 +93,7 @@ def opens_training(cls: type[M]) -> type[M]:
             ours = getattr(self, attribute)
             getattr(super(cls, self), f"make_{attribute}")(True)
             keras_own = getattr(self, attribute)
-            setattr(self, attribute, ours)  # for the executions that follow
+            setattr(self, attribute, ours)  # for later executions
             return keras_own
 
         if own_on_jax:
@@ -105,15 +105,15 @@ def opens_training(cls: type[M]) -> type[M]:
         setattr(self, attribute, function)
 
     def make_train_function(self, force: bool = False) -> None:
-        """Create the function as in Keras, but change weights while no other thread reads."""
+        """Create the function as in Keras. Other threads cannot read weights meanwhile."""
         make_function(self, "train", force)
 
     def make_test_function(self, force: bool = False) -> None:
-        """Create the function as in Keras, but do not allow weight changes while it runs."""
+        """Create the function as in Keras. While it runs, no thread can change the weights."""
         make_function(self, "test", force)
 
     def make_readers_predict_function(self, force: bool = False) -> None:
-        """Create the function as in Keras, but prevent weight changes by other threads."""
+        """Create the function as in Keras. Other threads cannot change weights while it runs."""
         self.forget_stale_functions()
         if not force and self.predict_function is not None:
             return
@@ -146,7 +146,7 @@ def opens_training(cls: type[M]) -> type[M]:
 
 
 def _build_under_strategies(cls: type[keras.Model]) -> None:
-    """Under a strategy, build the model from a batch on the first replica.
+    """Build the model from a batch on the first replica of a distribution strategy.
 
     Keras averages batches over all replicas, which fails for masks and for batches with different
     sizes.
@@ -182,7 +182,7 @@ def _open_on_jax(cls: type[keras.Model]) -> None:
         return threading.get_ident() not in vars(self).setdefault("_unsynced", set())
 
     def set_synced(self, value: bool) -> None:
-        """Set the flag for this thread only. Keras has one flag for all threads."""
+        """Store whether variables are in sync, for this thread only. Keras has one flag for all."""
         unsynced = vars(self).setdefault("_unsynced", set())
         (unsynced.discard if value else unsynced.add)(threading.get_ident())
 
@@ -191,7 +191,7 @@ def _open_on_jax(cls: type[keras.Model]) -> None:
 
 
 def _executing(model: keras.Model, make: Callable) -> Callable:
-    """Create a Keras function that runs as many batches as `_next_execution` returns."""
+    """Create a Keras function that runs several batches. `_next_execution` returns their number."""
     functions = {}
 
     def function(*arguments):
@@ -209,7 +209,7 @@ def _executing(model: keras.Model, make: Callable) -> Callable:
 
 
 def holding(model: keras.Model, changes: bool, function: Callable) -> Callable:
-    """Wrap a function to hold a model's weights lock for changing or reading weights."""
+    """Wrap a function to hold the weights lock of a model while it reads or changes weights."""
     lock = weights_lock(model)
     hold = lock.exclusive if changes else lock.shared
 
@@ -221,11 +221,11 @@ def holding(model: keras.Model, changes: bool, function: Callable) -> Callable:
 
 
 class _Held:
-    """Variables to pass between steps instead of their values.
+    """List of variables that JAX steps pass on instead of the variable values.
 
-    With a plain list, Keras would search it for layers after every step. On a GPU, this would take
-    longer than a step on short texts, and the same is true for collecting variables from the model.
-    This object is falsy, so that Keras does not write anything back to the variables.
+    Keras would search a plain list for layers after every step. On a GPU, this search takes longer
+    than a step on short texts. Collecting the variables from the model takes just as long. This
+    object is falsy, so that Keras does not write anything back to the variables.
     """
 
     def __init__(self, variables: list[keras.Variable]):
@@ -236,7 +236,7 @@ class _Held:
 
 
 def _select_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held, ...]:
-    """Return variables for these state parts."""
+    """Return the model variables for the given parts of the training state."""
     found = (
         model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
         for name in parts
@@ -245,19 +245,19 @@ def _select_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held
 
 
 def _is_held(given: tuple) -> bool:
-    """Check whether a step returned this state. In the first step, Keras passes values."""
+    """Check whether a state holds variables. Before the first step, Keras passes their values."""
     return isinstance(given[0], _Held)
 
 
 def _read_values(held: tuple[_Held, ...]) -> tuple[list, ...]:
-    """Return the state to pass to JAX functions."""
+    """Return the values of variables, to pass them to JAX functions."""
     read, _ = _access()
     return tuple(list(map(read, part.variables)) for part in held)
 
 
 @functools.cache
 def _access() -> tuple[Callable, Callable]:
-    """Return functions for reading and writing variable values outside any scope."""
+    """Return two functions that read and write the value of a variable outside any scope."""
     if "_value" in vars(keras.Variable(0.0)):
         return operator.attrgetter("_value"), lambda variable, value: setattr(
             variable, "_value", value
@@ -268,7 +268,7 @@ def _access() -> tuple[Callable, Callable]:
 def joins_processes(model: keras.Model) -> bool:
     """Check whether Keras trains a single model in all `torch.distributed` processes.
 
-    If so, the trainer has an attribute for this shared model, `ddp_model`.
+    If so, the trainer stores the shared model in the attribute `ddp_model`.
     """
     return hasattr(model, "ddp_model") and torch_processes() > 1
 
@@ -288,12 +288,12 @@ def torch_processes() -> int:
 
 
 def torch_process() -> int:
-    """Return this process's index in `torch.distributed`. Without several processes, return 0."""
+    """Return the index of this process in `torch.distributed`, or 0 for a single process."""
     return sys.modules["torch"].distributed.get_rank() if torch_processes() > 1 else 0
 
 
 def gather_from_processes(value: object) -> list:
-    """Gather a value from all `torch.distributed` processes. Each process must call this."""
+    """Gather a value from all `torch.distributed` processes, which must all call this function."""
     found = [None] * torch_processes()
     sys.modules["torch"].distributed.all_gather_object(found, value)
     return found
@@ -302,7 +302,7 @@ def gather_from_processes(value: object) -> list:
 def _predict_function_on_torch(model: keras.Model) -> Callable:
     """Create a `predict` function for one of several processes. Each process has all weights.
 
-    The Keras function would synchronize all processes and wait until they predict, too.
+    The Keras function would wait until all processes call `predict`.
     """
     torch = sys.modules["torch"]
 
@@ -327,7 +327,7 @@ def _function_on_jax(model: keras.Model, step: Callable, parts: tuple) -> Callab
     Args:
         model: Compiled model.
         step: `train_step` or `test_step`, a function to call with a state and a batch.
-        parts: Tuple of strings. Names for the state parts.
+        parts: Tuple of strings. The names of the parts of the training state.
     """
     compiled = step
     if model.jit_compile and not model.run_eagerly:
@@ -352,7 +352,7 @@ def _function_on_jax(model: keras.Model, step: Callable, parts: tuple) -> Callab
 
 
 def _predict_function_on_jax(model: keras.Model) -> Callable:
-    """Create a `predict` function for JAX that does not reuse weight memory as Keras does."""
+    """Create a `predict` function for JAX that leaves the memory of the weights unchanged."""
     step = model.predict_step
     if model.jit_compile and not model.run_eagerly:
         step = jax.jit(step)

@@ -1,4 +1,4 @@
-"""Find nested layers and their own weights and attributes through public Keras names."""
+"""Find nested layers, their weights and their attributes, using only public Keras names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _inside = keras.Model.layers.fget
 
 
 def list_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return a layer and all nested layers in order. Public `layers` only has one level.
+    """Return a layer and all nested layers in order. In Keras, `layers` only has direct sublayers.
 
     Example:
         >>> [layer.name for layer in list_layers(keras.layers.Dropout(0.1, name="dropout"))]
@@ -28,12 +28,12 @@ def list_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 
 def innermost_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return the layers inside a layer that have no layers themselves."""
+    """Return the nested layers that do not contain other layers."""
     return [inner for inner in list_layers(layer)[1:] if not _inside(inner)]
 
 
 def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
-    """Return a layer's own weights, including frozen weights, without weights in nested layers.
+    """Return the weights of a layer, including frozen weights, but not those in nested layers.
 
     Example:
         >>> block = keras.Sequential([keras.layers.Dense(2)])
@@ -60,7 +60,7 @@ def list_attributes(layer: keras.layers.Layer) -> dict[str, object]:
 
 
 def frozen_kernel(dense: keras.layers.Dense) -> keras.Variable:
-    """Return the original kernel for a dense layer with LoRA. `kernel` includes updates."""
+    """Return the original kernel of a dense layer with LoRA. Its `kernel` includes the updates."""
     return next(weight for weight in own_weights(dense) if weight.name == "kernel")
 
 

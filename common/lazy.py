@@ -1,4 +1,4 @@
-"""Modules to import on first use.
+"""Modules that are imported on first use.
 
 `keras` is Keras and `tf` is TensorFlow. `array_ops` contains TensorFlow operations, or equivalent
 functions for NumPy.
@@ -20,14 +20,14 @@ from encoder_zoo.common.backend import backend
 
 NO_TENSORFLOW = (
     "This needs TensorFlow, which is not installed: `pip install tensorflow`. Without TensorFlow, "
-    "models support JAX and PyTorch, and texts, lists and arrays in memory."
+    "you can use JAX or PyTorch, with texts, lists and arrays in memory."
 )
 
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
 
 class LazyModule(types.ModuleType):
-    """Module that is imported when any attribute is used for the first time.
+    """Placeholder for a module, which is imported when one of its attributes is first used.
 
     Args:
         name: String. The module name.
@@ -54,7 +54,7 @@ class LazyModule(types.ModuleType):
 
 
 def require(module: LazyModule) -> None:
-    """Import a module immediately, so that errors are raised before any work is done.
+    """Import a module immediately, so that a missing package is reported before any work is done.
 
     Example:
         >>> require(LazyModule("cannot_be_found", "This needs the package cannot-be-found."))
@@ -88,7 +88,7 @@ def _using(engine: str | None) -> Iterator[None]:
 
 
 def use_numpy() -> contextlib.AbstractContextManager[None]:
-    """Return a context manager to use NumPy for preprocessing, even on TensorFlow.
+    """Return a context manager that uses NumPy for preprocessing on every backend.
 
     NumPy is faster than eager TensorFlow operations.
 
@@ -112,7 +112,7 @@ def use_backend() -> contextlib.AbstractContextManager[None]:
 
 
 def use_tensorflow() -> contextlib.AbstractContextManager[None]:
-    """Return a context manager to use TensorFlow on every backend, for tables in TensorFlow graphs.
+    """Return a context manager that uses TensorFlow on every backend, for tables in its graphs.
 
     Example:
         >>> import tensorflow
@@ -124,9 +124,9 @@ def use_tensorflow() -> contextlib.AbstractContextManager[None]:
 
 
 def uses_tensorflow() -> bool:
-    """Check whether tensors belong to TensorFlow, based on the backend or inside its graphs.
+    """Check whether preprocessing should use TensorFlow: as the backend, or inside its graphs.
 
-    On JAX and PyTorch, they work with NumPy arrays, and TensorFlow does not need to be installed.
+    Otherwise, on JAX and PyTorch, it uses NumPy arrays and does not need TensorFlow.
     """
     engine = _engine.get()
     if engine == "tensorflow":
@@ -138,7 +138,7 @@ def uses_tensorflow() -> bool:
 
 
 class ArrayOperations(types.ModuleType):
-    """Operations of TensorFlow if `uses_tensorflow` is True, and of `common.numpy_ops` otherwise.
+    """Array operations of TensorFlow if `uses_tensorflow()` is True, otherwise of `numpy_ops`.
 
     Both modules use the same names. Operations without a NumPy version, such as `tf.data`, are only
     available in `tf`.
@@ -159,7 +159,7 @@ else:
     array_ops = ArrayOperations("array_ops")
 
 
-_user: int | None = None  # the process that started to use the backend
+_user: int | None = None  # id of the process that first used the backend
 
 
 def refuse_in_fork() -> None:
@@ -179,8 +179,8 @@ def refuse_in_fork() -> None:
     elif _user != os.getpid():
         name = BACKENDS.get(backend(), backend())
         raise RuntimeError(
-            f"This process was forked from a process that used {name}, but its threads do not "
-            "exist here, so it would hang. Start new processes with "
+            f"This process was forked from a process that used {name}. The {name} threads do not "
+            "exist in the forked process, so it would hang. Start new processes with "
             "multiprocessing.get_context('spawn') or 'forkserver', or load the model only after "
             "the fork and never in the parent process."
         )

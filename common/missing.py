@@ -24,7 +24,7 @@ def is_missing(value: object) -> bool:
 
 
 def is_masked_array(values: object) -> bool:
-    """Return whether values are an array of `numpy.ma`, which is not imported for this.
+    """Return whether values are a masked array from `numpy.ma`, without importing this module.
 
     Example:
         >>> is_masked_array(np.ma.array([1, 2], mask=[0, 1])), is_masked_array(np.array([1, 2]))
@@ -35,7 +35,7 @@ def is_masked_array(values: object) -> bool:
 
 
 def is_blank(value: object) -> bool:
-    """Return whether a value is an empty text or only contains whitespace.
+    """Return whether a value is a string that is empty or only contains whitespace.
 
     Example:
         >>> is_blank(""), is_blank(b" "), is_blank("a"), is_blank(None)
@@ -45,7 +45,7 @@ def is_blank(value: object) -> bool:
 
 
 def quote_missing(value: object) -> str:
-    """Return a missing or blank value in the form that error messages use.
+    """Return a missing or blank value as a string for error messages.
 
     Example:
         >>> quote_missing(np.float64("nan")), quote_missing(""), quote_missing(None)
@@ -55,10 +55,10 @@ def quote_missing(value: object) -> str:
 
 
 def missing_rows(values: Sequence, name: str) -> str:
-    """Describe how many texts are missing and how to keep their rows, for an error message.
+    """Create the part of an error message that counts missing texts and says what to do.
 
     Args:
-        values: Sequence with values for all rows.
+        values: Sequence of texts, with one value per row.
         name: String. The name of the argument that contains the values.
 
     Returns:
@@ -77,7 +77,7 @@ def missing_rows(values: Sequence, name: str) -> str:
     kinds = " or ".join(sorted(found, reverse=True))
     return (
         f" {len(rows)} of {len(values)} rows of {name} {'is' if len(rows) == 1 else 'are'} missing "
-        f"({kinds}). The first is row {rows[0]}. Fill them with an empty text or a placeholder, "
+        f"({kinds}). The first is row {rows[0]}. Fill them with an empty string or a placeholder, "
         'for example `column.fillna("")` in pandas. Methods such as `classify` return None for '
         'these rows if you pass missing="none".'
     )

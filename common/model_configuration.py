@@ -1,4 +1,4 @@
-"""Create a configuration from model arguments and the state in its layers."""
+"""Create the configuration of a model from its arguments and the state of its layers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DEFLATED = 1032  # maximum number of bytes that can be unpacked from one byte in
 
 
 def saves_layer_states(cls: type[M]) -> type[M]:
-    """Add layer states to a model's configuration.
+    """Class decorator that adds the state of layers to the configuration of a model.
 
-    A class decorator for models with a `ConfigFromSignature`. This state contains all layers
-    quantized by `quantize`, layers with low-rank updates, frozen layers and weights, and gradient
-    checkpointing. Models and layers in arguments are serialized too, so `from_config(get_config())`
-    returns a model that does not share anything with the original.
+    The class must use `ConfigFromSignature`. The state describes layers quantized by `quantize`,
+    layers with low-rank updates, frozen layers and weights, and gradient checkpointing. Models and
+    layers in the arguments are also serialized, so that `from_config(get_config())` returns a model
+    that shares nothing with the original.
 
     Example:
         >>> @saves_layer_states
@@ -47,7 +47,7 @@ def saves_layer_states(cls: type[M]) -> type[M]:
     arguments_of, made_of = cls.get_config, cls.from_config.__func__
 
     def get_config(self) -> dict:
-        """Return this model's constructor arguments and the state in its layers."""
+        """Return the constructor arguments of this model and the state of its layers."""
         config = {name: as_configuration(value) for name, value in arguments_of(self).items()}
         state = {name: read(self) for name, (read, _) in LAYER_STATES.items()}
         return {**config, **{name: value for name, value in state.items() if value}}
@@ -56,7 +56,7 @@ def saves_layer_states(cls: type[M]) -> type[M]:
         """Create a model from the result of `get_config`, including nested objects.
 
         Raises:
-            ValueError: If the opened file is smaller than the weights.
+            ValueError: If the file being opened is smaller than the weights of the model.
         """
         check_file_holds(cls, config)
         arguments = {name: value for name, value in config.items() if name not in LAYER_STATES}
@@ -82,19 +82,19 @@ def as_configuration(value: object) -> object:
 
 
 def _notes_shared_objects() -> bool:
-    """Check whether Keras is saving a model and keeps track of objects that occur twice.
+    """Check whether Keras is saving a model. In this case, it detects objects that occur twice.
 
-    Keras only finds such objects if the configuration contains the objects themselves.
+    Keras can only detect them if the configuration contains the objects themselves.
     """
     _, again = (keras.saving.serialize_keras_object(_PROBE) for _ in range(2))
     return "shared_object_id" in again
 
 
 def _get_weight_bytes() -> int | None:
-    """Return the weight size in the `.keras` file that Keras is opening, or None without any file.
+    """Return the size of the weights in the `.keras` file being opened, or None without a file.
 
-    Keras builds a model before reading its weights and does not pass the file to the model. For
-    this reason, the archive is found in a calling function's local variables.
+    Keras builds a model before it reads the weights, and does not pass the file to the model. For
+    this reason, the archive is read from the local variables of a calling function.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -110,9 +110,9 @@ def _get_weight_bytes() -> int | None:
 
 
 def check_file_holds(cls: Any, config: Mapping) -> None:
-    """Check that an opened `.keras` file can contain all weights, before allocating memory.
+    """Check that the `.keras` file being opened is large enough, before allocating memory.
 
-    `cls.least_weights(config)` is a lower bound for the number of weights.
+    `cls.least_weights(config)` returns a lower bound for the number of weights.
     """
     held = _get_weight_bytes() if hasattr(cls, "least_weights") else None
     if held is None:
@@ -124,8 +124,8 @@ def check_file_holds(cls: Any, config: Mapping) -> None:
     needed = weights // 2 if config.get("quantized") else 2 * weights  # 4 or 16 bits per weight
     if held < needed:
         raise ValueError(
-            f"The file contains {held:,} bytes of weights, but a {cls.__name__} of this size needs "
-            f"at least {needed:,}. It is damaged or was modified. Download it again."
+            f"The file can hold at most {held:,} bytes of weights, but this {cls.__name__} needs "
+            f"at least {needed:,}. The file is damaged or was modified. Download it again."
         )
 
 
@@ -139,7 +139,7 @@ def _find_quantized_layers(model: keras.Model) -> dict[str, dict]:
 
 
 def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
-    """Restore the quantization of layers. Layers in the arguments are already quantized."""
+    """Quantize layers again, except those in the arguments, which are already quantized."""
     layers = list_layers(model) if quantized else []
     for index, entry in quantized.items():
         layer = layers[int(index)]
@@ -153,7 +153,7 @@ def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
 
 
 def _find_updated_layers(model: keras.Model) -> dict[str, dict]:
-    """Map layer indices to rank and alpha, for all layers with low-rank updates."""
+    """Map the index of each layer with low-rank updates to the rank and alpha of the updates."""
     return {
         str(index): {"rank": layer.lora_rank, "alpha": layer.lora_alpha}
         for index, layer in enumerate(list_layers(model))
@@ -161,11 +161,11 @@ def _find_updated_layers(model: keras.Model) -> dict[str, dict]:
     }
 
 
-MOST_RANK = 1024  # maximum rank in a file. For wider layers, the maximum is their width.
+MOST_RANK = 1024  # A file may not contain a larger rank, unless the layer is wider.
 
 
 def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
-    """Restore low-rank updates, unless the layers in the arguments already have them."""
+    """Add low-rank updates again, except to layers in the arguments that already have them."""
     layers = list_layers(model)
     for index, entry in updated.items():
         layer, rank, alpha = layers[int(index)], entry["rank"], entry["alpha"]
@@ -182,7 +182,7 @@ def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
 
 
 def _frozen_layers(model: keras.Model) -> dict[str, list]:
-    """Find frozen layers, and weights that are frozen independently from their layer.
+    """Find frozen layers, and frozen weights in layers that are not frozen.
 
     Layers are represented by their index in the model. Weights are represented by two indices: the
     layer index, and the weight index in this layer.

@@ -1,4 +1,4 @@
-"""NumPy versions of TensorFlow operations for numbers and loops. See `numpy_ops`."""
+"""NumPy versions of TensorFlow operations for arithmetic and loops. See `numpy_ops`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array
 
 
 def wrap_numpy(function: Callable) -> Callable:
-    """Wrap a NumPy function to accept positional arguments in TensorFlow's order."""
+    """Wrap a NumPy function to accept positional arguments in the order used by TensorFlow."""
 
     def operation(*values, **options):
         return as_array(function(*map(as_array, values), **options))
@@ -45,7 +45,7 @@ def argsort(values, axis: int = -1, direction: str = "ASCENDING", stable: bool =
 
 
 def reduction(function: Callable, **options) -> Callable:
-    """Create a reduction along an axis that keeps the dtype."""
+    """Create a function that reduces an array along an axis and keeps its dtype."""
 
     def reduce(values, axis=None, keepdims: bool = False) -> Array:
         if isinstance(values, RaggedArray):
@@ -88,7 +88,7 @@ def cumsum(values, axis: int = 0, exclusive: bool = False) -> Array:
 
 
 def segments(function: np.ufunc, values, segment_ids) -> Array:
-    """Reduce the values of each segment. Segment ids must be sorted and contain every id from 0."""
+    """Reduce the values of each segment. Segment ids must be sorted, from 0 and without gaps."""
     values, ids = as_array(values), np.asarray(segment_ids)
     starts = np.flatnonzero(np.diff(ids, prepend=-1))
     return as_array(function.reduceat(values, starts)) if len(values) else values
@@ -193,7 +193,7 @@ def scan(function: Callable, elements, initializer):
 
 
 def map_structure(function: Callable, first, *others, expand_composites: bool = False):
-    """Apply a function to the values in dicts, tuples and lists of the same structure."""
+    """Apply a function to the values of nested dicts, tuples and lists with the same structure."""
     if isinstance(first, Mapping):
         rows = ((name, [values[name] for values in (first, *others)]) for name in first)
         return {name: map_structure(function, *row) for name, row in rows}
@@ -204,7 +204,7 @@ def map_structure(function: Callable, first, *others, expand_composites: bool = 
 
 
 def flatten(values) -> list:
-    """Return all values in a structure. For dicts, values are ordered by sorted keys."""
+    """Return all values of nested dicts, tuples and lists. Dicts are read in sorted key order."""
     if isinstance(values, Mapping):
         values = [values[name] for name in sorted(values)]
     if not isinstance(values, tuple | list):
@@ -216,7 +216,7 @@ def flatten(values) -> list:
 
 
 def generator(seed) -> np.random.Generator:
-    """Create the random generator for a seed, an integer array of shape (2,)."""
+    """Create a random generator from a seed, an integer array of shape (2,)."""
     return np.random.default_rng([int(number) % 2**63 for number in seed])
 
 

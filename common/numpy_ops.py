@@ -1,4 +1,4 @@
-"""NumPy versions of TensorFlow operations for preprocessing, with the same names.
+"""NumPy versions of the TensorFlow operations that preprocessing uses, with the same names.
 
 On JAX and PyTorch, `common.lazy.array_ops` is this module, so that one preprocessing implementation
 works for all backends. Arrays have the type `Array`, ragged tensors have the type `RaggedArray`,
@@ -67,7 +67,7 @@ complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
 
 class TensorShape(tuple):
-    """A shape with a `rank`. None stands for an axis of unknown size."""
+    """Tuple of axis sizes with a `rank` attribute. None stands for an unknown size."""
 
     @property
     def rank(self) -> int:
@@ -75,7 +75,7 @@ class TensorShape(tuple):
         return len(self)
 
     def is_compatible_with(self, other) -> builtins.bool:
-        """Check whether sizes are equal, as far as they are known."""
+        """Check whether all known sizes are equal."""
         pairs = zip(self, other, strict=False)
         return len(self) == len(other) and all(None in (a, b) or a == b for a, b in pairs)
 
@@ -139,7 +139,7 @@ def identity(value):
 def ensure_shape(value, shape):
     sizes = zip(value.shape, shape, strict=True)
     if any(wanted not in (None, size) for size, wanted in sizes):
-        raise invalid("The shape", tuple(value.shape), f"{tuple(shape)}")
+        raise invalid("shape", tuple(value.shape), f"{tuple(shape)}")
     return value
 
 
@@ -280,7 +280,7 @@ def argmax(values, axis: int = 0, output_type=int64) -> Array:
 
 
 def unique(values) -> SimpleNamespace:
-    """Return `y`, unique values in the order in which they first occur, and `idx`, int32."""
+    """Return unique values `y` in order of first occurrence, and the index `idx` of each value."""
     found, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse].astype(np.int32)
@@ -312,7 +312,7 @@ def ragged_boolean_mask(values: RaggedArray, mask: RaggedArray) -> RaggedArray:
 
 
 def unique_rows(x, axis) -> tuple[Array, Array]:
-    """Return unique rows in the order in which they first occur, and an index for each row."""
+    """Return the unique rows in order of first occurrence, and the index of each row in them."""
     found, first, inverse = np.unique(x, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse.reshape(-1)]

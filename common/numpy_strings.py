@@ -27,12 +27,12 @@ def each(function: Callable, *values, dtype=object):
 
 
 def decode_bytes(text: bytes) -> str:
-    """Decode a text. Malformed bytes become U+FFFD."""
+    """Decode UTF-8 bytes to a string. Malformed bytes become U+FFFD."""
     return text.decode("utf-8", "replace")
 
 
 def length(texts, unit: str = "BYTE"):
-    """Compute int32 lengths in bytes, or in characters for the unit "UTF8_CHAR"."""
+    """Compute the length of each string in bytes, or in characters for the unit "UTF8_CHAR"."""
     count = len if unit == "BYTE" else lambda text: len(decode_bytes(text))
     return each(count, texts, dtype=np.int32)
 
@@ -81,7 +81,7 @@ def regex_full_match(texts, pattern: str) -> Array:
 
 @functools.lru_cache(maxsize=32)
 def compile_re2(pattern: str) -> re.Pattern:
-    r"""Convert an RE2 pattern to Python's syntax: `\pX` in sets, `\x{85}`, and `\s` for ASCII.
+    r"""Compile an RE2 pattern, after converting `\pX` in sets, `\x{85}` and `\s` to Python syntax.
 
     Example:
         >>> compile_re2(r"[\p{N}\x{85}\s]+").fullmatch("1½²\x85 ") is not None
@@ -102,7 +102,7 @@ def compile_re2(pattern: str) -> re.Pattern:
 
 @functools.lru_cache(maxsize=16)
 def category_ranges(category: str) -> str:
-    """Return character ranges for a Unicode category, such as "L", to use in a pattern."""
+    """Return the characters in a Unicode category, such as "L", as ranges for a pattern."""
     codes = [i for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i))[0] == category]
     starts = [i for i, before in zip(codes, [-9, *codes], strict=False) if i != before + 1]
     ends = [i for i, after in zip(codes, [*codes[1:], -9], strict=True) if i != after - 1]
@@ -110,7 +110,7 @@ def category_ranges(category: str) -> str:
 
 
 def unicode_transcode(texts, input_encoding: str, output_encoding: str) -> Array:
-    """Replace malformed bytes in UTF-8 by U+FFFD."""
+    """Replace malformed UTF-8 bytes with U+FFFD."""
     return each(lambda text: decode_bytes(text).encode(), texts)
 
 

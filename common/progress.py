@@ -9,13 +9,13 @@ SECONDS_BETWEEN_MESSAGES = 10  # time between two messages
 
 
 class Progress(ABC):
-    """Count finished work and print a progress message from time to time.
+    """Count finished work, and print a progress message every few seconds.
 
     Args:
-        done: Integer. Work that was finished earlier, for example by an interrupted run.
+        done: Integer. The amount of work that an earlier, interrupted run finished.
 
     Attributes:
-        done: Integer. Work that is finished now.
+        done: Integer. The amount of work that is finished.
     """
 
     def __init__(self, done: int):
@@ -23,7 +23,7 @@ class Progress(ABC):
         self._begun = self._printed = time.monotonic()
 
     def count(self, number: int, state: str = "") -> None:
-        """Count finished work. Print a message if the last one was printed some seconds ago."""
+        """Count finished work, and print a message if the last message is some seconds old."""
         self.done += number
         if time.monotonic() - self._printed >= SECONDS_BETWEEN_MESSAGES:
             self._printed = time.monotonic()

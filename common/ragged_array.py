@@ -109,7 +109,7 @@ class RaggedArray:
 
     @property
     def flat_values(self) -> Array:
-        """Values for all rows, (P, ...)."""
+        """The values of all rows, (P, ...)."""
         return self.values.flat_values if isinstance(self.values, RaggedArray) else self.values
 
     @property
@@ -167,7 +167,7 @@ class RaggedArray:
         return RaggedArray.from_row_lengths(values, lengths)
 
     def _binary(self, function, other) -> RaggedArray:
-        """Apply a function to these rows and a scalar, or another array with equal row lengths."""
+        """Apply a function to these rows and a scalar, or an array with the same row lengths."""
         other = other.flat_values if isinstance(other, RaggedArray) else other
         return self.with_flat_values(function(self.flat_values, other))
 
@@ -237,7 +237,7 @@ class RaggedArray:
         return padded.view(Array)
 
     def numpy(self) -> np.ndarray:
-        """Convert to an object array of row arrays."""
+        """Convert to an object array that contains one array per row."""
         rows = np.empty(len(self), object)
         rows[:] = [row.numpy() for row in self]
         return rows
@@ -248,7 +248,7 @@ def _values(values):
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenate ranges with the given start positions and lengths, (P,) int64.
+    """Concatenate integer ranges, given their start values and lengths, (P,) int64.
 
     Example:
         >>> ranges(np.array([7, 1]), np.array([2, 1])).tolist()

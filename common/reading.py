@@ -1,8 +1,8 @@
-"""Convert the errors of file readers to errors that name the file.
+"""Convert errors raised while reading a file to errors that name the file.
 
-Files from unknown sources can violate any assumption made by the code that reads them. Readers
-check as much as possible. All other errors, for example a `KeyError` or a panic in a Rust library,
-are handled here.
+Files from unknown sources can break any assumption of the code that reads them. The code checks as
+much as possible. This module handles all other errors, for example a `KeyError` or a panic in a
+Rust library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from encoder_zoo.common.wording import decode_exactly, invalid, quote
 
 _PACKAGE = __name__.partition(".")[0]
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_MOST = 300  # maximum number of characters to show from another library's message
+_MOST = 300  # maximum length of messages from other libraries
 
 
 @contextlib.contextmanager
@@ -28,12 +28,13 @@ def reading(
 ) -> Iterator[None]:
     """Convert all errors inside the `with` block to errors that name the file.
 
-    Errors from this package keep their messages. `OSError` and `ImportError` are not converted.
+    Errors raised by this package keep their messages. `OSError` and `ImportError` are not
+    converted.
 
     Args:
-        name: Name of the file, row or line. The message starts with it.
-        expected: String. Second sentence in the message, unless the error was raised in this
-            package.
+        name: String. The name of the file, row or line, with which the message starts.
+        expected: String. The second sentence of the message. It is not used for errors raised by
+            this package.
 
     Raises:
         ValueError: If the block raises an error, including a panic in a Rust library.
@@ -60,15 +61,14 @@ def reading(
 
 @contextlib.contextmanager
 def loading(name: object) -> Iterator[None]:
-    """Convert unexpected errors inside the `with` block to errors that name the folder.
+    """Convert errors that Python raises inside the `with` block to errors that name the folder.
 
-    Unexpected errors are panics and errors raised by Python itself, for example "'int' object is
-    not iterable". Errors raised by a `raise` statement are not converted, because they can be
-    caused by user arguments. The statement can be in this package, in Keras or in a registered
-    class.
+    For example, Python raises "'int' object is not iterable". Panics in a Rust library are also
+    converted. Errors raised by a `raise` statement are not converted, because user arguments can
+    cause them. The statement can be in this package, in Keras or in a registered class.
 
     Args:
-        name: Name of the folder. The message starts with it.
+        name: String. The name of the folder, with which the message starts.
 
     Raises:
         ValueError: If the block raises an error without a `raise` statement.
@@ -87,13 +87,13 @@ def loading(name: object) -> Iterator[None]:
         if _stops_program(error) or _statement(error)[1] == "RAISE_VARARGS":
             raise
         raise ValueError(
-            f"{name} cannot be loaded: {describe_error(error)}. A file in it is damaged, or an "
-            "argument has a wrong type."
+            f"{name} cannot be loaded: {describe_error(error)}. A file in the folder is damaged, "
+            "or an argument has a wrong type."
         ) from error
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error's type and message on one line, without a full stop.
+    """Return the type and message of an error on one line, without the final period.
 
     Example:
         >>> describe_error(RecursionError("maximum recursion depth exceeded"))
@@ -140,7 +140,7 @@ def parse_json(text: str, name: object) -> Any:
 
     Args:
         text: String. The JSON text.
-        name: Name of the file and line for error messages.
+        name: String. The file name and line number for error messages.
 
     Raises:
         ValueError: If the text is not valid JSON, is nested too deeply, or contains an integer with
@@ -163,14 +163,14 @@ def parse_json(text: str, name: object) -> Any:
 def read_field(
     holder: Any, key: str, kind: type | tuple[type, ...], where: str, *default: Any
 ) -> Any:
-    """Read a field from an object in a file and check its type.
+    """Read a field of a JSON object and check its type.
 
     Args:
         holder: Dictionary with the field.
         key: String. The field name.
-        kind: Type of the value, or a tuple of types.
-        where: String. File, row or line for error messages.
-        *default: Default value if the field is missing. Without a default, the field is required.
+        kind: Type or tuple of types that the value may have.
+        where: String. The file, row or line, for error messages.
+        *default: Value to return if the field is missing. Without it, the field is required.
 
     Raises:
         ValueError: If `holder` is not a dictionary, or if the field is missing or has another type.
@@ -219,7 +219,7 @@ def _stops_program(error: BaseException) -> bool:
 
 
 def _statement(error: BaseException) -> tuple[str, str]:
-    """Return the module that raised an error, and the instruction name."""
+    """Return the module that raised an error, and the bytecode instruction."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next

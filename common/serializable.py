@@ -1,4 +1,4 @@
-"""Register classes when Keras is imported, because inference does not need Keras."""
+"""Register classes with Keras without importing it, because inference does not need Keras."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T", bound=type)
 
 
 def serializable(cls: T) -> T:
-    """Register a class in this package with Keras, now or when Keras is imported.
+    """Register a class of this package with Keras, as soon as Keras is imported.
 
     Example:
         >>> @serializable
@@ -43,7 +43,7 @@ def make_serializable(cls: type) -> None:
 
 
 def call_after_keras(function: Callable[[], object]) -> None:
-    """Call a function after Keras is imported, or immediately if this has already happened."""
+    """Call a function when Keras is imported, or immediately if it is already imported."""
     if "keras" in sys.modules:
         function()
     elif (waiting := next((f for f in sys.meta_path if isinstance(f, AfterImport)), None)) is None:
@@ -53,10 +53,11 @@ def call_after_keras(function: Callable[[], object]) -> None:
 
 
 class AfterImport:
-    """Import hook to call functions after importing a module.
+    """Import hook that calls functions after a module is imported.
 
-    Python does not have such a hook, so this class wraps all other finders as described in PEP 369.
-    It has no base class, because `importlib.abc` imports 20 other modules.
+    Python does not provide such a hook, so this class wraps all other finders as described in PEP
+    369. It is not a subclass of `importlib.abc.MetaPathFinder`, because `importlib.abc` imports 20
+    other modules.
     """
 
     def __init__(self, module: str, functions: list[Callable[[], object]]):

@@ -18,14 +18,14 @@ GONE_AT_ONCE = 6
 
 
 def drop_unused_kernels(model: keras.Model) -> None:
-    """Make TensorFlow free kernels for trained models that no longer exist, several models at once.
+    """Make TensorFlow free the kernels of deleted models, after several models were deleted.
 
-    TensorFlow keeps kernels for each graph that was run until the process ends, about 3 MB for a
-    small model. It can only free all kernels together. Kernels that are still in use will be
-    created again on their next run.
+    TensorFlow keeps the kernels of every graph until the process ends, about 3 MB for a small
+    model. It can only free all kernels together. Kernels that are still needed are created again on
+    the next run.
 
     Args:
-        model: Model that will be trained next.
+        model: The model that will be trained next.
     """
     if keras.config.backend() != "tensorflow":
         return
@@ -42,14 +42,14 @@ def drop_unused_kernels(model: keras.Model) -> None:
 
 @contextlib.contextmanager
 def graphs_as_traced(applies: bool) -> Iterator[None]:
-    """Make TensorFlow run graphs in a `with` block without rewriting them first.
+    """Make TensorFlow run the graphs in a `with` block as traced, without rewriting them.
 
-    Rewriting (Grappler) takes half a second for a small model. Each graph must always be called
-    with the same setting, because otherwise TensorFlow prepares it again. The public option would
-    apply to the whole process.
+    Grappler, which rewrites graphs, takes half a second for a small model. Each graph must always
+    be called with the same setting. Otherwise, TensorFlow prepares the graph again. The public
+    option of TensorFlow would affect the whole process.
 
     Args:
-        applies: Boolean. If False, do nothing.
+        applies: Boolean. If False, graphs are rewritten as usual.
     """
     if not applies:
         yield
@@ -74,14 +74,15 @@ def _not_rewriting(config: bytes) -> tf.compat.v1.ConfigProto:
 
 
 def separate_collectives(strategy: tf.distribute.MirroredStrategy) -> None:
-    """Use separate TensorFlow collective group keys for a strategy.
+    """Give a distribution strategy its own TensorFlow collective group keys.
 
-    TensorFlow numbers collectives from the same start in every strategy and remembers the shape for
-    each number. For this reason, a second strategy on the same devices fails with "Shape mismatch
-    in the collective instance" when its gradients have other shapes. Plain Keras also fails.
+    In every strategy, TensorFlow numbers collectives from the same start, and it remembers the
+    shape for each number. For this reason, a second strategy on the same devices fails with "Shape
+    mismatch in the collective instance" if its gradients have different shapes. This also happens
+    in plain Keras.
 
     Args:
-        strategy: Strategy in whose scope a model will be built.
+        strategy: The strategy whose scope will be used to build a model.
     """
     extended = strategy.extended
     if strategy in _SEPARATED or not hasattr(extended, "_make_collective_ops_with_fallbacks"):

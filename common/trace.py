@@ -1,6 +1,6 @@
-"""Settings for the TensorFlow graph being traced, to be read by layers and preprocessors.
+"""Settings for the TensorFlow graph that is being traced. Layers and preprocessors read them.
 
-Layers and preprocessors cannot take settings as an argument, because Keras and tasks call them with
+The settings are not passed as arguments, because Keras and tasks call layers and preprocessors with
 fixed arguments.
 """
 
@@ -18,12 +18,13 @@ class Trace:
     """Settings for tracing a TensorFlow graph.
 
     Attributes:
-        is_long: Boolean. Whether the graph will only be used for long texts or only for short
-            texts, so that it needs a single attention method. Defaults to None, which supports
-            both.
-        blocks: Dict with block functions in this graph. Keys describe what they compute. Identical
-            blocks are then traced only once. Most tracing time is spent on blocks. The final graph
-            has the same operations because TensorFlow inlines all calls. Defaults to None.
+        is_long: Boolean. True for a graph that only processes long texts, False for a graph that
+            only processes short texts. Such a graph needs a single attention method. Defaults to
+            None, which supports both.
+        blocks: Dictionary of block functions in this graph, with keys that describe the
+            computation. It is used to trace identical blocks only once, because blocks take most of
+            the tracing time. The final graph has the same operations, because TensorFlow inlines
+            all calls. Defaults to None.
         serves: Boolean. Whether the graph is part of an export. If True, it also accepts empty
             texts. Servers put requests from several clients into one batch, and an error for one
             text would affect all clients. Defaults to False.
@@ -38,13 +39,13 @@ _trace: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", d
 
 
 def current_trace() -> Trace:
-    """Return settings for the graph being traced."""
+    """Return the settings for the graph that is being traced."""
     return _trace.get() or Trace()
 
 
 @contextlib.contextmanager
 def tracing(**changes: Any) -> Iterator[None]:
-    """Trace graphs with other settings inside a `with` block.
+    """Change the settings for graphs that are traced inside a `with` block.
 
     Args:
         **changes: Attributes of `Trace`.

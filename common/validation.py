@@ -1,4 +1,4 @@
-"""Types with rules for their values, and a decorator to check arguments with these rules."""
+"""Annotation types with rules for argument values, and a decorator that checks the rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable)
 
 
 class Rule(NamedTuple):
-    """A condition for values, with a description of all values that satisfy it.
+    """Condition that an argument value must satisfy, with a description for error messages.
 
     Example:
         >>> rule = Rule(lambda v: v in "abc", "a letter up to c")
@@ -62,7 +62,7 @@ def min_integer(least: int) -> Rule:
     return Rule(lambda v: type(v) is int and least <= v < 2**31, f"an integer of {least} or more")
 
 
-SMALLEST, LARGEST = 1e-30, 1e30  # products of such numbers still fit into float32
+SMALLEST, LARGEST = 1e-30, 1e30  # products of two such numbers still fit into float32
 
 
 def is_number(value: Any) -> bool:
@@ -110,15 +110,16 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 def validate_arguments(function: F) -> F:
-    """Check arguments in every call with the rules in their annotations.
+    """Decorator that checks arguments against the rules in their annotations.
 
     Decorate the function or method, and annotate its arguments with a type from this module,
     `Annotated[..., Rule(...)]`, `bool`, `Literal[...]`, or a union of these types. Types with a
     rule must be imported at run time, not only under `TYPE_CHECKING`. Unknown argument names are
-    rejected. This includes `**options: Unpack[Options]` with a TypedDict `Options`.
+    rejected, also for `**options: Unpack[Options]` with a TypedDict `Options`.
 
     Args:
-        function: A function or method. It must not be called with tensors by Keras, like `call`.
+        function: A function or method. Methods that Keras calls with tensors, such as `call`, are
+            not supported.
 
     Returns:
         A function with the same signature.
@@ -159,7 +160,7 @@ def validate_arguments(function: F) -> F:
 
 
 def list_argument_names(function: Callable) -> set[str] | None:
-    """Return all argument names for a function, or None if it accepts any name.
+    """Return the argument names of a function, or None if it accepts any name.
 
     Example:
         >>> def read(path, top_k=1): ...
@@ -193,7 +194,7 @@ def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs
 
 
 def get_rules(function: Callable) -> dict[str, Rule]:
-    """Return the rules in a function's annotations.
+    """Return the rules in the annotations of a function, by argument name.
 
     Example:
         >>> def read(path: str, top_k: PositiveInt | None = None, shuffle: bool = True): ...
@@ -209,9 +210,9 @@ def get_rules(function: Callable) -> dict[str, Rule]:
 
 
 def _find_names(function: Callable) -> dict[str, object]:
-    """Return all global names in a function's module, except modules of other packages.
+    """Return the global names in the module of a function, except modules of other packages.
 
-    For this reason, an annotation such as `tf.Tensor` does not import TensorFlow.
+    Modules are left out so that an annotation such as `tf.Tensor` does not import TensorFlow.
     """
     variables = inspect.unwrap(function).__globals__.items()
     return {n: v for n, v in variables if not isinstance(v, types.ModuleType) or _is_ours(v)}
@@ -231,7 +232,7 @@ def _evaluate(annotation: object, names: dict) -> object:
 
 
 def get_rule(annotation: Any) -> Rule | None:
-    """Return the rule in an annotation, or None.
+    """Return the rule in an annotation, or None if it has no rule.
 
     Example:
         >>> get_rule(PositiveInt | None).words
@@ -256,7 +257,7 @@ def get_rule(annotation: Any) -> Rule | None:
 
 
 def as_path(path: Any, name: str = "path") -> pathlib.Path:
-    """Return the `pathlib.Path` of a file or folder.
+    """Check the path of a file or folder, and convert it to a `pathlib.Path`.
 
     Raises:
         ValueError: If `path` is not a path, empty, or contains NUL.

@@ -15,11 +15,12 @@ _COUNTED = re.compile(r"(^[^/]+|/seed_generator)_\d+(?=/)")
 
 
 class NamesVariablesAlike(type(keras.Model)):  # type: ignore[misc]
-    """Metaclass for models that use the same TensorFlow variable names in every instance.
+    """Metaclass that gives TensorFlow variables the same names in every instance of a model.
 
-    For each variable name, TensorFlow compiles its creation once and keeps 35 kB until the process
-    ends. Because Keras names models "bert_backbone", "bert_backbone_1" and so on, every new model
-    would use more memory. Names that Keras shows for models, layers and weights do not change.
+    For each new variable name, TensorFlow compiles code that creates the variable and keeps 35 kB
+    until the process ends. Because Keras names models "bert_backbone", "bert_backbone_1" and so on,
+    the memory would grow with every new model. The names that Keras shows for models, layers and
+    weights do not change.
     """
 
     def __call__(cls, *args, **kwargs):

@@ -1,3 +1,3 @@
-"""The package version, which is stored in saved files."""
+"""The version of the package, which is stored in saved files."""
 
 __version__ = "0.3.0"

@@ -1,7 +1,7 @@
 """Lock model weights. Many threads can read them at once, but only one thread can change them.
 
-In this way, each prediction uses a single state of the weights. `LocksWeights` defines which model
-methods hold the lock. To hold it in a function, use `reads_weights`.
+In this way, weights do not change during a prediction. `LocksWeights` defines which model methods
+hold the lock. To hold the lock in a function, use `reads_weights`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ R = TypeVar("R")
 
 
 class WeightsLock:
-    """A fair lock that many threads can share to read and only one thread can hold to write.
+    """Fair lock that many threads can hold for reading, but only one thread for writing.
 
-    Threads enter in the order in which they arrive. Readers can enter together, but writers enter
-    one by one. A thread that holds the lock can acquire it again, for reading or writing.
+    Threads acquire the lock in the order in which they request it. A thread that holds the lock can
+    acquire it again, for reading or writing.
 
     Attributes:
         of_metrics: Lock to hold while running `fit` or `evaluate`.
@@ -50,7 +50,7 @@ class WeightsLock:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Wait until no thread is changing weights, and then prevent changes by other threads."""
+        """Wait until no thread is changing weights, and prevent changes by other threads."""
         me, readers = threading.get_ident(), self._readers
         with self._changed:
             if me not in readers and self._writer != me:
@@ -67,7 +67,7 @@ class WeightsLock:
 
     @contextlib.contextmanager
     def exclusive(self, changes: bool = True) -> Iterator[None]:
-        """Wait until no other thread reads or changes weights, and then prevent both.
+        """Wait until no other thread reads or changes weights, and prevent both.
 
         Args:
             changes: Boolean. Whether the block may change weights. If so, the version will be
@@ -89,7 +89,7 @@ class WeightsLock:
                     self._changed.notify_all()
 
     def _wait(self, me: int, writes: bool) -> None:
-        """Wait for this thread's turn."""
+        """Wait until this thread may acquire the lock."""
         turn, waiting, readers = (me, writes), self._waiting, self._readers
 
         def may_enter() -> bool:
@@ -100,7 +100,8 @@ class WeightsLock:
             return not any(other for _, other in itertools.takewhile(turn.__ne__, waiting))
 
         if me in readers:
-            waiting.appendleft(turn)  # others have to wait until this thread has read
+            # Threads that arrive later wait until this thread has finished reading.
+            waiting.appendleft(turn)
         else:
             waiting.append(turn)
         try:
@@ -111,27 +112,27 @@ class WeightsLock:
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Prevent other threads from calling a model while replacing functions or metrics."""
+        """Prevent other threads from using a model while its functions or metrics are replaced."""
         with self.of_metrics, self.exclusive(changes=False):
             yield
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Prevent weight changes, and prevent other threads from using metrics."""
+        """Prevent changes of the weights, and prevent other threads from using metrics."""
         with self.of_metrics, self.shared():
             yield
 
     @contextlib.contextmanager
     def fitting(self) -> Iterator[None]:
-        """Keep other threads from `fit` and `evaluate`.
+        """Prevent other threads from calling `fit` or `evaluate`.
 
         Raises:
             RuntimeError: If the model is being trained by another `fit` call.
         """
         if not self._fit.acquire(blocking=False):
             raise RuntimeError(
-                "This model is being trained by another call of fit. Wait until that has ended, or "
-                "train another model: open the preset once more."
+                "This model is already being trained by another call to `fit`. Wait until this "
+                "call has ended, or load the preset again to train a second model."
             )
         try:
             with self.of_metrics:
@@ -141,7 +142,7 @@ class WeightsLock:
 
 
 def weights_lock(model: keras.Model) -> WeightsLock:
-    """Return the weights lock for a model. Tasks that share a backbone also share its lock.
+    """Return the weights lock of a model. Tasks that share a backbone also share its lock.
 
     Example:
         >>> model = keras.Sequential()
@@ -149,8 +150,8 @@ def weights_lock(model: keras.Model) -> WeightsLock:
         True
 
     Raises:
-        RuntimeError: If this is a forked process. See `refuse_in_fork`. A thread that does not
-            exist in the forked process may hold the lock.
+        RuntimeError: In a forked process. The lock may be held by a thread that does not exist in
+        this process. See `refuse_in_fork`.
     """
     refuse_in_fork()
     known = vars(getattr(model, "backbone", model))
@@ -159,14 +160,14 @@ def weights_lock(model: keras.Model) -> WeightsLock:
 
 
 def share_weights_lock(model: keras.Model, other: keras.Model) -> None:
-    """Make a model use another model's lock, because both are trained together."""
+    """Make a model use the lock of another model, because both are trained together."""
     vars(getattr(model, "backbone", model))["_weights_lock"] = weights_lock(other)
 
 
 def reads_weights(function: Callable[P, R]) -> Callable[P, R]:
-    """Prevent weight changes while a function runs, for all models in its arguments.
+    """Decorator that prevents changes to the weights of all models in the arguments of a function.
 
-    Arguments can be models or objects that have a list of models in `_asked_models`. All threads
+    An argument can be a model, or an object with a list of models in `_asked_models`. All threads
     acquire locks in the same order to avoid deadlocks.
     """
 
@@ -200,9 +201,9 @@ WAYS = {name: way for way, names in LOCKED_METHODS.items() for name in names.spl
 class LocksWeights:
     """Mixin for models that many threads can use while other threads save, change or train them.
 
-    All methods in `LOCKED_METHODS` hold the weights lock, as well as all public methods with a
-    `batch_size` argument. The same applies to methods in subclasses, except that `fit`, `evaluate`
-    and `compile` only hold the lock in their base class version.
+    The lock is held by the methods in `LOCKED_METHODS` and by all public methods with a
+    `batch_size` argument. This includes methods of subclasses. For `fit`, `evaluate` and `compile`,
+    only the method of the base class holds the lock.
     """
 
     def __init_subclass__(cls, **kwargs):
@@ -228,7 +229,7 @@ def _answers(name: str, method: Any) -> bool:
 
 
 def _hold(way: str, method: Any) -> Callable:
-    """Wrap a method to hold its model's lock. The lock is acquired after checking arguments."""
+    """Wrap a method to hold the lock of its model. Arguments are checked before."""
     if "__signature__" in vars(method):  # by `validate_arguments`
         return validate_arguments(_hold(way, method.__wrapped__))
     if way == "shared":

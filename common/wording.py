@@ -1,4 +1,4 @@
-"""Create error messages, and recognize argument names used in other libraries."""
+"""Create error messages, also for argument names that come from other libraries."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 _MOST = 60
-_MOST_NAMES, _MOST_LETTERS = 1000, 200  # limits for the comparison with an unknown name
+_MOST_NAMES, _MOST_LETTERS = 1000, 200  # limits for the comparisons in `close_names`
 
 
 def quote(value: Any) -> str:
-    """Return the `repr` for a value from a file, shortened for error messages.
+    """Return the `repr` of a value, shortened for error messages.
 
     Example:
         >>> quote(["cat"]), quote("a" * 10**6)
         ("['cat']", "'aaaaaaaaaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaaaaaaa'")
     """
-    # Shorten a long value before it is formatted.
+    # Long values are shortened before they are formatted.
     if isinstance(value, str | bytes | list | tuple) and len(value) > 4 * _MOST:
         long: Any = value
         value = long[:_MOST] + long[-_MOST:]
@@ -32,7 +32,7 @@ def quote(value: Any) -> str:
 
 
 def quote_with_type(value: object) -> str:
-    """Return the `repr` for a value with its type, shortened for error messages.
+    """Return the `repr` of a value and its type, shortened for error messages.
 
     Example:
         >>> quote_with_type(None)
@@ -47,14 +47,14 @@ def invalid(
     """Create the error for an invalid argument or field.
 
     Args:
-        name: String. The name of the argument, or file and field, for example `"config.json:
+        name: String. The name of the argument, or a file name and a field, such as `"config.json:
             num_labels"`.
         value: Any. The value that was received. The message contains its shortened `repr`.
-        expected: String. Values that are allowed, or what to do instead.
+        expected: String. The allowed values. The message has the form "Expected {expected}."
         error: Exception type. Defaults to `ValueError`.
 
     Returns:
-        An exception that the caller can raise.
+        The exception, which the caller raises.
 
     Example:
         >>> raise invalid("overlap", 300, "less than length=256")
@@ -123,7 +123,7 @@ COMPILED = {
 
 
 def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
-    """Create the message for an unknown argument, with similar argument names.
+    """Create the message for an unknown argument, with suggestions for the right name.
 
     Example:
         >>> unknown_argument("fit", "epoch", ["epochs", "verbose"])
@@ -143,17 +143,17 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
 
 
 def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0.6) -> list[str]:
-    """Find known names that are similar to an unknown name, the most similar first.
+    """Find the known names that are most similar to an unknown name, in descending order.
 
-    Because comparisons are slow, their number is limited. For names with more than 200 characters,
-    the result is empty. With more than 1,000 known names, only names that share the first two
-    characters are compared.
+    Comparisons are slow, so their number is limited. The result is empty if the unknown name has
+    more than 200 characters. If there are more than 1,000 known names, only names with the same
+    first two characters are compared.
 
     Args:
-        name: The unknown name.
-        known: The names to compare it with.
-        most: Maximum number of names to return. Defaults to 1.
-        least: Float between 0 and 1. Minimum similarity. Defaults to 0.6.
+        name: String. The unknown name.
+        known: Iterable of strings. The names to compare with `name`.
+        most: Positive integer. The maximum number of names to return. Defaults to 1.
+        least: Float between 0 and 1. The minimum similarity. Defaults to 0.6.
 
     Example:
         >>> close_names("epoch", ["epochs", "verbose"])
@@ -169,7 +169,7 @@ def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0
 
 
 def did_you_mean(names: Sequence[str]) -> str:
-    """Suggest similar names in a message about an unknown name. Return "" if none exist.
+    """Create the part of a message that suggests similar names, or "" if no name is similar.
 
     Example:
         >>> did_you_mean(["epochs", "epoch"])
@@ -190,13 +190,13 @@ def decode_text(content: bytes, name: object) -> str:
     Example:
         >>> decode_text("é".encode("utf-16"), "vocab.txt")
         Traceback (most recent call last):
-        ValueError: vocab.txt is not text in UTF-8: it is UTF-16. Save it as UTF-8.
+        ValueError: vocab.txt cannot be read as UTF-8: it is UTF-16. Save the file as UTF-8.
     """
     return decode_exactly(content, name).replace("\r\n", "\n")
 
 
 def decode_exactly(content: bytes, name: object) -> str:
-    """Decode a UTF-8 text file without changing its line endings. See `decoded`."""
+    """Decode a UTF-8 text file without changing its line endings. See `decode_text`."""
     try:
         text = content.decode("utf-8")
         wrong = "it begins with a byte order mark" if text.startswith("\ufeff") else None
@@ -205,12 +205,12 @@ def decode_exactly(content: bytes, name: object) -> str:
         is_utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
         wrong = "it is UTF-16" if is_utf16 else f"byte {error.start} is {found!r}"
     if wrong:
-        raise ValueError(f"{name} is not text in UTF-8: {wrong}. Save it as UTF-8.")
+        raise ValueError(f"{name} cannot be read as UTF-8: {wrong}. Save the file as UTF-8.")
     return text
 
 
 def differing(said: Mapping[str, object]) -> str:
-    """Create a message for two files that do not match.
+    """Create the message for two files that should have the same content but differ.
 
     Example:
         >>> differing({"vocab.txt": 5, "tokenizer.json": None})
@@ -221,10 +221,10 @@ def differing(said: Mapping[str, object]) -> str:
 
 
 class ForeignName:
-    """Attribute that rejects a name from another library and suggests a replacement.
+    """Class attribute for a name from another library. Its error message suggests a replacement.
 
-    The attribute cannot be read or set. `hasattr` returns False, and setting the attribute raises
-    an error instead of having no effect.
+    Reading or setting the attribute raises an error, and `hasattr` returns False. Without it,
+    Python would silently accept setting an unknown attribute.
 
     Args:
         meant: String. What to use instead, for example a method with its arguments.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound="type[Backbone]")
 
-# Family names (`model_type` in checkpoints), and backbone classes to import from `families/`.
+# Maps family names, which are also `model_type` in checkpoints, to classes in `families/`.
 FAMILIES = {
     "bert": "BertBackbone",
     "roberta": "RobertaBackbone",
@@ -31,13 +31,13 @@ FAMILIES = {
     "gte": "GteBackbone",
     "esm": "EsmBackbone",
 }
-# Other values for `model_type` in checkpoints, with the name to use in `FAMILIES`.
+# Maps other values of `model_type` in checkpoints to family names.
 OTHER_MODEL_TYPES = {"new": "gte"}
 _REGISTERED_FAMILIES: dict[str, Family] = {}  # filled by `register_family`
 
 
 def family_module(name: str) -> str:
-    """Get the module name for a family, which contains the backbone and a `FAMILY` record.
+    """Return the name of the module that contains the backbone and `FAMILY` record of a family.
 
     Example:
         >>> family_module("xlm-roberta")
@@ -47,7 +47,7 @@ def family_module(name: str) -> str:
 
 
 def get_family(name: str) -> Family:
-    """Get a `Family` record by name. The module will be imported if necessary.
+    """Return the `Family` record with this name. Its module is imported on first use.
 
     Example:
         >>> get_family("roberta").class_prefix
@@ -59,7 +59,7 @@ def get_family(name: str) -> Family:
 
 
 def find_family(model_type: object) -> Family | None:
-    """Find the family for a `model_type` in a checkpoint. Returns None if it is unknown.
+    """Return the family for the `model_type` of a checkpoint, or None if the type is unknown.
 
     Example:
         >>> find_family("new").name, find_family("gpt2")
@@ -72,16 +72,16 @@ def find_family(model_type: object) -> Family | None:
 
 
 def all_families() -> list[Family]:
-    """Get the records for all families, in the same order as `FAMILIES`."""
+    """Return the records of all families, in the order of `FAMILIES`."""
     return [get_family(name) for name in FAMILIES]
 
 
 def register_family(like: Family | None = None, **fields: object) -> Callable[[B], B]:
-    """Decorator to register a new encoder family.
+    """Class decorator that registers a backbone as a new encoder family.
 
-    This creates a `Family` record and stores it in the class attribute `family`. The class will
-    also be registered with Keras if necessary, so that it can be saved in `.keras` files. Use
-    `encoder_zoo.testing.check_family` to check the record and the backbone.
+    The decorator creates a `Family` record and stores it in the class attribute `family`. If
+    necessary, it also registers the class with Keras, so that models can be saved in `.keras`
+    files. Use `encoder_zoo.testing.check_family` to check the record and the backbone.
 
     Args:
         like: `Family` record to use for default values. Defaults to None.
@@ -96,7 +96,8 @@ def register_family(like: Family | None = None, **fields: object) -> Callable[[B
         ... class MyBackbone(BertBackbone):
         ...     pass
         Traceback (most recent call last):
-        ValueError: The family name 'bert' is taken by BertBackbone. Give MyBackbone another name.
+        ValueError: The family name 'bert' is already used by BertBackbone. Choose a different name
+        for MyBackbone.
     """
     import dataclasses
 
@@ -109,8 +110,8 @@ def register_family(like: Family | None = None, **fields: object) -> Callable[[B
         taken = FAMILIES.get(family.name, cls.__name__)
         if taken != cls.__name__:
             raise ValueError(
-                f"The family name {family.name!r} is taken by {taken}. "
-                f"Give {cls.__name__} another name."
+                f"The family name {family.name!r} is already used by {taken}. Choose a different "
+                f"name for {cls.__name__}."
             )
         make_serializable(cls)
         cls.family = family

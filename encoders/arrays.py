@@ -8,9 +8,9 @@ from encoder_zoo.common.lazy import keras, ops
 
 
 def whole_array(values: keras.Variable | keras.KerasTensor) -> np.ndarray:
-    """Return all values of a variable or tensor, even if it is split across processes.
+    """Return all values of a variable or tensor as an array, even if processes share the values.
 
-    If the values are split, all JAX processes must call this function together.
+    If the values are split across JAX processes, all processes must call this function.
 
     Example:
         >>> whole_array(keras.Variable([1.0, 2.0])).tolist()

@@ -16,14 +16,14 @@ class AttentionMask:
     """Compact attention mask that only needs O(L) memory.
 
     Attributes:
-        real: Boolean tensor of shape (B, L). False for padding, which should be ignored. None can
-            be used if there is no padding and each example is a single text. In this case, all
-            tokens attend to each other.
+        real: Boolean tensor of shape (B, L). False for padding, which is ignored. If None, all
+            tokens attend to each other. None requires that there is no padding and that each
+            example is a single text.
         texts: Integer tensor of shape (B, L). The text index for each token in packed examples.
-            Tokens only attend to tokens in the same text. None if each example is a single text.
-        max_distance: Integer. The maximum distance between two tokens that attend to each other, or
-            None for no limit.
-        has_unattended: Boolean. Whether to use the outputs for some masked tokens.
+            Tokens only attend to tokens in the same text. If None, each example is a single text.
+        max_distance: Integer. The maximum distance between two tokens that attend to each other. If
+            None, there is no limit.
+        has_unattended: Boolean. Whether the outputs of some masked tokens are used.
     """
 
     real: keras.KerasTensor | None
@@ -72,11 +72,12 @@ def make_attention_mask(
     max_distance: int | None = None,
     has_unattended: bool = False,
 ) -> AttentionMask:
-    """Create a mask to ignore padding and other texts in the same example.
+    """Create an attention mask that hides padding and other texts in the same example.
 
     Args:
-        padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding. None
-            can be used for examples without padding if `text_starts` and `max_distance` are None.
+        padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding. It
+            can be None if there is no padding and if `text_starts` and `max_distance` are also
+            None.
         text_starts: Integer tensor of shape (B, K). Text start positions in packed examples. See
             `text_indices`. Defaults to None.
         max_distance: Integer. See `AttentionMask`. Defaults to None.
@@ -102,7 +103,7 @@ def convert_mask(mask: AttentionMask | keras.KerasTensor | None) -> keras.KerasT
 def mask_scores(
     scores: keras.KerasTensor, mask: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Decrease attention scores for masked tokens, so that probabilities will be zero.
+    """Decrease the attention scores of masked tokens, so that their probabilities are zero.
 
     Args:
         scores: Tensor of shape (B, H, Q, K).

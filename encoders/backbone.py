@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.family import Family
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
-# Imported on first use, because these modules depend on the backbones.
+# These modules are imported on first use, because they depend on the backbones.
 loading = LazyModule("encoder_zoo.presets.loading")
 saving = LazyModule("encoder_zoo.presets.saving")
 pushing = LazyModule("encoder_zoo.presets.pushing")
 
 
 class BackbonePresetArguments(PresetArguments, total=False):
-    """Arguments of `Backbone.from_preset` that do not change the shape of any weight."""
+    """Keyword arguments of `Backbone.from_preset`. None of them changes the shape of a weight."""
 
     dtype: str | keras.DTypePolicy
     dropout: float
@@ -82,7 +82,7 @@ class _BuiltAtOnce(type(keras.Model)):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """Return the arguments of the class and its bases, which `help` and editors display."""
+        """Return the signature that `help` and editors display, including base class arguments."""
         return build_signature(cls)
 
     def __call__(cls, *args, **kwargs):
@@ -162,9 +162,9 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
     family: Family
     defaults: ClassVar[Mapping[str, object]] = {}  # defaults of a subclass that override `__init__`
     pools_logits = False  # whether a classifier averages the logits of all tokens
-    # Whether `predictions` predicts tokens in a given order, each from the previous ones.
+    # Whether `predictions` predicts each token from the previous tokens in a given order.
     predicts_in_order = False
-    decoder_blocks = ()  # the last part of `blocks`, if the family has a decoder
+    decoder_blocks = ()  # the decoder blocks, if the family has a decoder
     pooler_is_new = False
     checkpoint_vocabulary = None  # see presets.origin.Vocabulary
     origin = None  # see presets.origin
@@ -174,7 +174,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
     @property
     def fixed_settings(self) -> tuple[str, ...]:
-        """Names of arguments that cannot be changed later, because all layers depend on them."""
+        """The names of arguments that cannot be changed later, because layers depend on them."""
         return tuple(argument_names(type(self)))
 
     @property
@@ -183,14 +183,14 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         return self.origin is None and not self._was_loaded and not self.weights_version
 
     def load_own_variables(self, store) -> None:
-        """Load the weights as Keras does and remember that they come from a file."""
+        """Load the weights as in Keras, and remember that they were loaded from a file."""
         super().load_own_variables(store)
         self._was_loaded = True
 
     def make_layer(
         self, kind: type[keras.layers.Layer], name: str, **arguments
     ) -> keras.layers.Layer:
-        """Create a layer with the settings of the backbone. Blocks use the fastest attention."""
+        """Create a layer with the settings of the backbone. Blocks get the fastest attention."""
         layer = super().make_layer(kind, name, **arguments)
         if getattr(layer, "attention_class", None) is SelfAttention:
             layer.attention_class = FastAttention
@@ -222,7 +222,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         return super().__call__(inputs, *args, **kwargs)
 
     def _encode_embedded(self, embedded, inputs: Mapping) -> dict:
-        """Compute the outputs for given embeddings, which replace the result of `_embed`.
+        """Compute the backbone outputs from embeddings instead of token ids.
 
         Args:
             embedded: Tensor of shape (B, L, D).
@@ -232,7 +232,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         return self._make_outputs(states[-1], inputs)
 
     def text_vectors(self, sequence_output, inputs: Mapping):
-        """Return the output of the first token, which heads use without a pooler, (B, D)."""
+        """Return the output of the first token, (B, D). Heads use it if there is no pooler."""
         return sequence_output[:, 0]
 
     def attention_probabilities(self, inputs: Mapping) -> keras.KerasTensor:
@@ -249,7 +249,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
     @classmethod
     def sharing_embeddings(cls, other: Backbone, **arguments) -> Self:
-        """Create a backbone that shares the embedding tables of another backbone.
+        """Create a backbone that uses the embedding tables of an existing backbone.
 
         The tables are no longer shared after saving and loading.
 
@@ -276,7 +276,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
     @classmethod
     def least_weights(cls, config: Mapping) -> int:
-        """Return a lower bound for the number of weights in the large matrices."""
+        """Return a lower bound for the number of weights, without creating the model."""
         hidden = config["hidden_dim"]
         tables = {"token": "vocabulary_size", "position": "max_sequence_length"}
         tables["segment"] = "num_segments"
@@ -287,7 +287,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         return of_tables + config[cls.family.blocks] * of_block
 
     def build_from_config(self, config):
-        """Do nothing, because the metaclass has already built the backbone."""
+        """Override the Keras method to do nothing. The metaclass has already built the backbone."""
 
     @property
     def output_shape(self) -> tuple[None, None, int]:
@@ -330,13 +330,13 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
                 `allow_nonfinite` control the safety checks. See `presets.opening.Safeguards`.
 
         Returns:
-            A backbone of the checkpoint's family. A custom subclass, for example of `BertBackbone`,
-            also gets the weights of the checkpoint. Additional weights of the subclass keep their
-            initial values, and a message is logged.
+            A backbone of the family in the checkpoint. A custom subclass, for example of
+            `BertBackbone`, is loaded with the weights of the checkpoint. Additional weights of the
+            subclass keep their initial values, and a message is logged.
 
         Raises:
-            ValueError: If the checkpoint belongs to another family than the class, or if weights
-                are missing or unexpected.
+            ValueError: If the family of the checkpoint is not the family of the class, or if
+            weights are missing or unexpected.
         """
         return loading.load_backbone(cls, source, **overrides)
 
@@ -351,11 +351,11 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
             **overrides: See `from_preset`.
 
         Returns:
-            A backbone of the same family. It does not share weights with the model.
+            A backbone of the same family, with a copy of the weights.
 
         Raises:
             TypeError: If `model` is not a model from `keras_hub.models`.
-            ValueError: If the model is quantized, or in the same cases as for `from_preset`.
+            ValueError: If the model is quantized. See also `from_preset`.
 
         Example:
             >>> import keras_hub
@@ -394,8 +394,8 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
                 format. Larger files are split.
 
         Raises:
-            ValueError: If weights are quantized, which neither format supports, or if the model in
-                KerasHub would compute something else, for example another form of GELU.
+            ValueError: If weights are quantized, because neither format supports this, or if
+            KerasHub would compute different outputs, for example with a different form of GELU.
             OSError: If the disk is full.
         """
         saving.save_backbone(self, directory, tokenizer, dtype, format, **options)
@@ -427,9 +427,10 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
     @property
     def trainable(self) -> bool:
-        """Return whether the weights are trained. The weights of a new pooler are always trained.
+        """Whether the weights are trained. If the pooler is new, it is trained in any case.
 
-        A frozen layer with random weights would destroy most of the information from the encoder.
+        A frozen pooler with random weights would destroy most of the information in the encoder
+        output.
         """
         return super().trainable
 
@@ -440,10 +441,10 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
             self.pooler_dense.trainable = True
 
     def enable_gradient_checkpointing(self) -> None:
-        """Reduce the memory for training at the cost of additional time.
+        """Reduce the memory required for training, at the cost of computing time.
 
-        Each block only keeps its inputs. All other values are computed again for the gradients, and
-        the results are the same. Call this method before `fit`.
+        Each block only stores its inputs. For the gradients, all other values are computed again.
+        This does not change the results. Call this method before `fit`.
 
         Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
 
@@ -463,9 +464,10 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         """Create a layout map for `keras.distribution.ModelParallel` on JAX.
 
         Attention is split by heads, and the feed-forward network is split by its inner width. In
-        this way, devices need to exchange sums only once for each of them. The token table is split
-        by tokens. All other weights are stored on every device. Set the distribution before you
-        create the model. All widths must be multiples of the second mesh axis.
+        this way, devices exchange data only once per attention and once per feed-forward network.
+        The token table is split by tokens. All other weights are stored on every device. Set the
+        distribution before you create the model. All widths must be multiples of the second mesh
+        axis.
 
         Args:
             mesh: `keras.distribution.DeviceMesh` with two axes, one for the batch and one for the
@@ -494,21 +496,22 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         layers: Sequence[str] | None = None,
         alpha: PositiveFloat | None = None,
     ) -> None:
-        """Freeze the backbone and train low-rank updates (LoRA) of some layers.
+        """Freeze the backbone, and train low-rank updates (LoRA) of some dense layers instead.
 
-        If the method is called again with the same arguments, nothing changes.
+        Calling this method again with the same arguments has no effect.
 
         Args:
             rank: Positive integer. The rank of the updates.
-            layers: Names of dense layers in every block. BERT has "query", "key", "value",
-                "intermediate" and "output" (of the attention and of the block). Defaults to None,
-                the attention's query and value projections, as in the paper.
-            alpha: Positive float. The updates are multiplied by alpha / rank. Defaults to None,
-                which is the rank.
+            layers: List of strings. The names of dense layers in every block. For BERT, these are
+                "query", "key", "value", "intermediate" and "output". The name "output" selects the
+                output layers of the attention and of the block. If None, the query and value
+                projections of the attention are used, as in the paper.
+            alpha: Positive float. The updates are multiplied by `alpha / rank`. If None, `rank` is
+                used.
 
         Raises:
-            ValueError: If a layer does not exist or cannot have an update, or if an earlier call
-                had other arguments.
+            ValueError: If a layer does not exist or cannot have an update, or if the method was
+            already called with different arguments.
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
@@ -520,7 +523,8 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
             raise ValueError(
                 f"This {type(self).__name__} already has low-rank updates of rank "
                 f"{', '.join(map(str, ranks))} and alpha {', '.join(map(str, alphas))} in "
-                f"{len(present)} layers. To train other updates, save the model with "
-                "save_to_preset, which merges the updates, and load it with from_preset."
+                f"{len(present)} layers. To train new updates, first save the model with "
+                "`save_to_preset`, which merges the current updates, and load it again with "
+                "`from_preset`."
             )
         train_updates(self, updates)

@@ -153,8 +153,8 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         # JAX uses symbols for unknown lengths.
         if most and isinstance(length, int) and length > most:
             raise ValueError(
-                f"The input has {length} tokens, but the model only supports {most}. Truncate the "
-                "input, for example with the preprocessor's sequence_length."
+                f"The input has {length} tokens, but the model only supports {most} tokens. "
+                "Truncate the input, for example with the `sequence_length` of the preprocessor."
             )
 
 
@@ -162,7 +162,7 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
 class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layers.Layer):
     """Multi-head self-attention, (B, L, D).
 
-    A family with another attention overrides `project` or `scores`.
+    To implement a different attention, override `project` or `scores`.
 
     Args:
         hidden_dim: Positive integer. D, the width of the input and output. It must be a multiple of
@@ -190,7 +190,7 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
 
     Raises:
         ValueError: If `hidden_dim` is not a multiple of `num_heads`, or if `rotary` is True and the
-            width of a head is odd.
+        head width is odd.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.
 
@@ -218,8 +218,8 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
             raise invalid("hidden_dim", hidden_dim, f"a multiple of num_heads={num_heads}")
         if rotary and hidden_dim // num_heads % 2:
             raise ValueError(
-                f"rotary=True requires heads of even width. Received: hidden_dim={hidden_dim}, "
-                f"num_heads={num_heads}."
+                "rotary=True requires an even head width, hidden_dim / num_heads. Received: "
+                f"hidden_dim={hidden_dim}, num_heads={num_heads}."
             )
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
@@ -524,9 +524,10 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
                 embeddings of the inputs are used.
 
         Returns:
-            A list of the first block's input and the output of each block, (B, L, D), where the
-            final layer is applied to the last output. A list of attention probabilities, (B, H, L,
-            L), which is empty unless they are requested. A list of contexts, one for each block.
+            A tuple of three lists. The first list contains the input of the first block and the
+            outputs of all blocks, (B, L, D). The final layer is already applied to the last output.
+            The second list contains the attention probabilities, (B, H, L, L), and is empty if
+            `return_probabilities` is False. The third list contains the context of each block.
         """
         given = add_padding_mask(inputs)
         x = self._embed(given, training) if embedded is None else embedded  # (B, L, D)
@@ -542,7 +543,7 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
         return self.embeddings(*(inputs.get(name) for name in names), training=training)
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        """Return the additional keyword arguments of each block, as nested tensors."""
+        """Compute a dictionary of additional keyword arguments for each block, such as masks."""
         return [{"attention_mask": self.attention_mask(inputs)}] * self.num_layers
 
     def attention_mask(
@@ -562,7 +563,7 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
         return make_attention_mask(real, starts, max_distance, attended is not None)
 
     def _run(self, blocks, contexts, x, training=False, return_probabilities=False):
-        """Run blocks on x, (B, L, D), and return x, the block outputs and the probabilities."""
+        """Apply blocks to x, (B, L, D). Return the result, all outputs and all probabilities."""
         states, probabilities = [x], []
         for block, context in zip(blocks, contexts, strict=True):
             if return_probabilities:

@@ -1,4 +1,4 @@
-"""Records to describe encoder families as data."""
+"""Records that describe encoder families, their heads and their checkpoints as data."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ INITIALIZER_RANGE = 0.02  # standard deviation of new weights; Devlin et al. 201
 
 
 def default_stddev(backbone: Backbone) -> float:
-    """Return the standard deviation used for BERT, which does not depend on the model size."""
+    """Return the standard deviation of initial weights in BERT, which ignores the model size."""
     return INITIALIZER_RANGE
 
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-    """Dense layer with an activation that comes before the output layer of a head.
+    """Record for a dense layer with an activation, before the output layer of a head.
 
     Attributes:
         dense: String. The layer name in the checkpoint.
@@ -49,10 +49,11 @@ class Hidden:
 
 @dataclasses.dataclass(frozen=True)
 class PairHead:
-    """Second pretraining head to classify pairs of segments, in addition to the masked-LM head.
+    """Record for a second pretraining head, which classifies pairs of segments.
 
     Attributes:
-        output: String. The output layer name in the checkpoint. The input will be `pooled_output`.
+        output: String. The output layer name in the checkpoint. The input of this layer is
+            `pooled_output`.
         objective: String. Use "next_sentence" to predict whether the second segment is from another
             document, or "sentence_order" to predict whether the segments are swapped.
     """
@@ -63,7 +64,7 @@ class PairHead:
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """Layers between the backbone and the logits for a task.
+    """Record for the layers between the backbone and the logits of a task.
 
     Attributes:
         output: String. The output layer name in the checkpoint. None for tasks without a head.
@@ -73,17 +74,19 @@ class Head:
             None to disable dropout.
         default_dropout: Float. The dropout rate to use if config.json does not contain a value. By
             default, the backbone dropout rate is used.
-        tied_bias: String. The output bias name, if the kernel is tied to the token embeddings.
-        tied_bias_axes: Integer. The number of axes for this bias in the checkpoint. All axes except
-            for the last one have size 1.
-        tied_bias_may_be_absent: Boolean. Whether to use zeros if this bias is missing.
+        tied_bias: String. The name of the output bias in the checkpoint, if the kernel is tied to
+            the token embeddings.
+        tied_bias_axes: Integer. The number of axes of the tied bias in the checkpoint. All axes
+            except the last have size 1.
+        tied_bias_may_be_absent: Boolean. Whether to use zeros if the tied bias is missing in a
+            checkpoint.
         first_norm: String. The name for a LayerNorm to apply before all other layers. The input is
             the sum of each token vector and the vector for the first token in the text.
         stddev: Function that takes a backbone and returns the standard deviation for initial output
             weights. See `Hidden`.
         pair: `PairHead` for pretraining on pairs of segments. Defaults to None.
-        beam: `BeamHead` for spans, which is used in checkpoints with another class name. The
-            defaults to None.
+        beam: `BeamHead` for spans, which is used in checkpoints with a different class name.
+            Defaults to None.
         class_suffix: String. The suffix for class names in transformers. By default, the key in
             `Family.heads` is used.
         auto_class: Boolean. Whether the class can be loaded with `AutoModelFor...` in transformers.
@@ -112,7 +115,7 @@ class Head:
 
     @property
     def tensors(self) -> dict[str, str]:
-        """Map attribute paths in the task to names in the checkpoint."""
+        """Map the attribute paths of head weights in a task to tensor names in the checkpoint."""
         if self.output is None:
             return {}
         names = {"head.first_norm": self.first_norm} if self.first_norm else {}
@@ -132,14 +135,14 @@ class Head:
 CRF = "crf"  # name used in checkpoints for a head with transition scores
 CRF_SCORES = ("first", "between", "last")
 
-MAX_TOP = 100  # the number of spans in a window is the product of two such values
+MAX_TOP = 100  # the number of spans in a window is `start_n_top` times `end_n_top`
 TOP = Rule(lambda v: type(v) is int and 1 <= v <= MAX_TOP, f"an integer from 1 to {MAX_TOP}")
 BEAM_RULES = {"start_n_top": TOP, "end_n_top": TOP}  # rules for fields of config.json
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamHead(Head):
-    """Layers to predict the start and the end of an answer, and "no answer".
+    """Record for layers that predict the start and the end of an answer, and "no answer".
 
     The `output` layer is used to predict start positions. Each of the best `start_n_top` positions
     is then combined with `end_n_top` end positions.
@@ -179,7 +182,7 @@ CUSTOM_HEAD = "custom_head"  # name used in checkpoints for user-defined heads
 
 @dataclasses.dataclass(frozen=True)
 class CustomHeadRecord(Head):
-    """Record for a user-defined head. Weights will be saved by index.
+    """Record for a user-defined head, whose weights are saved by index.
 
     Attributes:
         num_weights: Integer. The number of weights to save.
@@ -193,7 +196,7 @@ class CustomHeadRecord(Head):
 
     @classmethod
     def from_record(cls, record: Head, num_weights: int) -> CustomHeadRecord:
-        """Create a record for a custom head with the same inputs as the original head."""
+        """Create a record for a custom head that has the same inputs as the head it replaces."""
         fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(Head)}
         return cls(**fields, num_weights=num_weights)
 
@@ -204,7 +207,7 @@ class CustomHeadRecord(Head):
 
 @dataclasses.dataclass(frozen=True)
 class Generator:
-    """Masked language model to generate replaced tokens for pretraining.
+    """Record for the masked language model that generates replaced tokens in pretraining.
 
     Attributes:
         width: Float. The width, as a fraction of the backbone width.
@@ -217,7 +220,7 @@ class Generator:
 
 @dataclasses.dataclass(frozen=True)
 class HeadAlias:
-    """Alternative name used in checkpoints for a task head.
+    """Record for an alternative name of a task head in checkpoints.
 
     Attributes:
         head: String. The task head. See `Family.heads`.
@@ -337,7 +340,7 @@ class Family:
         return self.read_config(config)
 
     def head(self, name: str) -> Head:
-        """Get a head by name, or `NO_HEAD` for "Model".
+        """Return the head with this name, or `NO_HEAD` for "Model".
 
         Raises:
             ValueError: If the head does not exist.
@@ -351,13 +354,13 @@ class Family:
         return self.heads[name]
 
     def class_name(self, head: str) -> str:
-        """Get the transformers class name for one of the `heads`, or for "Model"."""
+        """Return the class name in transformers for a head in `heads`, or for "Model"."""
         record = self.heads.get(head)
         return self.class_prefix + ((record and record.class_suffix) or head)
 
     @property
     def tied(self) -> dict[str, str]:
-        """Map tensor names to the names of tied tensors."""
+        """Map each tied tensor to the tensor whose values it shares, by name."""
         embedding = f"{self.tensors['embeddings.token_embedding']}.weight"
         tied = dict(self.copies)
         for head in self.heads.values():

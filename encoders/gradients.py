@@ -1,11 +1,11 @@
 """Operations with manual gradients for training on TensorFlow.
 
-TensorFlow derives gradients for each operation separately. At run time it checks how shapes were
-broadcast, and it keeps every intermediate value. With manual gradients, a training step has half as
+TensorFlow derives gradients for each operation separately. At run time, it checks how shapes were
+broadcast, and it stores all intermediate values. With manual gradients, a training step has half as
 many operations to trace and needs less computation and memory. The JAX compiler and the kernels of
 PyTorch do not benefit from this, so these backends derive the gradients themselves.
 
-Each formula returns its value, and a function that converts the gradient of the value to the
+Each formula returns a value and a function. The function converts the gradient of the value to the
 gradients of the arguments. `add_gradient` turns a formula into an operation. Formulas compute in
 float32 if the inputs are in half precision.
 
@@ -26,16 +26,16 @@ Formula = Callable[..., tuple[keras.KerasTensor, Callable]]
 
 
 def add_gradient(formula: Formula) -> Callable:
-    """Create an operation that uses the manual gradient when it is trained on TensorFlow.
+    """Create an operation that uses the manual gradient of a formula when training on TensorFlow.
 
     Without training, TensorFlow can still fuse the operations of the formula.
 
     Args:
-        formula: Function of tensors that returns a value and the function for its gradient.
+        formula: Function that takes tensors and returns a value and the function for its gradient.
 
     Returns:
-        A function of the same tensors that returns the value. It also takes the keyword argument
-        `training`.
+        A function that takes the same tensors and the keyword argument `training`, and returns the
+        value.
 
     Example:
         >>> double = add_gradient(lambda x: (2 * x, lambda dy: 2 * dy))
@@ -87,7 +87,7 @@ def _hold_gradients(graph) -> None:
 
 
 def is_active(training: bool | None) -> bool:
-    """Return whether manual gradients are used, which is the case for training on TensorFlow."""
+    """Return whether manual gradients are used, which requires training on TensorFlow."""
     return bool(training) and keras.config.backend() == "tensorflow"
 
 

@@ -1,4 +1,4 @@
-"""Functions to check names, types and shapes for model inputs.
+"""Check the names, types and shapes of model inputs.
 
 Comments use these letters for shapes: B batch, L sequence, M masked positions, K texts in a row.
 """
@@ -28,7 +28,7 @@ TASK_INPUTS = (
     *(f"teacher_{name}" for name in BACKBONE_INPUTS),
 )
 CANDIDATE = "candidate_"  # prefix for the inputs of additional texts
-# Maps input names in transformers to our names.
+# Maps input names in transformers to the names in this package.
 TRANSFORMERS_NAMES = {
     "input_ids": "token_ids",
     "attention_mask": "padding_mask",
@@ -42,12 +42,12 @@ OTHER_SHAPES += ("word_mask", "label_positions")
 
 
 def backbone_inputs(inputs: Mapping) -> dict:
-    """Select the inputs for the backbone from task inputs."""
+    """Select the task inputs that the backbone needs."""
     return {name: inputs[name] for name in BACKBONE_INPUTS if name in inputs}
 
 
 def add_padding_mask(inputs: Mapping) -> Mapping:
-    """Add a padding mask with ones if the inputs do not contain one.
+    """Add a padding mask of ones if the inputs do not contain a padding mask.
 
     Example:
         >>> import numpy as np
@@ -60,18 +60,18 @@ def add_padding_mask(inputs: Mapping) -> Mapping:
 
 
 def combine_texts(inputs: Mapping) -> dict:
-    """Combine inputs for the first text and for all candidates, with one row per text.
+    """Combine the inputs of the first text and of its candidates, with one row per text.
 
     Args:
-        inputs: Dictionary of tensors. Inputs for the first text have shape (B, L). Inputs for all
-            other texts, "candidate_...", have shape (B, K - 1, L).
+        inputs: Dictionary of tensors. Inputs of the first text have shape (B, L). Inputs of the
+            candidates have names that start with "candidate_" and shape (B, K - 1, L).
 
     Returns:
         Dictionary of tensors of shape (B * K, L).
 
     Raises:
-        ValueError: If an input for the first text is missing for the candidates, or if it has a
-            different length.
+        ValueError: If the candidates lack an input that the first text has, or if its length is
+        different.
 
     Example:
         >>> import numpy as np
@@ -86,12 +86,14 @@ def combine_texts(inputs: Mapping) -> dict:
             continue
         first, others = ops.convert_to_tensor(inputs[name]), inputs.get(CANDIDATE + name)
         if others is None:
-            raise ValueError(f"{CANDIDATE}{name} is missing. Pass it together with {name}.")
+            raise ValueError(
+                f"`inputs` has no {CANDIDATE}{name}. It must be passed together with {name}."
+            )
         lengths = others.shape[-1], first.shape[-1]
         if None not in lengths and lengths[0] != lengths[1]:
             raise ValueError(
-                f"{CANDIDATE}{name} has {lengths[0]} positions, but {name} has {lengths[1]}. "
-                "Expected the same number."
+                f"{CANDIDATE}{name} has {lengths[0]} positions, but {name} has {lengths[1]}. Pad "
+                "both to the same length."
             )
         both = ops.concatenate([first[:, None], ops.cast(others, first.dtype)], axis=1)
         texts[name] = ops.reshape(both, (-1, ops.shape(first)[-1]))
@@ -101,7 +103,7 @@ def combine_texts(inputs: Mapping) -> dict:
 def check_inputs(
     inputs: object, names: Collection[str], taker: str, text_method: str | None = None
 ) -> None:
-    """Check names, types and shapes for prepared inputs. Unknown shapes are not checked.
+    """Check the names, types and shapes of prepared inputs. Unknown sizes are not checked.
 
     Args:
         inputs: Dictionary of arrays, tensors or tensor specifications.
@@ -117,7 +119,7 @@ def check_inputs(
         >>> import numpy as np
         >>> check_inputs({"token_ids": np.array([[0.5]])}, BACKBONE_INPUTS, "BertBackbone")
         Traceback (most recent call last):
-        ValueError: token_ids has the dtype float64. Expected integers.
+        ValueError: token_ids has dtype float64. Expected integers.
         >>> check_inputs({"input_ids": np.array([[5]])}, BACKBONE_INPUTS, "BertBackbone")
         Traceback (most recent call last):
         ValueError: BertBackbone has no input 'input_ids'. Did you mean 'token_ids'?
@@ -151,7 +153,7 @@ def _check_names(inputs: Mapping, names: Collection[str], taker: str) -> None:
 
 def _check_type(name: str, values: object) -> None:
     if getattr(values, "ragged_rank", None):
-        raise ValueError(f"{name} is ragged. Pad it to a fixed length with to_tensor().")
+        raise ValueError(f"{name} is a ragged tensor. Pad it to a fixed length with to_tensor().")
     try:
         dtype = keras.backend.standardize_dtype(values.dtype)
     except ValueError:  # not a tensor dtype, for example Python objects
@@ -162,17 +164,17 @@ def _check_type(name: str, values: object) -> None:
     elif name.endswith("_mask"):
         good, expected = good or dtype == "bool", "booleans or the integers 0 and 1"
     if not good:
-        raise ValueError(f"{name} has the dtype {dtype}. Expected {expected}.")
+        raise ValueError(f"{name} has dtype {dtype}. Expected {expected}.")
 
 
 def _shape(values: object) -> tuple | None:
-    """Return the shape with None for unknown sizes, or None if the rank is unknown."""
+    """Return the shape of an input, or None if the rank is unknown. Unknown sizes are None."""
     shape = getattr(values, "shape", None)
     return None if shape is None or getattr(shape, "rank", 2) is None else tuple(shape)
 
 
 def _find_expected_shape(name: str, inputs: Mapping, token_ids: tuple | None) -> tuple | None:
-    """Return the expected input shape, or None if it is unknown."""
+    """Return the shape that an input must have according to the token ids, or None if unknown."""
     for owner in ("teacher_", CANDIDATE):
         if name.startswith(owner) and f"{owner}token_ids" in inputs:
             token_ids = _shape(inputs[f"{owner}token_ids"])
@@ -188,7 +190,9 @@ def _check_shape(name: str, shape: tuple | None, expected: tuple | None) -> None
     if name.startswith(CANDIDATE):
         ranks, axes = (3,), "(batch, candidates, sequence)"
     if len(shape) not in ranks:
-        raise ValueError(f"{name} has the shape {shape}. Expected {axes}.")
+        raise ValueError(f"{name} has shape {shape}. Expected {axes}.")
     both = zip(shape, expected or (), strict=False)
     if any(type(a) is int and type(b) is int and a != b for a, b in both):
-        raise ValueError(f"{name} has the shape {shape}. Expected {expected}, like token_ids.")
+        raise ValueError(
+            f"{name} has shape {shape}. Expected {expected}, because of the shape of token_ids."
+        )

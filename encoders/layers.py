@@ -53,7 +53,7 @@ ACTIVATIONS: dict[str, Callable] = {
     "swish": ops.silu,
     "tanh": ops.tanh,
 }
-# Rules for the arguments of a backbone and for the matching fields of config.json.
+# Rules for backbone arguments and for the corresponding fields in config.json.
 Size = Annotated[int, Rule(lambda v: type(v) is int and 0 < v < 2**40, "a positive integer")]
 Activation = Annotated[
     str, Rule(lambda v: isinstance(v, str) and v in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}")
@@ -62,7 +62,7 @@ NO_VALUE = Rule(lambda v: not v, "no value, because these encoders have no such 
 
 
 def activation_function(name: str) -> Callable:
-    """Return the activation function for a name.
+    """Return the activation function with this name.
 
     Args:
         name: String, one of `ACTIVATIONS`.
@@ -105,7 +105,7 @@ _draws_weights = contextvars.ContextVar("draws_weights", default=True)
 
 @contextlib.contextmanager
 def skip_initialization() -> Iterator[None]:
-    """Initialize weights with zeros. This saves time if they will be replaced by a checkpoint.
+    """Return a context manager that initializes weights with zeros, to save time before loading.
 
     Example:
         >>> with skip_initialization():
@@ -124,7 +124,7 @@ TENSOR_ALIGNMENT = 64  # in bytes, as required by the kernels of TensorFlow
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class UntouchedZeros(keras.initializers.Zeros):
-    """Zeros that do not use any memory until they are read.
+    """Initializer for zeros that do not use any memory until they are read.
 
     TensorFlow writes zeros to memory, and the allocator keeps this memory even if the weight is
     replaced later. This can take up as much memory as the largest weight.
@@ -146,7 +146,7 @@ class UntouchedZeros(keras.initializers.Zeros):
 
 
 def initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initializer:
-    """Create the BERT initializer, a normal distribution truncated at two standard deviations.
+    """Create the initializer of BERT, a normal distribution truncated at two standard deviations.
 
     Args:
         stddev: Float. The standard deviation for the normal distribution. Defaults to 0.02.
@@ -172,14 +172,14 @@ def reshape(x: keras.KerasTensor, shape: Sequence[int]) -> keras.KerasTensor:
 
 
 class CalledDirectly:
-    """Mixin to skip Keras checks and conversions on PyTorch.
+    """Mixin for layers that skips the checks and conversions of Keras on PyTorch.
 
-    For small layers, these checks take as long as the computation. The layer must have a single
-    tensor input. Keras is still used to call quantized layers, layers with PyTorch hooks, and
-    layers in mixed precision that call other layers.
+    In small layers, the checks take as long as the computation. The layer must have a single tensor
+    input. Keras still calls quantized layers, layers with PyTorch hooks, and layers in mixed
+    precision that call nested layers.
 
     Attributes:
-        calls_layers: Boolean. Whether the layer calls other layers.
+        calls_layers: Boolean. Whether the layer calls nested layers.
     """
 
     calls_layers = False
@@ -191,7 +191,7 @@ class CalledDirectly:
             return call(inputs, *others, **options)
 
     def _is_right(self, inputs, training: bool | None = False, **others) -> bool:
-        """Return whether `call` can run without building the layer or converting its inputs."""
+        """Return whether `call` can be used directly, without building or conversions."""
         if training is None or not self.built or not ops.is_tensor(inputs):
             return False
         policy = self.dtype_policy
@@ -205,7 +205,7 @@ class CalledDirectly:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Dense(KeepsUpdates, CalledDirectly, keras.layers.Dense):
-    """Keras dense layer, which adds the bias with a single PyTorch operation."""
+    """Keras dense layer that uses a single PyTorch operation for the product and the bias."""
 
     def call(self, inputs, training=None):
         if keras.config.backend() != "torch" or self.bias is None or len(inputs.shape) != 2:
@@ -271,15 +271,15 @@ class Dropout(CalledDirectly, keras.layers.Dropout):
         return gradients.residual(residual, inputs, kept, training=True)
 
     def share_draw(self, training: bool | None) -> Callable:
-        """Draw one seed for several calls, for example for parts of a batch or for two branches.
+        """Draw one seed for several layer calls, for example for parts of a batch or two branches.
 
         Args:
             training: Boolean. If False or None, no seed is drawn.
 
         Returns:
-            A function that takes the index of a part (default: 0) and returns a context manager.
-            Inside the context, the layer uses the seed of the part. The same part always drops the
-            same elements, and different parts drop different elements.
+            A function that takes the index of a part, by default 0, and returns a context manager.
+            Inside the context, the layer uses a seed that depends on the index. Calls with the same
+            index drop the same elements, and calls with different indices drop different elements.
         """
         if not training or not self.rate:
             return lambda part=0: contextlib.nullcontext()
@@ -311,8 +311,8 @@ class Dropout(CalledDirectly, keras.layers.Dropout):
 def _drop_on_jax(x, rate: float, seed_generator):
     """Apply dropout with a hash of the element indices and the seed.
 
-    The random generators of JAX take one sixth of a training step on a CPU. A hash is computed
-    together with the dropout, and again for the gradient, so no mask is stored in memory.
+    On a CPU, the random generators of JAX take one sixth of a training step. A hash is computed in
+    the same operation as the dropout and again for the gradient, so that no mask is stored.
     """
     import jax
 
@@ -323,7 +323,7 @@ def _drop_on_jax(x, rate: float, seed_generator):
 
 
 def _hash_bits(x):
-    """Mix all bits of 32-bit integers. The mapping is one-to-one.
+    """Hash 32-bit integers. Different integers always have different hashes.
 
     Source: Wellons 2018, Prospecting for Hash Functions, `lowbias32`.
     """
@@ -333,7 +333,7 @@ def _hash_bits(x):
 
 
 class MakesLayers:
-    """Mixin for layers and models to create sublayers.
+    """Mixin for layers and models with methods that create and build sublayers.
 
     The attributes `hidden_dim`, `use_bias` and `layer_norm_epsilon` are used as default values.
     """
@@ -354,11 +354,12 @@ class MakesLayers:
         Args:
             name: String. The name of the layer.
             units: Positive integer. The width of the output.
-            input_dim: Positive integer. The width of the input. If None, `hidden_dim`.
+            input_dim: Positive integer. The width of the input. If None, `hidden_dim` is used.
             stddev: Float. The standard deviation of the initial weights. See `initializer`.
                 Defaults to 0.02.
             activation: String. The name of a Keras activation. If None, there is no activation.
-            use_bias: Boolean. Whether the layer has a bias. If None, the attribute `use_bias`.
+            use_bias: Boolean. Whether the layer has a bias. If None, the attribute `use_bias`
+                determines it.
         """
         layer = Dense(
             units,
@@ -405,7 +406,7 @@ class MakesLayers:
     def make_layer(
         self, kind: type[keras.layers.Layer], name: str, **arguments
     ) -> keras.layers.Layer:
-        """Create a layer and pass the attributes that match its constructor arguments.
+        """Create a layer. Attributes with the name of a constructor argument are passed to it.
 
         Args:
             kind: Class of the layer, a subclass of `ConfigFromSignature`.

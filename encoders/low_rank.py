@@ -1,4 +1,4 @@
-"""Low-rank updates (LoRA) of dense layers, which are stored without loss in Keras files."""
+"""Low-rank updates (LoRA) of dense layers that can be trained further after loading."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ LORA_SCALE = "lora_scale"
 
 
 class KeepsUpdates:
-    """Mixin for dense layers that saves the kernel and its low-rank updates separately.
+    """Mixin for dense layers that saves the kernel and its low-rank updates as separate weights.
 
-    Keras saves the sum and sets both factors to 0 when the file is loaded. Such a layer cannot be
-    trained any more, because the gradient of each factor is multiplied by the other factor.
+    Keras saves their sum, and sets both factors of the update to 0 when it loads a file. After
+    that, the update can no longer be trained, because the gradient of each factor contains the
+    other factor as a product.
     """
 
     def save_own_variables(self, store) -> None:
@@ -39,7 +40,7 @@ class KeepsUpdates:
         super().load_own_variables(base)
         if not self.lora_enabled:
             return
-        if not updates:  # start as after `enable_lora`, because Keras has set both factors to 0
+        if not updates:  # Keras has set both factors to 0, so initialize them as in `enable_lora`.
             shape = self.lora_kernel_a.shape
             self.lora_kernel_a.assign(initializers.HeUniform()(shape, dtype="float32"))
             return
@@ -47,7 +48,8 @@ class KeepsUpdates:
             weight = getattr(self, name)
             if tuple(weight.shape) != value.shape:
                 raise ValueError(
-                    f"{name} of {self.path} has the shape {value.shape} in the file. Expected "
-                    f"{tuple(weight.shape)}, for low-rank updates of rank {self.lora_rank}."
+                    f"{name} of {self.path} has shape {value.shape} in the file. Expected "
+                    f"{tuple(weight.shape)}, because the low-rank updates have rank "
+                    f"{self.lora_rank}."
                 )
             weight.assign(ops.convert_to_tensor(value))

@@ -1,4 +1,4 @@
-"""Encode a padded batch as packed sequences, with several texts per sequence and little padding.
+"""Encode a padded batch faster, with several texts in each sequence and little padding.
 
 Comments use these letters for shapes: B texts, L tokens per padded text and per packed sequence,
 S packed sequences, D hidden.
@@ -28,9 +28,9 @@ def encode_packed(
     Args:
         backbone: `Backbone` to use. Tokens can only attend to tokens in the same text.
         inputs: Dictionary of tensors of shape (B, L). Inputs for the backbone.
-        packed_tokens: Integer tensor of shape (S, L). The token index to use at each packed
-            position, in the flattened batch with B * L tokens. Each token must be included once,
-            and tokens from the same text must be adjacent. B * L can be used for padding.
+        packed_tokens: Integer tensor of shape (S, L). The index of the token at each packed
+            position. Indices refer to the flattened batch of B * L tokens, and B * L stands for
+            padding. Each token must occur once, and the tokens of a text must be adjacent.
         training: Boolean. Whether to apply dropout. Defaults to None.
 
     Returns:
@@ -60,14 +60,14 @@ def encode_packed(
 
 
 def _find_text_starts(packed_tokens, mask, length):
-    """Find text start positions in each sequence, (S, L). Unused values are set to L."""
+    """Return the start positions of the texts in each sequence, (S, L), padded with L."""
     texts = packed_tokens // length
     begins = ops.concatenate([mask[:, :1], texts[:, 1:] != texts[:, :-1]], axis=1) & mask
     return ops.sort(ops.where(begins, ops.arange(length, dtype="int32"), length), axis=1)
 
 
 def _restore_texts(x, packed_tokens, count: int):
-    """Restore the original token order in the batch, from (S L, D) to (B L, D)."""
+    """Move token outputs back to their positions in the padded batch, from (S L, D) to (B L, D)."""
     tokens = ops.reshape(packed_tokens, (-1,))  # (S L,)
     numbers = ops.arange(ops.shape(tokens)[0], dtype="int32")
     sums = (ops.segment_sum(v, tokens, count + 1)[:-1] for v in (numbers, ops.ones_like(numbers)))
@@ -75,7 +75,7 @@ def _restore_texts(x, packed_tokens, count: int):
 
     @ops.custom_gradient
     def move(x):
-        def gradient(dy):  # also uses `take`, because the default adds up rows one by one
+        def gradient(dy):  # the default adds rows one by one
             dx = ops.take(dy, ops.minimum(tokens, count - 1), axis=0)
             return ops.where(tokens[:, None] < count, dx, ops.zeros_like(dx))
 

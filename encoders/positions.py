@@ -1,4 +1,4 @@
-"""Positions in examples with one or several texts, and rotary positions.
+"""Token positions, in examples with one or several texts, and rotary positions.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, K texts per example,
 M chosen positions.
@@ -63,7 +63,7 @@ def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> ke
 
 
 def _find_starts(text_starts, length):
-    """Compute the text start for each position in packed examples, (B, L) int32."""
+    """Compute, for each position, the start of its text in a packed example, (B, L) int32."""
     starts = ops.take_along_axis(text_starts, text_indices(text_starts, length), axis=1)
     return ops.cast(starts, "int32")
 
@@ -71,7 +71,7 @@ def _find_starts(text_starts, length):
 def text_lengths(
     padding_mask: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Compute the text length (in tokens) for each position.
+    """Compute, for each position, the number of tokens in its text.
 
     Args:
         padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding.
@@ -102,7 +102,7 @@ def text_lengths(
 def first_tokens(
     x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Select the first token vector for each text.
+    """Select the vector of the first token in each text.
 
     Args:
         x: Tensor of shape (B, L, D).
@@ -126,7 +126,7 @@ def first_tokens(
 def last_tokens(
     x: keras.KerasTensor, padding_mask: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Select the last token vector, ignoring padding on both sides.
+    """Select the vector of the last token, ignoring padding on both sides.
 
     Args:
         x: Tensor of shape (B, L, D).
@@ -148,7 +148,7 @@ def last_tokens(
 
 
 def last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
-    """Compute the last token position, ignoring padding on both sides.
+    """Compute the position of the last token, ignoring padding on both sides.
 
     Args:
         padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding.
@@ -169,7 +169,7 @@ def last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
 def select_first_tokens(
     x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Select the first token vector in the same text for each position.
+    """Select, for each position, the vector of the first token in the same text.
 
     Args:
         x: Tensor of shape (B, L, D).
@@ -222,7 +222,7 @@ def average_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> ker
         padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding.
 
     Returns:
-        Tensor of shape (B, D). Examples without tokens result in zeros.
+        Tensor of shape (B, D). The vector of an example without tokens is zero.
 
     Example:
         >>> import numpy as np
@@ -240,7 +240,7 @@ def average_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> ker
 def rotation(
     positions: keras.KerasTensor, base: float | keras.KerasTensor, head_dim: int
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Compute cosines and sines for rotary positions.
+    """Compute the cosines and sines that `rotate` uses for rotary positions.
 
     Args:
         positions: Tensor of shape (1 or B, L).
@@ -288,15 +288,15 @@ def rotate(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
 
 
 def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
-    """Compute a bucket for each distance. Buckets are exact at first, and then logarithmic.
+    """Assign each distance to a bucket. Small distances have their own bucket, others share one.
 
     Args:
         buckets: Integer. The number of buckets S on each side.
-        max_distance: Integer. Distances that are larger than about this value share the last
-            bucket.
+        max_distance: Integer. Distances above approximately this value share the last bucket.
 
     Returns:
-        Int32 array of shape (N,), up to the first distance after the last bucket.
+        Int32 array of shape (N,). The bucket of each distance from 0 to the first distance beyond
+        the last bucket.
 
     Raises:
         ValueError: If half of `buckets` is less than 2, or not less than `max_distance - 1`.
@@ -312,7 +312,7 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
         raise invalid(
             "position_buckets",
             buckets,
-            f"4 or more, and half of it less than max_relative_positions - 1 = {max_distance - 1}",
+            f"at least 4 and less than 2 * (max_relative_positions - 1) = {2 * (max_distance - 1)}",
         )
     # Use float32 as in training, because rounding affects the bucket for some distances.
     base = np.log(np.float32((max_distance - 1) / middle))
@@ -325,7 +325,7 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
 
 
 def compute_buckets(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
-    """Compute buckets for all distances in a text.
+    """Look up the buckets of all distances between tokens in a text.
 
     Args:
         length: Integer. The sequence length L.
@@ -356,7 +356,8 @@ def align_distance_scores(scores: keras.KerasTensor) -> keras.KerasTensor:
             the other token.
 
     Returns:
-        Tensor of shape (B, H, L, L). Row i starts at index L - 1 - i in the given row.
+        Tensor of shape (B, H, L, L). Row i of the result starts at index L - 1 - i in row i of
+        `scores`.
 
     Source: Dai et al. 2019, Transformer-XL, appendix B.
 

@@ -44,7 +44,7 @@ ROPE_RULES = {"head_dim": NO_VALUE, "partial_rotary_factor": one_of(None, 1)}
 
 
 class ScaledRotation:
-    """Mixin for backbones to pass rotary positions to each block.
+    """Mixin for backbones that passes rotary positions to each block.
 
     Attributes:
         rope_theta: Float. The base for the rotation angles.
@@ -62,7 +62,7 @@ class ScaledRotation:
         return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]
 
     def max_unscaled_length(self) -> int:
-        """Return the maximum number of tokens without dynamic scaling."""
+        """Return the number of tokens above which dynamic scaling changes the rotary positions."""
         return self.max_sequence_length
 
 
@@ -73,7 +73,7 @@ def compute_scaled_rotation(
     scaling: Mapping | None = None,
     trained_length: int = 1,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Compute `rotation` for positions in a batch, with optional scaling.
+    """Compute the `rotation` of all positions in a batch, with optional scaling for long texts.
 
     Args:
         inputs: Dictionary of tensors. Inputs for the backbone.
@@ -114,9 +114,10 @@ def compute_scaled_rotation(
 
 
 def read_rope(config: Mapping) -> dict:
-    """Convert rotary fields from any version of transformers to `rope_theta` and `rope_scaling`.
+    """Convert the fields for rotary positions to `rope_theta` and `rope_scaling`.
 
-    If `head_dim` is the quotient of two other fields, it will be removed.
+    The fields can have the form of any version of transformers. The field `head_dim` is removed if
+    it is equal to the hidden size divided by the number of heads.
 
     Args:
         config: Dictionary with the content of config.json. In version 5, both values are stored in

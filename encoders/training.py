@@ -1,6 +1,6 @@
 """Training options for encoders: gradient checkpointing, low-rank updates and multiple devices.
 
-This module is also used to trace identical blocks only once.
+This module also traces identical blocks only once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOKEN_TABLE = r"[^/]+/(\w+_)?embeddings/token_embedding/embeddings"
 def recompute_block(
     block: keras.layers.Layer, x: keras.KerasTensor, context: Mapping
 ) -> keras.KerasTensor:
-    """Compute `block(x, training=True, **context)` but only keep the inputs for the gradients.
+    """Compute `block(x, training=True, **context)`, storing only the inputs for the gradients.
 
     Args:
         block: A layer. Its intermediate values are computed again for the gradients.
@@ -49,17 +49,17 @@ def recompute_block(
 
     Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
     """
-    # `keras.remat` calls the block a second time, which would draw another dropout mask. Here, the
-    # call is a function of the weights and of the states of the random generators.
+    # `keras.remat` calls the block a second time, which would draw a new dropout mask. Here, the
+    # block is a function of its weights and of the random generator states.
     generators = [
         layer.seed_generator
         for layer in list_layers(block)
         if isinstance(layer, keras.layers.Dropout) and layer.rate
     ]
-    states = [(g.state, ops.copy(g.state)) for g in generators]  # copied before the draws below
+    states = [(g.state, ops.copy(g.state)) for g in generators]  # before new seeds are drawn
 
-    # Only arguments get gradients, not captured tensors. TensorFlow expects a gradient for every
-    # argument, so masks must not be arguments.
+    # Gradients are computed for arguments but not for captured tensors. Because TensorFlow expects
+    # a gradient for every argument, masks must not be arguments.
     leaves = keras.tree.flatten(dict(context))
     floats = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
 
@@ -75,7 +75,7 @@ def recompute_block(
     # Pass copies, because TensorFlow counts the gradient of a variable twice in eager mode.
     weights = [ops.copy(weight) for weight in block.weights]
     y = keras.remat(call)(x, *weights, *(ops.copy(leaves[i]) for i in floats))
-    for generator in generators:  # each generator is used once
+    for generator in generators:  # blocks can contain the same generator several times
         generator.next()
     return y
 
@@ -83,13 +83,13 @@ def recompute_block(
 def call_block(
     block: keras.layers.Layer, x: keras.KerasTensor, context: Mapping, training: bool | None
 ) -> keras.KerasTensor:
-    """Compute `block(x, training=training, **context)`, with a shared trace if possible.
+    """Compute `block(x, training=training, **context)`, and trace identical blocks only once.
 
-    Traces are shared in graphs whose `Trace` has `blocks`.
+    Blocks share a trace if `Trace.blocks` of the graph is a dictionary.
 
     Args:
-        block: A layer. Only blocks of this package share traces, because other layers can depend on
-            unknown attributes.
+        block: A layer. User-defined layers do not share traces, because they can depend on unknown
+            attributes.
         x: Tensor of shape (B, L, D).
         context: Dictionary of additional arguments, which can be nested.
         training: Optional boolean. Whether the block applies dropout.
@@ -117,7 +117,7 @@ def call_block(
 
 
 def _describe_block(block: keras.layers.Layer) -> str:
-    """Describe everything that a trace depends on: the layers, their settings and weights."""
+    """Create a description of a block, which is equal for blocks that can share a trace."""
     layers = [
         (type(layer), layer.get_config() | {"name": None, "call": vars(layer).get("call")})
         for layer in list_layers(
@@ -145,9 +145,9 @@ _NORMALIZATIONS = (
 def list_undecayed(model: keras.layers.Layer) -> list[keras.Variable]:
     """Find weights to exclude from weight decay: biases, and all weights in normalization layers.
 
-    This only depends on the layer type and on the attribute that holds the weight. Names are
-    ignored, because they can be chosen by the user. A layer with additional biases can list their
-    attributes in `without_weight_decay`.
+    Weights are selected by the type of the layer and the attribute that holds the weight. Names are
+    ignored, because users can choose them. A layer can list additional attributes in
+    `without_weight_decay`.
 
     Args:
         model: A layer or model.
@@ -176,9 +176,8 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
 
     Args:
         backbone: The encoder.
-        names: List of strings, for example "query" or "output". These are attribute names
-            without the suffix "_dense". By default, the query and value layers in the attention
-            are selected.
+        names: List of strings, for example "query" or "output". A name is an attribute name without
+            the suffix "_dense". If None, the query and value layers of the attention are selected.
 
     Raises:
         ValueError: If a layer does not exist.
@@ -201,7 +200,7 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
 
 
 def _dense_layers(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Dense]]:
-    """Yield the attribute names and dense layers inside a layer."""
+    """Yield all dense layers inside a layer, with their attribute names."""
     for owner in list_layers(layer):
         for attribute, value in list_attributes(owner).items():
             for inner in keras.tree.flatten(value):
@@ -212,8 +211,8 @@ def _dense_layers(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers
 def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]) -> None:
     """Freeze a backbone, and train low-rank updates for some layers.
 
-    Biases are also frozen, which is equivalent to `bias="none"` in peft. Existing updates with the
-    same rank and alpha are kept, and all other updates are removed.
+    Biases are also frozen, as with `bias="none"` in peft. Existing updates are kept if they have
+    the requested rank and alpha. Otherwise, they are removed.
 
     Args:
         backbone: The encoder.
@@ -244,18 +243,18 @@ def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]
 
 
 def check_updatable(layers: Iterable[keras.layers.Dense]) -> None:
-    """Check that low-rank updates for the layers are supported by Keras."""
+    """Check that Keras supports low-rank updates for these layers."""
     for layer in layers:
         if layer.kernel_constraint is not None or layer.quantization_mode in ("gptq", "awq"):
             raise ValueError(
                 f"The layer {layer.path} cannot have a low-rank update, because it has a kernel "
-                f"constraint or is quantized ({layer.quantization_mode}). Call enable_lora before "
-                "you quantize the model, or choose other layers."
+                f"constraint or is quantized ({layer.quantization_mode}). Call `enable_lora` "
+                "before `quantize`, or choose different layers."
             )
 
 
 def current_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple]:
-    """Find layers with a low-rank update, and return the rank and alpha for each layer."""
+    """Return the rank and alpha of each layer that has a low-rank update."""
     return {
         layer: (layer.lora_rank, layer.lora_alpha)
         for layer in list_layers(model)
@@ -269,7 +268,7 @@ def megatron_layout(
     """Create the layout of the weights for any family. See `Backbone.layout_map`."""
     if len(mesh.axis_names) != 2:
         raise invalid(
-            "axis_names of the mesh",
+            "mesh.axis_names",
             mesh.axis_names,
             "two axes, one for the batch and one for the weights, for example "
             "keras.distribution.DeviceMesh((2, 4), ('batch', 'model'), devices)",

@@ -36,14 +36,14 @@ WRONG_NUMBERS = [
     (EMPTY_ROW, "padding_mask has no token", "Expected 1 for at least one token."),
 ]
 WRONG_FORMS = [
-    ({**GOOD, "token_ids": IDS.astype("float32")}, "token_ids has the dtype float32"),
-    ({**GOOD, "token_ids": IDS > 0}, "token_ids has the dtype bool"),
-    ({**GOOD, "token_ids": IDS.astype(str)}, "token_ids has the dtype <U21"),
-    ({**GOOD, "padding_mask": np.ones(IDS.shape)}, "padding_mask has the dtype float64"),
-    ({**GOOD, "segment_ids": np.ones(IDS.shape)}, "segment_ids has the dtype float64"),
-    ({**GOOD, "padding_mask": np.ones((3, 5), int)}, r"padding_mask has the shape \(3, 5\)"),
-    ({**GOOD, "padding_mask": np.ones((2, 4), int)}, r"padding_mask has the shape \(2, 4\)"),
-    ({"token_ids": IDS[0]}, r"token_ids has the shape \(4,\)"),
+    ({**GOOD, "token_ids": IDS.astype("float32")}, "token_ids has dtype float32"),
+    ({**GOOD, "token_ids": IDS > 0}, "token_ids has dtype bool"),
+    ({**GOOD, "token_ids": IDS.astype(str)}, "token_ids has dtype <U21"),
+    ({**GOOD, "padding_mask": np.ones(IDS.shape)}, "padding_mask has dtype float64"),
+    ({**GOOD, "segment_ids": np.ones(IDS.shape)}, "segment_ids has dtype float64"),
+    ({**GOOD, "padding_mask": np.ones((3, 5), int)}, r"padding_mask has shape \(3, 5\)"),
+    ({**GOOD, "padding_mask": np.ones((2, 4), int)}, r"padding_mask has shape \(2, 4\)"),
+    ({"token_ids": IDS[0]}, r"token_ids has shape \(4,\)"),
     ({**GOOD, "tokens": IDS}, "has no input 'tokens'. Did you mean 'token_ids'"),
     ({**GOOD, "attention_mask": IDS}, "has no input 'attention_mask'. Did you mean 'padding_"),
     ({**GOOD, "x": IDS}, "has no input 'x'"),
@@ -133,7 +133,7 @@ def test_only_token_ids_must_be_there(model):
 def test_rows_of_different_lengths_are_named(model):
     with pytest.raises(ValueError, match="token_ids has rows"):
         model.predict({"token_ids": [[2, 3], [2, 5, 3]]})
-    with pytest.raises(ValueError, match="token_ids is ragged"):
+    with pytest.raises(ValueError, match="token_ids is .*ragged"):
         model.predict({"token_ids": tf.ragged.constant([[2, 3], [2, 5, 3]])})
 
 
@@ -211,7 +211,7 @@ def test_in_a_functional_model(model):
     found = keras.Model(inputs, outputs)({name: GOOD[name] for name in names})
     expected = model.backbone({name: GOOD[name] for name in names})["sequence_output"]
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    with pytest.raises(ValueError, match="token_ids has the dtype float32"):
+    with pytest.raises(ValueError, match="token_ids has dtype float32"):
         model.backbone({"token_ids": keras.Input((None,), name="token_ids")})
 
 
