@@ -18,7 +18,8 @@ class Sections(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:
         if obj.docstring:
             obj.docstring.value = as_markdown(obj.docstring.value)
-        if obj.is_function:
+        in_table = obj.name == "from_preset" and ".tasks." in obj.path  # by `docs/arguments.py`
+        if obj.is_function and not in_table:
             show_options(obj)
 
 

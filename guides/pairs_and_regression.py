@@ -81,13 +81,14 @@ axes = ez.display.confusion_matrix(held_out_y, answers)
 To compare two texts, a model needs attention heads that attend to the same word in the other text.
 There are only a few in a nano model. It classifies about 55 of 100 pairs correctly, compared with
 50 for random guesses. On QNLI, BERT-base classifies nine of ten pairs correctly (Devlin et al.
-2019, table 1). For the shortest pair, blue lines show the attention between both texts:
+2019, table 1). For the shortest pair, each picture shows a head of the last layer. Blue lines show
+the attention between both texts:
 """
 
 # %%
 answered = [pair for pair in held_out if pair[2] == "answer"]
 question, sentence, _ = min(answered, key=lambda pair: len(pair[0] + pair[1]))
-ez.display.attention(classifier, question, sentence, layer=1, head=0).show()
+ez.display.attention(classifier, question, sentence, layer=1, head=None).show()
 
 # %% [markdown]
 """

@@ -105,10 +105,10 @@ picture.save(OUTPUT / "question_answering.html", title="Held-out questions")
 ## Attention
 
 Each line shows how much a token on the left attends to a token on the right. Darker lines have a
-larger probability, and blue lines connect the two texts. In this head, each token attends to the
-previous token. Most BERT models have such a head (Clark et al., "What Does BERT Look At?", 2019,
-section 3.1).
+larger probability, and blue lines connect the two texts. There is one picture for each head of the
+first layer. Most tokens attend to the next token in head 1, and to the previous token in head 3.
+Most BERT models have such heads (Clark et al., "What Does BERT Look At?", 2019, section 3.1).
 """
 
 # %%
-ez.display.attention(model, "Who sings in Rome?", "Anna sings in Rome.", layer=0, head=1).show()
+ez.display.attention(model, "Who sings in Rome?", "Anna sings in Rome.", layer=0, head=None).show()
