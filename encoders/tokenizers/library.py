@@ -122,12 +122,12 @@ def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.n
     trims = [{**trim, "add_prefix_space": prefix} for prefix in steps.trims]
     content["post_processor"] = {"type": "Sequence", "processors": trims}
     made = tokenizers.Tokenizer.from_str(json.dumps(content))
-    added = {token["content"]: token for token in (*steps.special_tokens, *steps.added_tokens)}
-    options = ({n: v for n, v in token.items() if n != "id"} for token in added.values())
+    options = ({n: v for n, v in token.items() if n != "id"} for token in steps.tokens_in_texts)
     made.add_tokens([tokenizers.AddedToken(**given) for given in options])
     ids = np.arange(made.get_vocab_size(), dtype=np.int32)
     ids[: len(known)] = known
-    ids[[made.token_to_id(content) for content in added]] = [t["id"] for t in added.values()]
+    for token in steps.tokens_in_texts:
+        ids[made.token_to_id(token["content"])] = token["id"]
     return made, ids
 
 

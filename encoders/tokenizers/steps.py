@@ -75,6 +75,11 @@ class Steps(NamedTuple):
     special_tokens: Sequence[Mapping] = ()
     added_tokens: Sequence[Mapping] = ()
 
+    @property
+    def tokens_in_texts(self) -> list[Mapping]:
+        """Return the special tokens and added tokens to find in texts, with unique contents."""
+        return [*{t["content"]: t for t in (*self.special_tokens, *self.added_tokens)}.values()]
+
     def types(self, part: str) -> list[str]:
         """Return the step types for a part, such as "normalizer"."""
         return [step["type"] for step in getattr(self, part)]

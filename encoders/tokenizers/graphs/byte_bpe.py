@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,16 +33,14 @@ class ByteBPE(tf.Module):
     Args:
         model: `Model` to use.
         unknown_id: Integer. The id for bytes without a token.
-        special_ids: List of integers. The ids for special tokens that can be found in texts.
     """
 
-    def __init__(self, model: Model, unknown_id: int, special_ids: Sequence[int]):
+    def __init__(self, model: Model, unknown_id: int):
         super().__init__()
-        settings, self._special_ids = model.settings, special_ids
-        vocabulary = settings["vocab"]
+        settings, vocabulary = model.settings, model.settings["vocab"]
         byte_ids = [vocabulary.get(c, unknown_id) for c in byte_alphabet()]
         merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in settings["merges"]]
-        self._model = BPE([*byte_ids, *special_ids], merges, vocabulary)
+        self._model = BPE(byte_ids, merges, vocabulary)
         self._long = None
         ignores_merges = settings.get("ignore_merges", False)
         self._word_table = WordTable(*self._single_tokens(vocabulary, ignores_merges))
@@ -69,9 +67,7 @@ class ByteBPE(tf.Module):
         if not ignore_merges:
             is_made = are_single_tokens(self._model.encode, words, ids)
             words, ids = words.where(is_made), ids[is_made]
-        special = PackedWords.from_symbols([[256 + i] for i in range(len(self._special_ids))])
-        words = words.concatenate(special)
-        return words._replace(symbols=1 + words.symbols), np.array([*ids, *self._special_ids])
+        return words._replace(symbols=1 + words.symbols), ids
 
     def _long_tokens(self, words: PackedWords, ids: np.ndarray) -> tf.lookup.StaticHashTable | None:
         """Return a table to look up tokens that are too long for the word table.
@@ -98,7 +94,7 @@ class ByteBPE(tf.Module):
         long = tf.where(ends - starts > MAX_SYMBOLS)
         words = tf.gather(starts, long[:, 0]), tf.gather(ends, long[:, 0])
         indices, _, splits = span_indices(*words)
-        characters = tf.gather(BYTES, tf.minimum(tf.gather(symbols, indices), 255))
+        characters = tf.gather(BYTES, tf.gather(symbols, indices))
         texts = tf.RaggedTensor.from_row_splits(characters, splits, validate=False)
         found = self._long.lookup(tf.strings.reduce_join(texts, axis=1))
         ids = tf.tensor_scatter_nd_update(tf.fill(tf.shape(starts), -1), long, found)

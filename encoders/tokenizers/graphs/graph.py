@@ -13,7 +13,7 @@ from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import (
     make_added_tokenizer,
     make_finder,
 )
-from encoder_zoo.encoders.tokenizers.segmentation.tokens import SpecialTokenFinder, Tokens
+from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
 from encoder_zoo.encoders.tokenizers.steps import make_unsupported_error
 from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
 from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
@@ -37,11 +37,7 @@ class TokenizerGraph(tf.Module):
         super().__init__()
         self.words_are_independent = steps.words_are_independent
         self.unknown_token_id = steps.unknown_id
-        self._special_finder, special = None, steps.special_tokens
-        self.special_ids = [token["id"] for token in special]  # special tokens to find in texts
-        if special:
-            lstrip = next((token["content"] for token in special if token["lstrip"]), None)
-            self._special_finder = SpecialTokenFinder([t["content"] for t in special], lstrip)
+        self._stripping = [token for token in steps.special_tokens if token["lstrip"]]
         texts = tf.TensorSpec([None], tf.string)
         words = tf.RaggedTensorSpec([None, None], tf.string)
         self.texts_to_ids = compile_method(self._texts_to_ids, [texts])
@@ -53,8 +49,8 @@ class TokenizerGraph(tf.Module):
         if len(steps.trims) > 1:
             raise make_unsupported_error("post_processor", steps.post_processor)
         options = {"trim_offsets": bool(steps.trims), "keep_first_space": any(steps.trims)}
-        raw = [token for token in steps.added_tokens if not token["normalized"]]
-        normalized = [token for token in steps.added_tokens if token["normalized"]]
+        raw = [token for token in steps.tokens_in_texts if not token["normalized"]]
+        normalized = [token for token in steps.tokens_in_texts if token["normalized"]]
         contents = [[ord(c) for c in token["content"]] for token in raw]
         self._raw_finder = make_finder(raw, contents, **options)
         self._normalized_finder = None
@@ -77,8 +73,12 @@ class TokenizerGraph(tf.Module):
     def _encode(self, texts: tf.Tensor, as_words: bool) -> tuple[tf.RaggedTensor, ...]:
         """Return ids, starts and ends for texts (B,), or for words that each follow a space."""
         with tf.device("CPU"):  # a GPU would only add copies
-            chars = self._characters(texts)
+            chars = characters(texts)
             tokens = self._trim_spans(self._tokenize_with_added(chars, as_words))
+            for token in self._stripping:  # exclude white space before the token from the span
+                first = tokens.ends - len(token["content"])
+                starts = tf.where(tokens.ids == token["id"], first, tokens.starts)
+                tokens = tokens._replace(starts=starts)
             splits = tf.cast(tokens.row_splits, tf.int64)
             ids = tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
             row = row_ids(tokens.row_splits, tf.size(tokens.ids))
@@ -88,10 +88,6 @@ class TokenizerGraph(tf.Module):
                 ids.with_values(tokens.starts - row_start),
                 ids.with_values(tokens.ends - row_start),
             )
-
-    def _characters(self, texts: tf.Tensor) -> Characters:
-        chars = characters(texts)
-        return chars if self._special_finder is None else self._special_finder(chars)
 
     def _tokenize_with_added(self, chars: Characters, as_words: bool) -> Tokens:
         """Find added tokens, and tokenize the text between them."""

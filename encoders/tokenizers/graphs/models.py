@@ -28,8 +28,7 @@ from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     word_keys,
 )
 from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, make_unsupported_error
-from encoder_zoo.encoders.tokenizers.text.characters import SPECIALS, CodePointTable, encode_utf8
-from encoder_zoo.encoders.tokenizers.text.normalization import is_special_token
+from encoder_zoo.encoders.tokenizers.text.characters import CodePointTable, encode_utf8
 from encoder_zoo.encoders.tokenizers.text.packed_words import (
     HashTable,
     PackedWords,
@@ -126,7 +125,7 @@ def spell_unknown(
         Tuple (ids, begins, ends, splits). `splits` has shape (T + 1,) and contains start indices to
         locate each original token in the result.
     """
-    unknown = (ids == unknown_id) & ~is_special_token(tf.gather(codes, begins))
+    unknown = ids == unknown_id
     indices, token, _ = span_indices(
         tf.boolean_mask(begins, unknown), tf.boolean_mask(ends, unknown)
     )
@@ -146,28 +145,24 @@ class CharacterModel(tf.Module):
     Args:
         model: `Model` to use.
         unknown_id: Integer. The id for unknown tokens.
-        special_ids: List of integers. The ids for special tokens that can be found in texts.
     """
 
-    def __init__(self, model: Model, unknown_id: int, special_ids: Sequence[int]):
+    def __init__(self, model: Model, unknown_id: int):
         super().__init__()
         settings, vocabulary = model.settings, token_ids(model.settings)
         self._unknown_id, self._fuses = unknown_id, fuses_unknown(settings)
         self._bytes = byte_ids(settings)
         self._ids, self._first_last = None, 0  # first symbol for the last character in a word
         if settings["type"] == "WordPiece":
-            tables = make_word_piece(vocabulary, unknown_id, special_ids)
+            tables = make_word_piece(vocabulary, unknown_id)
             numbers, self._model, self._word_table = tables
         else:
             suffix = word_suffix(settings)
             found = {t.removesuffix(suffix): i for t, i in vocabulary.items() if t.endswith(suffix)}
             found.pop("", None)
-            special = PackedWords.from_symbols([[code] for code in SPECIALS[: len(special_ids)]])
             words, ids = PackedWords.from_texts(list(found)), np.array(list(found.values()), int)
-            numbers = character_numbers(
-                PackedWords.from_texts(list(vocabulary)).concatenate(special)
-            )
-            words, special = (w._replace(symbols=numbers[w.symbols]) for w in (words, special))
+            numbers = character_numbers(PackedWords.from_texts(list(vocabulary)))
+            words = words._replace(symbols=numbers[words.symbols])
             if model.ids:
                 self._ids = tf.constant(model.ids, tf.int32)
                 unknown_id = vocabulary[settings["unk_token"]]
@@ -178,8 +173,7 @@ class CharacterModel(tf.Module):
             words, ids = words.where(is_short), ids[is_short]
             ids = np.array(model.ids)[ids] if model.ids else ids
             is_whole = are_single_tokens(self._split, words, ids)
-            words = words.where(is_whole).concatenate(special)
-            self._word_table = WordTable(words, [*ids[is_whole], *special_ids])
+            self._word_table = WordTable(words.where(is_whole), ids[is_whole])
         self._numbers = CodePointTable(numbers)
 
     def _split(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
@@ -225,25 +219,19 @@ class WordLevel(tf.Module):
     Args:
         model: `Model` to use.
         unknown_id: Integer. The id for unknown tokens.
-        special_ids: List of integers. The ids for special tokens that can be found in texts.
     """
 
-    def __init__(self, model: Model, unknown_id: int, special_ids: Sequence[int]):
+    def __init__(self, model: Model, unknown_id: int):
         super().__init__()
         ids = model.settings["vocab"]
         self._table = HashTable([*ids], np.array([*ids.values()], np.int32), unknown_id)
-        self._special_ids = tf.constant([*special_ids, unknown_id], tf.int32)
 
     def __call__(self, words: Words) -> Tokens:
         """Tokenize words."""
         chars, starts = words.chars, words.starts
         last = shift_left(starts, 1, tf.size(chars.codes)) - 1
-        number = tf.gather(chars.codes, starts) - SPECIALS.start
-        most = tf.size(self._special_ids) - 1
-        special = tf.gather(self._special_ids, tf.clip_by_value(number, 0, most))
-        ids = tf.where(number >= 0, special, self._table.lookup(join_words(chars, words.begins)))
         return Tokens(
-            ids,
+            self._table.lookup(join_words(chars, words.begins)),
             tf.gather(chars.starts, starts),
             tf.gather(chars.ends, last),
             tf.searchsorted(starts, chars.row_splits),

@@ -18,7 +18,6 @@ from encoder_zoo.encoders.tokenizers.text.normalization import (
     FIRST_COMPLEX,
     expand_characters,
     folding_map,
-    is_special_token,
     normalize_quotation_marks,
     normalize_white_space,
 )
@@ -55,7 +54,6 @@ def replace(step: Mapping) -> Normalizer | None:
     def apply(chars: Characters) -> Characters:
         words = Words.from_texts(chars)
         matched, first = find(chars, words.begins)
-        matched &= ~is_special_token(chars.codes)
         # Assign the span from the last replaced character to all new characters.
         last = matched & shift_left(first, 1, True)
         chars = chars._replace(codes=tf.where(last, FIRST_COMPLEX, chars.codes))
@@ -65,7 +63,7 @@ def replace(step: Mapping) -> Normalizer | None:
 
 
 def _expand_characters(chars: Characters, expansions: Expansions) -> Characters:
-    """Replace complex characters with their expansions. Special tokens will be kept."""
+    """Replace complex characters with their expansions."""
     return expand_characters(chars, expansions.flat, expansions.splits)
 
 
@@ -75,8 +73,7 @@ def prepend(step: Mapping) -> Normalizer:
     def apply(chars: Characters) -> Characters:
         words = Words.from_texts(chars)
         for letter in reversed(step["prepend"]):
-            special = is_special_token(words.chars.codes)
-            words = words.insert(ord(letter), words.begins & ~special)
+            words = words.insert(ord(letter), words.begins)
         return words.chars
 
     return apply

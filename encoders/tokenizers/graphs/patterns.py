@@ -11,13 +11,7 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import character_class
-from encoder_zoo.encoders.tokenizers.text.characters import (
-    NUM_CODE_POINTS,
-    Characters,
-    encode_utf8,
-    members,
-)
-from encoder_zoo.encoders.tokenizers.text.normalization import is_special_token
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, encode_utf8, members
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_right
 
 BYTES = [bytes([byte]) for byte in range(256)]
@@ -69,9 +63,9 @@ def as_re2(pattern: str) -> str | None:
 def _ranges(name: str, in_class: bool) -> str:
     """Convert a character class such as "\\s" to ranges for RE2."""
     kind = name[0] + name[1].lower() + name[2:]
-    belongs = members(CLASSES[kind])[:NUM_CODE_POINTS]
+    belongs = members(CLASSES[kind])
     if in_class and kind == r"\w":  # fractions and superscripts are excluded by Oniguruma
-        belongs &= members("word_character")[:NUM_CODE_POINTS]
+        belongs &= members("word_character")
     ranges = character_class(belongs if kind == name else ~belongs)
     return ranges[1:-1] if in_class else ranges
 
@@ -81,18 +75,14 @@ def runs(values: tf.Tensor) -> tf.Tensor:
     return values != shift_right(values, 1, -1)
 
 
-def _remove_special(codes: tf.Tensor) -> tf.Tensor:
-    return tf.where(is_special_token(codes), 0xFFFD, codes)
-
-
 def join_words(chars: Characters, begins: tf.Tensor) -> tf.Tensor:
-    """Join characters to words, and return strings (W,). Special tokens are replaced by U+FFFD.
+    """Join characters to words, and return strings (W,).
 
     Args:
         chars: `Characters` in all words.
         begins: Boolean tensor of shape (N,). True for the first character in each word.
     """
-    symbols, splits, _ = encode_utf8(_remove_special(chars.codes))
+    symbols, splits, _ = encode_utf8(chars.codes)
     ends = tf.concat([tf.boolean_mask(splits[:-1], begins), [tf.size(symbols)]], 0)
     rows = tf.RaggedTensor.from_row_splits(tf.gather(BYTES, symbols), ends, validate=False)
     return tf.strings.reduce_join(rows, axis=1)
@@ -132,7 +122,7 @@ def make_finder(
         kept = ~(opened | closed)
         marks = tf.stack([depth > 0, shift_right(~kept, 1, False)], 1)
         marks = tf.boolean_mask(marks, kept)  # (S, 2)
-        marks = tf.gather(marks, encode_utf8(_remove_special(chars.codes))[1][:-1])
+        marks = tf.gather(marks, encode_utf8(chars.codes)[1][:-1])
         return marks[:, 0], marks[:, 1] | begins
 
     return find

@@ -20,7 +20,7 @@ from encoder_zoo.encoders.tokenizers.steps import (
 )
 from encoder_zoo.encoders.tokenizers.text.characters import CodePointTable, members
 from encoder_zoo.encoders.tokenizers.text.charsmap import charsmap_rules
-from encoder_zoo.encoders.tokenizers.text.normalization import folding_map, is_special_token
+from encoder_zoo.encoders.tokenizers.text.normalization import folding_map
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_right
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def mark_words(steps: Steps, splits_words: bool) -> PreTokenizer:
         codes = tf.where(codes == ord(" "), ord(SPACE), codes)
         words = words._replace(chars=words.chars._replace(codes=codes))
         if steps.normalizer[-2:] == INSERTED_SPACE:
-            words = words.insert(ord(SPACE), words.begins & ~is_special_token(codes))
+            words = words.insert(ord(SPACE), words.begins)
         if not splits_words:
             return words
         is_sign = words.chars.codes == ord(SPACE)
@@ -83,13 +83,13 @@ def mark_words(steps: Steps, splits_words: bool) -> PreTokenizer:
 
     def remove_spaces(words: Words) -> Words:
         codes = words.chars.codes
-        special, is_sign, solid = is_special_token(codes), codes == ord(SPACE), white(codes) == 0
+        is_sign, solid = codes == ord(SPACE), white(codes) == 0
         after_space = shift_right(~solid, 1, False)
         first = solid & (words.begins | after_space | is_sign)
         wanted = first & ~is_sign
         if steps.words_depend:  # if a text contains "▁", insert another "▁" before it
             wanted |= first & after_space & ~words.chars.row_starts()
-        return words._replace(begins=first).insert(ord(SPACE), wanted & ~special, kept=solid)
+        return words._replace(begins=first).insert(ord(SPACE), wanted, kept=solid)
 
     return keep_spaces if steps.keeps_spaces else remove_spaces
 

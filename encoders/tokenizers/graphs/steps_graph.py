@@ -24,7 +24,6 @@ from encoder_zoo.encoders.tokenizers.graphs.words import Words, is_text_start, m
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import WhitespaceWordLookup
 from encoder_zoo.encoders.tokenizers.steps import SPACE
-from encoder_zoo.encoders.tokenizers.text.normalization import is_special_token
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.steps import Model, Steps
@@ -46,7 +45,8 @@ class StepsGraph(TokenizerGraph):
         splits_words = steps.keeps_spaces and tokens_stay_in_words(ids)
         self.words_are_independent &= splits_words or not steps.keeps_spaces
         marks = kind in ("BPE", "Unigram") and marks_words(steps)
-        self._marks_words = marks = marks and (steps.library_is_equal or not exact)
+        marks = marks and (steps.library_is_equal or not exact)
+        self._marks_parts = marks and bool(steps.added_tokens)
         if marks:
             runs = (COMPOSED, *RUNS)
             self._normalizer = make_normalizer(steps_before_words(steps.normalizer), runs)
@@ -57,7 +57,7 @@ class StepsGraph(TokenizerGraph):
         self._is_byte_level = "ByteLevel" in steps.types("pre_tokenizer")
         of_words = WordLevel if kind == "WordLevel" else CharacterModel
         model_class = ByteBPE if self._is_byte_level else of_words
-        self._model = model_class(model, self.unknown_token_id, self.special_ids)
+        self._model = model_class(model, self.unknown_token_id)
         self._word_lookup = None
         if marks and "WhitespaceSplit" in steps.types("pre_tokenizer"):
             self._word_lookup = self._make_word_lookup(steps, ids)
@@ -92,8 +92,7 @@ class StepsGraph(TokenizerGraph):
         if as_words and self._is_byte_level:
             return words.prepend(ord(" ")).chars
         if as_words and self._needs_space:
-            wanted = chars.row_starts() & ~is_special_token(chars.codes)
-            wanted &= self._marks_words | is_text_start(chars)
+            wanted = chars.row_starts() & (self._marks_parts | is_text_start(chars))
             return words.insert(ord(SPACE), wanted).chars
         return chars
 
@@ -116,7 +115,7 @@ class StepsGraph(TokenizerGraph):
 
 def count_spaces(steps: Steps, vocabulary: Mapping[str, int]) -> np.ndarray:
     """Return the number of leading and trailing spaces for each token, with shape (ids, 2)."""
-    added = [token["id"] for token in (*steps.special_tokens, *steps.added_tokens)]
+    added = [token["id"] for token in steps.tokens_in_texts]
     size = 1 + max(*vocabulary.values(), *steps.skipped_ids, *added)
     spaces = np.zeros([size, 2], np.int32)
     spaces[[*vocabulary.values()]] = surrounding_spaces(list(vocabulary))

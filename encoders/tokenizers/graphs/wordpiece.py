@@ -15,7 +15,7 @@ from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens, WordToke
 from encoder_zoo.encoders.tokenizers.segmentation.unigram import Trie
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import WholeWordLookup, WordTable
 from encoder_zoo.encoders.tokenizers.text.characters import (
-    SPECIALS,
+    NUM_CODE_POINTS,
     Characters,
     CodePointTable,
     characters,
@@ -136,7 +136,7 @@ class WordPieceGraph(TokenizerGraph):
         self._options = bert_options(steps.normalizer)
         lowercase, _, _, clean_text = self._options
         vocabulary, added = model.settings["vocab"], steps.added_tokens
-        tables = make_word_piece(vocabulary, self.unknown_token_id, self.special_ids)
+        tables = make_word_piece(vocabulary, self.unknown_token_id)
         numbers, self._model, self._word_table = tables
         self._make_normalizers(numbers, added)
         self._word_lookup = WholeWordLookup(self._whole_words(vocabulary), lowercase, clean_text)
@@ -148,7 +148,7 @@ class WordPieceGraph(TokenizerGraph):
         self._numbers = None
         if any(token["normalized"] for token in added):  # may contain any character
             self._numbers = CodePointTable(numbers)
-            identity = np.arange(SPECIALS.stop, dtype=np.int32)
+            identity = np.arange(NUM_CODE_POINTS, dtype=np.int32)
             self._to_codes = BertNormalizer(*self._options, identity)
             chinese = members("chinese") & self._options[2]
             self._chinese = CodePointTable(chinese.astype(np.int32))
@@ -225,10 +225,10 @@ def bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]
 
 
 def make_word_piece(
-    vocabulary: Mapping[str, int], unknown_id: int, special_ids: Sequence[int]
+    vocabulary: Mapping[str, int], unknown_id: int
 ) -> tuple[np.ndarray, WordPiece, WordTable]:
     """Make character numbers, and a model and a word table that use these numbers."""
-    tokens, continues, ids = _tokens_in_texts(vocabulary, special_ids)
+    tokens, continues, ids = _tokens_in_texts(vocabulary)
     numbers = character_numbers(tokens)
     tokens = tokens._replace(symbols=numbers[tokens.symbols])
     unknown = PackedWords.from_symbols([[UNKNOWN_SYMBOL]])
@@ -238,15 +238,13 @@ def make_word_piece(
 
 
 def _tokens_in_texts(
-    vocabulary: Mapping[str, int], special_ids: Sequence[int]
+    vocabulary: Mapping[str, int],
 ) -> tuple[PackedWords, np.ndarray, np.ndarray]:
     """Return the tokens that can occur in texts, whether they continue a word, and the ids."""
     tokens = [token for token in vocabulary if token]
-    special = PackedWords.from_symbols([[code] for code in SPECIALS[: len(special_ids)]])
     texts = [token[2:] if _continues(token) else token for token in tokens]
-    continues = [*map(_continues, tokens), *[False] * len(special_ids)]
-    ids = [*map(vocabulary.get, tokens), *special_ids]
-    return PackedWords.from_texts(texts).concatenate(special), np.array(continues), np.array(ids)
+    ids = [*map(vocabulary.get, tokens)]
+    return PackedWords.from_texts(texts), np.array([*map(_continues, tokens)]), np.array(ids)
 
 
 def _continues(token: str) -> bool:

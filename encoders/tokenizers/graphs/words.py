@@ -27,13 +27,12 @@ from encoder_zoo.encoders.tokenizers.steps import (
     make_unsupported_error,
 )
 from encoder_zoo.encoders.tokenizers.text.characters import (
-    SPECIALS,
+    NUM_CODE_POINTS,
     Characters,
     CodePointTable,
     members,
     unicode_data,
 )
-from encoder_zoo.encoders.tokenizers.text.normalization import is_special_token
 from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, row_ids, shift_right
 
 # Character kinds to split at, per pre-tokenizer type.
@@ -44,7 +43,7 @@ class Words(NamedTuple):
     """Holds the words for a batch of texts. Words are separated by removed characters.
 
     Attributes:
-        chars: `Characters` in all words. Each special token is a word with one character.
+        chars: `Characters` in all words.
         begins: Boolean tensor of shape (N,). True for the first character in each word.
     """
 
@@ -53,9 +52,8 @@ class Words(NamedTuple):
 
     @classmethod
     def from_texts(cls, chars: Characters) -> Words:
-        """Create words from texts, which are only split at special tokens."""
-        special = is_special_token(chars.codes)
-        return cls(chars, chars.row_starts() | special | shift_right(special, 1, False))
+        """Create one word from each text."""
+        return cls(chars, chars.row_starts())
 
     @property
     def starts(self) -> tf.Tensor:
@@ -82,7 +80,7 @@ class Words(NamedTuple):
         Words can be selected with `where`, a boolean tensor of shape (N,).
         """
         codes = self.chars.codes
-        return self.insert(code, self.begins & where & (codes != code) & ~is_special_token(codes))
+        return self.insert(code, self.begins & where & (codes != code))
 
 
 def is_text_start(chars: Characters) -> tf.Tensor:
@@ -114,7 +112,6 @@ def split(words: Words, matched: tf.Tensor, first: tf.Tensor, behavior: str) -> 
         >>> split(words, matched, first, "MergedWithPrevious").begins.numpy().tolist()
         [True, False, True, True]
     """
-    matched &= ~is_special_token(words.chars.codes)
     first |= words.begins
     # Whether the previous character is in a match, shape (N,).
     after_match = shift_right(matched, 1, False)
@@ -134,7 +131,7 @@ def split(words: Words, matched: tf.Tensor, first: tf.Tensor, behavior: str) -> 
 def split_at_kind(step: Mapping) -> PreTokenizer:
     """Make a pre-tokenizer to split at single characters with a given kind."""
     if step["type"] == "CharDelimiterSplit":
-        belongs = np.arange(SPECIALS.stop) == ord(step["delimiter"])
+        belongs = np.arange(NUM_CODE_POINTS) == ord(step["delimiter"])
     else:
         belongs = members(KINDS[step["type"]])
     table = CodePointTable(belongs.astype(np.int32))
@@ -164,8 +161,7 @@ def split_whitespace(step: Mapping) -> PreTokenizer:
 
 def split_scripts(step: Mapping) -> PreTokenizer:
     """Make a pre-tokenizer to split words when the script changes."""
-    scripts = np.ones(SPECIALS.stop, np.int32)  # used for special tokens
-    scripts[: SPECIALS.start] = 0
+    scripts = np.zeros(NUM_CODE_POINTS, np.int32)
     for first, last, number in unicode_data()["script"]:
         scripts[first : last + 1] = number
     table = CodePointTable(scripts)
@@ -206,7 +202,7 @@ def split_pattern(step: Mapping) -> PreTokenizer | None:
 
 def split_tweets() -> PreTokenizer:
     """Make a pre-tokenizer for `TWEET_WORDS`, which is faster than a regular expression."""
-    spaces = np.zeros(SPECIALS.stop, np.int32)
+    spaces = np.zeros(NUM_CODE_POINTS, np.int32)
     spaces[[*map(ord, PYTHON_SPACE)]] = 1
     table = CodePointTable(spaces)
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
 from encoder_zoo.encoders.tokenizers.segmentation.unigram import Trie
 from encoder_zoo.encoders.tokenizers.text.characters import (
-    SPECIALS,
+    NUM_CODE_POINTS,
     Characters,
     CodePointTable,
     members,
@@ -78,7 +78,7 @@ class AddedTokenFinder(tf.Module):
         self._trim_offsets = trim_offsets
         self._keep_first_space = keep_first_space
         alphabet = sorted({code for content in contents for code in content})
-        numbers = np.zeros(SPECIALS.stop, np.int32)
+        numbers = np.zeros(NUM_CODE_POINTS, np.int32)
         numbers[alphabet] = np.arange(len(alphabet)) + 1
         self._numbers = CodePointTable(numbers)
         firsts = np.zeros(len(alphabet) + 1, bool)

@@ -6,20 +6,19 @@ import operator
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.characters import SPECIALS, Characters, members
+from encoder_zoo.encoders.tokenizers.text.characters import NUM_CODE_POINTS, Characters, members
 from encoder_zoo.encoders.tokenizers.text.normalization import FIRST_ALONE, FIRST_SPACE
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_left, shift_right
 
-OTHER, LETTER, NUMBER, SPACE, SPECIAL = range(5)
+OTHER, LETTER, NUMBER, SPACE = range(4)
 
 
 def byte_level_character_kinds() -> np.ndarray:
     """Return the character kinds for the GPT-2 pattern, int32 of shape (code points,)."""
-    kinds = np.full(SPECIALS.stop, OTHER)
+    kinds = np.full(NUM_CODE_POINTS, OTHER)
     kinds[members("bpe_letter")] = LETTER
     kinds[members("bpe_number")] = NUMBER
     kinds[members("bpe_space")] = SPACE
-    kinds[SPECIALS.start :] = SPECIAL
     return kinds
 
 
@@ -42,8 +41,6 @@ def byte_level_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Te
         >>> byte_level_word_starts(codes, kinds, tf.range(8) == 0).numpy().tolist()
         [0, 1, 4, 5]
     """
-    special = kinds == SPECIAL
-    row_starts |= special | shift_right(special, 1, False)  # split at special tokens
     last_kind = tf.where(row_starts, -1, shift_right(kinds, 1, -1))
     after_blank = shift_right(codes == ord(" "), 1, False) & ~row_starts
     is_space = kinds == SPACE
@@ -121,8 +118,6 @@ def llama_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor)
         >>> [text[i:j] for i, j in zip(starts, [*starts[1:], len(text)])]
         ['I', "'ll", ' ', ' go', ',', ' ', '123', '45', '\n\n', ' !']
     """
-    special = kinds == SPECIAL
-    row_starts |= special | shift_right(special, 1, False)  # split at special tokens
     last_kind = tf.where(row_starts, -1, shift_right(kinds, 1, -1))
     first = last_kind != kinds  # first character in a run
     is_end = shift_left(row_starts, 1, True)

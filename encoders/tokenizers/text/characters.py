@@ -85,16 +85,16 @@ def decode_multibyte(
 
 
 def encode_utf8(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Encode characters as UTF-8. Special tokens are encoded as a single symbol, starting with 256.
+    """Encode characters as UTF-8.
 
     Args:
         codes: int32 tensor of shape (N,). The code points to encode.
 
     Returns:
-        symbols: int32 tensor of shape (S,). Bytes, and symbols for special tokens.
+        symbols: int32 tensor of shape (S,). The bytes.
         splits: int32 tensor of shape (N + 1,). The start position for each character in the
-            symbols.
-        owners: int32 tensor of shape (S,). The character index for each symbol.
+            bytes.
+        owners: int32 tensor of shape (S,). The character index for each byte.
 
     Example:
         >>> encode_utf8(tf.constant([ord("a"), ord("½")]))[0].numpy().tolist()
@@ -104,16 +104,13 @@ def encode_utf8(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     def encoded() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         long = tf.cast(tf.where(codes >= 0x80)[:, 0], tf.int32)
         code = tf.gather(codes, long)  # other characters have a single byte
-        special = code >= SPECIALS.start
         length = 2 + tf.cast(code >= 0x800, tf.int32) + tf.cast(code >= 0x10000, tf.int32)
-        length = tf.where(special, 1, length)
         lengths = tf.tensor_scatter_nd_update(tf.ones_like(codes), long[:, None], length)
         splits = tf.concat([[0], tf.cumsum(lengths)], 0)
         owners = row_ids(splits, splits[-1])
 
         leading = tf.bitwise.right_shift(code, 6 * (length - 1))
         leading += tf.gather([0, 0, 0xC0, 0xE0, 0xF0], length)
-        leading = tf.where(special, code - SPECIALS.start + 256, leading)
         positions = tf.gather(splits, long)
         symbols = tf.gather(codes, owners)
         symbols = tf.tensor_scatter_nd_update(symbols, positions[:, None], leading)
@@ -186,8 +183,6 @@ def characters(texts: tf.Tensor) -> Characters:
 
 DATA_FILE = Path(__file__).parent / "data" / "unicode.json"
 NUM_CODE_POINTS = 0x110000
-# Special tokens found in texts are represented by code points beyond Unicode.
-SPECIALS = range(NUM_CODE_POINTS, NUM_CODE_POINTS + 128)
 HANGUL_SYLLABLES = range(0xAC00, 0xD7A4)
 PAGE_BITS = 7
 NUM_LOW = 0x3000  # code points below East Asian characters
@@ -197,11 +192,10 @@ class CodePointTable(tf.Module):
     """Maps code points to numbers. Values are stored in pages of 128 values without duplicates.
 
     Args:
-        values: int32 array of shape (0x110000 + 128,). The value for each code point, and for
-            each special token.
+        values: int32 array of shape (0x110000,). The value for each code point.
 
     Example:
-        >>> table = CodePointTable(np.arange(0x110000 + 128, dtype=np.int32) % 10)
+        >>> table = CodePointTable(np.arange(0x110000, dtype=np.int32) % 10)
         >>> table(tf.constant([7, 0x1F600])).numpy().tolist()
         [7, 2]
     """
@@ -241,7 +235,7 @@ def members(name: str) -> np.ndarray:
         >>> members("bpe_number")[[ord("7"), ord("½"), ord("x")]].tolist()
         [True, True, False]
     """
-    belongs = np.zeros(NUM_CODE_POINTS + len(SPECIALS), bool)
+    belongs = np.zeros(NUM_CODE_POINTS, bool)
     for first, last in unicode_data()[name]:
         belongs[first : last + 1] = True
     return belongs

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.text.characters import (
     HANGUL_SYLLABLES,
-    SPECIALS,
+    NUM_CODE_POINTS,
     Characters,
     CodePointTable,
     compatible_decompositions,
@@ -65,7 +65,7 @@ class UnicodeNormalizer(tf.Module):
         self._composites = tf.constant(tables.composites)
 
     def __call__(self, chars: Characters) -> Characters:
-        """Normalize characters. Special tokens are not changed."""
+        """Normalize characters."""
 
         def touched() -> tf.Tensor:
             return tf.reduce_any(self._is_touched(chars.codes) > 0)
@@ -187,7 +187,7 @@ class CompositionTables(NamedTuple):
 def composition_tables(compatible: bool = False) -> CompositionTables:
     """Return cached tables for canonical or compatibility decompositions."""
     orders, never = combining_orders(), members("never_composed")
-    packed = np.arange(SPECIALS.stop, dtype=np.int32)
+    packed = np.arange(NUM_CODE_POINTS, dtype=np.int32)
     for code, order in orders.items():
         packed[code] |= order << ORDER_SHIFT
     expansions, splits = [], [0]
@@ -200,7 +200,7 @@ def composition_tables(compatible: bool = False) -> CompositionTables:
 
     pairs = _composites(never)
     keys = sorted(pairs)
-    may_follow = np.zeros(SPECIALS.stop, np.int32)
+    may_follow = np.zeros(NUM_CODE_POINTS, np.int32)
     may_follow[[second for _, second in keys] + [*VOWELS, *TAILS]] = 1
     touched = never | (may_follow > 0)
     decomposed = np.zeros_like(touched)

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.text.characters import (
-    SPECIALS,
     Characters,
     CodePointTable,
     compatible_decompositions,
@@ -73,7 +72,7 @@ def normalize_white_space(chars: Characters) -> Characters:
     """
     spaces = tf.constant(np.flatnonzero(members("white_space")), tf.int32)
     white = tf.reduce_any(chars.codes[:, None] == spaces, axis=1)
-    starts = chars.row_starts() | is_special_token(chars.codes)
+    starts = chars.row_starts()
     last = shift_left(starts, 1, True)
     beside = (shift_right(white, 1, False) & ~starts) | (shift_left(white, 1, False) & ~last) | last
     breaks = tf.reduce_any(chars.codes[:, None] == [ord(c) for c in "\n\r\t"], axis=1)
@@ -240,7 +239,6 @@ class NormalizationTables:
         kinds = np.where(self.chinese, ALONE, self.kinds)
         kinds[members("space" if clean_text else "white_space")] = SPACE
         kinds[members("dropped") & clean_text] = DROPPED
-        kinds[SPECIALS.start :] = ALONE
         self.packed = (kinds << KIND_SHIFT | np.arange(len(kinds))).astype(np.int32)
         for code in sorted({*self.parts, *self.orders, *map(int, self.lower)}):
             if kinds[code] not in (SPACE, DROPPED):
@@ -300,8 +298,3 @@ def normalization_tables(
 ) -> NormalizationTables:
     """Return cached tables for the given options."""
     return NormalizationTables(lowercase, strip_accents, split_chinese, clean_text)
-
-
-def is_special_token(codes: tf.Tensor) -> tf.Tensor:
-    """Return a mask with shape (N,) for code points that represent special tokens."""
-    return codes >= SPECIALS.start

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.characters import SPECIALS
+from encoder_zoo.encoders.tokenizers.text.characters import NUM_CODE_POINTS
 
 
 class HashTable(tf.lookup.StaticHashTable):
@@ -105,6 +105,6 @@ def character_numbers(words: PackedWords) -> np.ndarray:
             f"The vocabulary has {len(alphabet)} different characters. Expected at most "
             f"{MAX_SYMBOL - 1}."
         )
-    numbers = np.full(SPECIALS.stop, UNKNOWN_SYMBOL, np.int32)
+    numbers = np.full(NUM_CODE_POINTS, UNKNOWN_SYMBOL, np.int32)
     numbers[alphabet] = np.arange(len(alphabet)) + UNKNOWN_SYMBOL + 1
     return numbers

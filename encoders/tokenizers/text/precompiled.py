@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.tokenizers.text.characters import (
-    SPECIALS,
+    NUM_CODE_POINTS,
     Characters,
     CodePointTable,
     members,
@@ -18,7 +18,6 @@ from encoder_zoo.encoders.tokenizers.text.charsmap import MAX_GRAPHEME_BYTES
 from encoder_zoo.encoders.tokenizers.text.normalization import (
     FIRST_COMPLEX,
     expand_characters,
-    is_special_token,
 )
 from encoder_zoo.encoders.tokenizers.text.packed_words import HashTable
 from encoder_zoo.encoders.tokenizers.text.ragged import row_ids, shift_left, shift_right
@@ -70,7 +69,7 @@ class CharacterMap(tf.Module):
     def __init__(self, mapping: Mapping[int, Sequence[int]]):
         super().__init__()
         several = {code: codes for code, codes in mapping.items() if len(codes) != 1}
-        packed = np.arange(SPECIALS.stop, dtype=np.int32)
+        packed = np.arange(NUM_CODE_POINTS, dtype=np.int32)
         for code, codes in mapping.items():
             packed[code] = codes[0] if len(codes) == 1 else 0
         packed[list(several)] = FIRST_COMPLEX | np.arange(len(several), dtype=np.int32)
@@ -125,7 +124,7 @@ class PrecompiledNormalizer(tf.Module):
                 )
         pairs = {key: value for key, value in reached.items() if len(key) == 2}
         sequences = [[ord(c) for c in text] for text in pairs.values()]
-        packed = np.arange(SPECIALS.stop, dtype=np.int32)
+        packed = np.arange(NUM_CODE_POINTS, dtype=np.int32)
         for code, text in singles.items():
             packed[code] = KEY | (ord(text) if len(text) == 1 else COMPLEX | len(sequences))
             if len(text) != 1:
@@ -133,7 +132,7 @@ class PrecompiledNormalizer(tf.Module):
         for name, bit in (("extends", EXTENDS), ("prepends", PREPENDS), ("ends_grapheme", ENDS)):
             packed[members(name)] |= bit
         packed[[RETURN_CODE]] |= RETURN
-        packed[[0, *SPECIALS]] |= ENDS
+        packed[0] |= ENDS
         self._table = CodePointTable(packed)
         self._pictographs = CodePointTable(members("pictograph").astype(np.int32))
         self._expansions = Expansions(sequences)
@@ -150,8 +149,7 @@ class PrecompiledNormalizer(tf.Module):
         )
 
     def _replace_graphemes(self, chars: Characters, packed: tf.Tensor) -> Characters:
-        part_starts = chars.row_starts() | is_special_token(chars.codes)
-        part_starts |= shift_right(is_special_token(chars.codes), 1, False)
+        part_starts = chars.row_starts()
         heads = ~self._joins(chars.codes, packed, part_starts)
         is_unit, pair = self._units(chars.codes, packed, heads)
 
