@@ -101,7 +101,8 @@ def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
     import tensorflow as tf
 
     task, data = tiny.task(family, cls), cls.tiny_data()
-    batch = task.preprocessor(*task._begin_fit(data.x, data.y))
+    given = task._begin_fit(data.x, data.y)
+    batch = task.preprocessor(given.x, given.y)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     with tf.GradientTape() as tape:
         loss = task.compute_loss(x, y, task(x, training=True), sample_weight)

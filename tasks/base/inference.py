@@ -19,17 +19,17 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, map_graph_batches
-from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs, is_prepared
+from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training.data import own_errors
 from encoder_zoo.tasks.training.distribution import data_parallel_devices, pad_indices, round_up
 from encoder_zoo.tasks.training.sources import (
+    Given,
     as_source,
     check_has_elements,
     check_preprocessor,
-    is_dataset,
 )
-from encoder_zoo.tasks.training.streams import Stream, as_stream, ending_quietly
+from encoder_zoo.tasks.training.streams import as_stream, ending_quietly
 
 
 def predict_inputs(task, x, batch_size: int, predict: functools.partial):
@@ -42,26 +42,24 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
         predict: Keras's `predict`. It is called with a dataset, or with arrays and the batch size.
     """
     maker = dataclasses.replace(task.batch_maker, separate=lambda x, y: (x, y), fills=False)
-    x = as_stream(x, maker)
-    in_dataset = is_dataset(x)
-    prepared = is_prepared(get_inputs(x.element_spec) if in_dataset else x)
-    if in_dataset and (prepared or not task.record.predicts_lists):
+    given = Given.of(as_stream(x, maker))
+    x = given.x
+    if given.is_read_in_batches and (given.is_prepared or not task.record.predicts_lists):
         plan = Plan(batch_size, steps_per_epoch=predict.keywords.get("steps"))
-        source = as_source(x, plan=plan, maker=maker)
+        source = as_source(given, plan=plan, maker=maker)
         with own_errors(source):
             return _predict_batches(source.in_order(), predict)
-    if prepared:
+    if given.kind == "arrays":
         x = check_arrays(task, x)
         if _is_quiet(predict) and 0 < len(x["token_ids"]) <= batch_size:
             return _outputs(task, x)
         return _predict_arrays(x, batch_size, predict)
     check_preprocessor(task, x)
-    if in_dataset:
+    if given.is_read_in_batches:
         check_has_elements(x)
-        batched = (
-            x.batch if isinstance(x, Stream) else functools.partial(task.preprocessor.batched, x)
-        )
-        batches = map(get_inputs, batched(batch_size))
+        is_stream = given.kind == "stream"
+        batches = x.batch(batch_size) if is_stream else task.preprocessor.batched(x, batch_size)
+        batches = map(get_inputs, batches)
         return [row for b in batches for row in task._predict_texts(b, batch_size, predict)]
     return task._predict_texts(x, batch_size, predict)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -36,12 +35,12 @@ from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.checks import check_no_iterator
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.training.sources import (
+    Given,
     check_inputs,
     check_labels,
+    check_no_stream,
     check_not_empty,
-    is_dataset,
 )
-from encoder_zoo.tasks.training.streams import check_no_stream
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -148,24 +147,24 @@ class LabelledTask(Task):
     def _check_answers(self, x=None) -> None:
         self._check_labels_known()
 
-    def _learn_labels(self, x, y, labels_in: Callable[[Any, Any], list[str] | int]) -> None:
+    def _learn_labels(self, given: Given, labels_in: Callable[[Given], list[str] | int]) -> None:
         """Build the head for the labels in the `fit` data when the labels are unknown.
 
         Args:
-            x, y: The inputs and labels.
-            labels_in: A function to read the class names, or their number, from `x` and `y`.
+            given: The inputs, the labels and their kind.
+            labels_in: A function to read the class names, or their number, from `given`.
         """
         if self.objective.activation != "linear":  # not a regression
-            log_odd_labels(y)
+            log_odd_labels(given.y)
         if self.num_classes is not None:
             return
-        check_no_stream(x)
-        if not is_dataset(x):
-            check_not_empty(x)
-            check_no_iterator(y, "y")
-        elif int(x.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        check_no_stream(given)
+        if given.kind != "dataset":
+            check_not_empty(given.x)
+            check_no_iterator(given.y, "y")
+        elif int(given.x.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ValueError("The dataset is infinite. Pass the labels: labels=[...].")
-        self._set_classes(*count_and_names(labels_in(x, y)))
+        self._set_classes(*count_and_names(labels_in(given)))
         for name, weight, transposed in named_weights(self, self.head_record.tensors):
             if name in self.kept_weights:
                 value = self.kept_weights[name]
@@ -269,11 +268,11 @@ class LabelledTask(Task):
             raise ValueError(
                 f"{method} requires classes, but this {type(self).__name__} predicts numbers."
             )
-        if is_dataset(x):
+        if Given.of(x).kind == "dataset":
             raise invalid("x", x, f"examples in memory for {method}, not a dataset")
         check_inputs(self, x, y)
         x, y = self.batch_maker.separate(x, y)
-        check_labels(self, x, y)
+        check_labels(self, Given.of(x, y))
         return x, y
 
     def _compute_held_out_logits(

@@ -41,7 +41,7 @@ from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.callbacks import Callbacks
 from encoder_zoo.tasks.training.distribution import get_process_shard, whole_batches
-from encoder_zoo.tasks.training.sources import check_preprocessor
+from encoder_zoo.tasks.training.sources import Given, check_preprocessor
 from encoder_zoo.tasks.training.streams import ending_quietly
 from encoder_zoo.tasks.training.text_model import TextModel
 
@@ -362,7 +362,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 f"masked at random. Use {self.record.instead_of_predict}, or evaluate(texts)",
             )
 
-    def _before_training(self, x, y, data: Source) -> bool:
+    def _before_training(self, given: Given, data: Source) -> bool:
         settings = self.record.tuned_settings
         changed = [name for name, (value, _) in settings.items() if getattr(self, name) != value]
         for name in changed:

@@ -62,11 +62,10 @@ from encoder_zoo.tasks.classification.window_pooling import WindowPooling, pool_
 from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy, LabelCrossentropy
 from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
 from encoder_zoo.tasks.preprocessing.checks import check_one_each
-from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.training.data import Source
 from encoder_zoo.tasks.training.metrics import ClassAccuracy, ClassScore
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import is_dataset
+from encoder_zoo.tasks.training.sources import Given
 
 if TYPE_CHECKING:
     from typing import Self
@@ -353,17 +352,17 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         classes = {"num_classes": self.num_classes, "labels": self.labels}
         return dataclasses.replace(OBJECTIVES[self.problem_type], **classes)
 
-    def _adapt(self, x, y, training=True) -> None:
+    def _adapt(self, given, training=True) -> None:
         if training:
-            self._learn_labels(x, y, self._labels_in_data)
+            self._learn_labels(given, self._labels_in_data)
 
-    def _labels_in_data(self, x, y) -> list[str] | int:
-        if is_dataset(x):
-            y = collect_labels(x, self.preprocessor)
-        learned = learn_classes(y, self._is_multi_label())
-        if not is_dataset(x):  # errors must be raised before the head is built for these labels
-            check_one_each(x, y)
-        if is_prepared(x) and not isinstance(learned, int):
+    def _labels_in_data(self, given: Given) -> list[str] | int:
+        if given.kind == "dataset":
+            return learn_classes(collect_labels(given.x, self.preprocessor), self._is_multi_label())
+        learned = learn_classes(given.y, self._is_multi_label())
+        # Errors must be raised before the head is built for these labels.
+        check_one_each(given.x, given.y)
+        if given.kind == "arrays" and not isinstance(learned, int):
             raise invalid(
                 "The list of y's classes",
                 learned,

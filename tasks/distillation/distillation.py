@@ -34,10 +34,8 @@ from encoder_zoo.tasks.distillation.distillation_preprocessor import (
     get_backbone,
     teacher_inputs,
 )
-from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import is_dataset
 from encoder_zoo.tasks.training.text_model import TextModel
 
 
@@ -295,18 +293,18 @@ class Distillation(TextModel):
             "soft_weights": (0, 1),
         }
 
-    def _adapt(self, x, y, training=True) -> None:
-        if training and y is not None and "soft_labels" not in self.objectives:
+    def _adapt(self, given, training=True) -> None:
+        if training and given.y is not None and "soft_labels" not in self.objectives:
             raise invalid(
                 "objectives",
                 self.objectives,
                 "a list with 'soft_labels', because y was passed. Or remove y",
             )
 
-    def _before_training(self, x, y, data) -> bool:
-        labels = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1] if is_dataset(x) else y
-        learns = isinstance(self.student, Task) and labels is not None and not is_prepared(x)
-        return learns and self.student._before_training(x, y, data)
+    def _before_training(self, given, data) -> bool:
+        learns = given.element[1] is not None and given.kind != "arrays"
+        learns = learns and isinstance(self.student, Task)
+        return learns and self.student._before_training(given, data)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Compute the sum over all mean objectives and the weighted label loss."""

@@ -30,7 +30,6 @@ from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS
 from encoder_zoo.tasks.embedding.searchable import IndexKind, Searchable
 from encoder_zoo.tasks.losses.chunks import recompute_in_chunks
 from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
-from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.evaluation import (
     check_cutoffs,
@@ -54,7 +53,7 @@ from encoder_zoo.tasks.retrieval.terms import Postings, normalize_rows
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -227,12 +226,11 @@ class Embedder(Task, Searchable[IndexKind]):
     def objective(self) -> Objective:
         return Objective(self.default_losses[self.form or PAIRS])
 
-    def _adapt(self, x, y, training=True) -> None:
+    def _adapt(self, given, training=True) -> None:
         """Choose the default loss based on the data format."""
-        if is_prepared(x) or (self.compiled and not training):
+        if given.kind == "arrays" or (self.compiled and not training):
             return
-        if is_dataset(x):
-            x, y, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
+        x, y, _ = given.element
         of_pairs = PAIRS if y is None else SCORES
         form = of_pairs if isinstance(x, tuple) else VECTORS
         if form != (self.form or PAIRS):

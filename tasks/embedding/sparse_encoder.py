@@ -402,9 +402,9 @@ class SparseEncoder(Embedder[SparseIndex]):
         share = ops.square(ops.minimum(step / ops.maximum(rising, 1.0), 1.0))
         return ops.where(rising > 0, share, 1.0)
 
-    def _before_training(self, x, y, data) -> bool:
+    def _before_training(self, given, data) -> bool:
         self.schedule.assign([0, data.total_steps // RISING])
-        return super()._before_training(x, y, data)
+        return super()._before_training(given, data)
 
     @property
     def _answers(self) -> TermAnswers:

@@ -36,7 +36,6 @@ from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.prepared import get_inputs, is_prepared
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.rank_answers import RankActivation, RankAnswers
 from encoder_zoo.tasks.ranking.reranker_preprocessor import (
@@ -50,7 +49,7 @@ from encoder_zoo.tasks.retrieval.evaluation import ranking_metrics
 from encoder_zoo.tasks.retrieval.ranking import RankedText
 from encoder_zoo.tasks.training.objective import Objective, find_loss
 from encoder_zoo.tasks.training.recipe import is_auto
-from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -273,10 +272,10 @@ class Reranker(ListScores):
             return "probabilities"
         return "gains" if isinstance(self.loss, LambdaLoss) else None
 
-    def _adapt(self, x, y, training=True) -> None:
+    def _adapt(self, given, training=True) -> None:
         """Choose the default loss and metrics based on the data format."""
-        x = get_inputs(x.element_spec) if is_dataset(x) else x
-        of_lists = CANDIDATE + "token_ids" in x if is_prepared(x) else takes_lists(x)
+        x = given.element[0]
+        of_lists = CANDIDATE + "token_ids" in x if given.is_prepared else takes_lists(x)
         self._check_loss(of_lists)
         form = LISTS if of_lists else None
         if form != self.form:

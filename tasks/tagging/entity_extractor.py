@@ -57,8 +57,13 @@ from encoder_zoo.tasks.tagging.span_head import (
     SubtokenPooling,
 )
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import check_inputs, check_labels, check_not_empty
-from encoder_zoo.tasks.training.streams import check_no_stream
+from encoder_zoo.tasks.training.sources import (
+    Given,
+    check_inputs,
+    check_labels,
+    check_no_stream,
+    check_not_empty,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -284,10 +289,11 @@ class EntityExtractor(Task):
 
     # -- training ------------------------------------------------------------------------------
 
-    def _adapt(self, x, y, training=True) -> None:
-        if not training or isinstance(x, dict) or self.labels is not None:
+    def _adapt(self, given, training=True) -> None:
+        if not training or given.kind == "arrays" or self.labels is not None:
             return
-        check_no_stream(x)
+        check_no_stream(given)
+        x, y = given.x, given.y
         spans = token_labels.span_lists(token_labels.collect_labels(x) if y is None else y)
         names = {class_name(span["label"]) for row in spans for span in row}
         if isinstance(x, tuple) and len(x) > 1:
@@ -493,7 +499,7 @@ class EntityExtractor(Task):
         check_inputs(self, x, y)
         x, y = self.batch_maker.separate(x, y)
         texts = as_column(plain(x))
-        check_labels(self, x, y)
+        check_labels(self, Given.of(x, y))
         rows = token_labels.span_lists(check_given(y, x))
         rows = [[{**span, "label": class_name(span["label"])} for span in row] for row in rows]
         names = sorted({span["label"] for row in rows for span in row})

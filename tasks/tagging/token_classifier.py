@@ -55,6 +55,7 @@ from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.tagging.tags import find_spans, notation_line, outside_index, parse_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.objective import Objective
+from encoder_zoo.tasks.training.sources import Given
 
 if TYPE_CHECKING:
     from typing import Self
@@ -295,30 +296,34 @@ class TokenClassifier(LabelledTask):
     def _marks_entities(self) -> bool:
         return self.labels is not None and outside_index(self.labels) is not None
 
-    def _adapt(self, x, y, training=True) -> None:
+    def _adapt(self, given, training=True) -> None:
         if not training:
             return
-        self._learn_labels(x, y, labels_in_data)
+        self._learn_labels(given, labels_in_data)
         line = notation_line(self.labels) if self.labels else None
         if line and line != self._logged_notation:
             logger.warning(line)
             self._logged_notation = line
 
-    def _before_training(self, x, y, data) -> bool:
-        super()._before_training(x, y, data)
-        if self.preprocessor is None or isinstance(x, dict):
+    def _before_training(self, given, data) -> bool:
+        super()._before_training(given, data)
+        if self.preprocessor is None or given.kind == "arrays":
             return False
         labelled_all = self.preprocessor.label_all_tokens
-        self.split_symbols = True if token_labels.has_spans(x) else "outer"
-        self._set_resolution(x, y)
+        of_spans = has_spans(given)
+        self.split_symbols = True if of_spans else "outer"
+        self._set_resolution(self._measure_cut_spans(given) if of_spans else 0.0)
         if self.valid_tags is None:
-            self.valid_tags = self._are_valid(x, y)
+            self.valid_tags = of_spans or self._are_valid(given.x, given.y)
         return self.preprocessor.label_all_tokens != labelled_all
 
-    def _set_resolution(self, x, y) -> None:
-        """Set `label_all_tokens` and the strategy to values that can represent the spans."""
+    def _set_resolution(self, share: float) -> None:
+        """Set `label_all_tokens` and the strategy to values that can represent the spans.
+
+        Args:
+            share: Float. Fraction of spans that cut a word.
+        """
         prepares = self.preprocessor
-        share = self._measure_cut_spans(x, y) if token_labels.has_spans(x) else 0.0
         if share >= MANY_CUT and self.strategy in (None, "simple", "none"):
             if self.strategy is None or not prepares.label_all_tokens:
                 logger.warning(
@@ -342,19 +347,17 @@ class TokenClassifier(LabelledTask):
                 "All tokens are labelled because strategy=%r requires it.", self.strategy
             )
 
-    def _measure_cut_spans(self, x, y) -> float:
+    def _measure_cut_spans(self, given: Given) -> float:
         """Return the fraction of spans that cut a word, in the first batches of a dataset."""
-        if not hasattr(x, "element_spec"):
-            return self.preprocessor.measure_cut_spans(x, y)
-        seen = self.preprocessor.batched(x, BATCH_SIZE).take(FIRST_BATCHES)
+        if not given.is_read_in_batches:
+            return self.preprocessor.measure_cut_spans(given.x, given.y)
+        seen = self.preprocessor.batched(given.x, BATCH_SIZE).take(FIRST_BATCHES)
         parts = (keras.utils.unpack_x_y_sample_weight(element)[:2] for element in seen)
         shares = [self.preprocessor.measure_cut_spans(*part) for part in parts]
         return float(np.mean(shares)) if shares else 0.0
 
     def _are_valid(self, x, y) -> bool | None:
         """Return whether the tags of `fit` are valid sequences, or None if this is unknown."""
-        if token_labels.has_spans(x):
-            return True
         if y is None:
             return None
         tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
@@ -617,13 +620,21 @@ class TokenClassifier(LabelledTask):
         return self.labels or default_labels(self.num_classes)
 
 
-def labels_in_data(x, y) -> list[str] | int:
+def has_spans(given: Given) -> bool:
+    """Return whether the data contains texts with spans instead of words with tags."""
+    x, y, _ = given.element
+    if given.is_read_in_batches:
+        return isinstance(y, dict) or (isinstance(x, list) and not is_words(x))
+    return not is_words(x)
+
+
+def labels_in_data(given: Given) -> list[str] | int:
     """Return the names of the tags in the data of `fit`, or their number."""
-    if y is None:
-        return token_labels.learn_labels(token_labels.collect_labels(x))
-    learned = token_labels.learn_labels(y)
-    if not isinstance(x, dict):
+    if given.y is None:
+        return token_labels.learn_labels(token_labels.collect_labels(given.x))
+    learned = token_labels.learn_labels(given.y)
+    if given.kind != "arrays":
         # Errors in the tags must be raised before the head is built for these tags.
         count, names = count_and_names(learned)
-        token_labels.check_labels(x, y, names, count)
+        token_labels.check_labels(given.x, given.y, names, count)
     return learned

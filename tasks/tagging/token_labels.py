@@ -349,14 +349,6 @@ def _plain(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
-def has_spans(x) -> bool:
-    """Return whether the data contains texts with spans instead of words with tags."""
-    if hasattr(x, "element_spec"):
-        x, y, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
-        return isinstance(y, dict) or (isinstance(x, list) and not is_words(x))
-    return not is_words(x)
-
-
 def learn_labels(y: Iterable) -> list[str]:
     """Collect all tags from labels.
 

@@ -11,6 +11,8 @@ import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -43,6 +45,55 @@ from encoder_zoo.tasks.preprocessing.token_files import TokenFiles
 from encoder_zoo.tasks.training.data import BatchMaker, Source, check_dataset_alone
 from encoder_zoo.tasks.training.distribution import check_divisible, count_batches, count_to_end
 from encoder_zoo.tasks.training.streams import Stream, as_stream, count_rows, describe_settings
+
+
+@dataclass(frozen=True)
+class Given:
+    """Inputs and labels for `fit`, `evaluate` or `predict`, and the kind of these inputs.
+
+    Attributes:
+        x: Inputs.
+        y: Labels, or None if there are no labels or if `x` contains them.
+        kind: String. "texts" for raw inputs in memory, "arrays" for preprocessed inputs in memory,
+            "dataset" for a `tf.data.Dataset`, "stream" for a `Stream`, or "corpus" for an object
+            with a method `training_data`.
+
+    Example:
+        >>> Given.of(["A text."], [1]).kind, Given.of({"token_ids": [[2, 3]]}).kind
+        ('texts', 'arrays')
+    """
+
+    x: Any
+    y: Any
+    kind: Literal["texts", "arrays", "dataset", "stream", "corpus"]
+
+    @classmethod
+    def of(cls, x, y=None) -> Given:
+        """Return inputs and labels together with the kind of the inputs."""
+        if callable(getattr(x, "training_data", None)):  # a table can have a column with this name
+            return cls(x, y, "corpus")
+        if isinstance(x, Stream):
+            return cls(x, y, "stream")
+        if hasattr(x, "element_spec"):
+            return cls(x, y, "dataset")
+        return cls(x, y, "arrays" if is_prepared(x) else "texts")
+
+    @property
+    def is_read_in_batches(self) -> bool:
+        """Return whether the inputs are a dataset or a stream, with labels in their elements."""
+        return self.kind in ("dataset", "stream")
+
+    @property
+    def element(self) -> tuple:
+        """Return `(x, y, sample_weight)`. For a dataset or stream, return its `element_spec`."""
+        if self.is_read_in_batches:
+            return keras.utils.unpack_x_y_sample_weight(self.x.element_spec)
+        return self.x, self.y, None
+
+    @property
+    def is_prepared(self) -> bool:
+        """Return whether the inputs, or the inputs in the elements, are preprocessed."""
+        return is_prepared(self.element[0])
 
 
 class Examples(Source):
@@ -107,11 +158,12 @@ class DatasetBatches(Source):
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
         dataset: A dataset with `x`, `(x, y)` or `(x, y, sample_weight)`.
+        is_prepared: Boolean. Whether the elements are preprocessed batches.
     """
 
-    def __init__(self, plan: Plan, maker: BatchMaker, dataset: tf.data.Dataset):
+    def __init__(self, plan: Plan, maker: BatchMaker, dataset: tf.data.Dataset, is_prepared: bool):
         super().__init__(plan, maker)
-        self._is_prepared = is_prepared(get_inputs(dataset.element_spec))
+        self._is_prepared = is_prepared
         self._dataset = dataset
         self._batched = self._make_batches(plan.batch_size)
 
@@ -197,12 +249,13 @@ class StreamBatches(Source):
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
         stream: Stream with `x`, `(x, y)` or `(x, y, sample_weight)`.
+        is_prepared: Boolean. Whether the elements are preprocessed batches.
     """
 
-    def __init__(self, plan: Plan, maker: BatchMaker, stream: Stream):
+    def __init__(self, plan: Plan, maker: BatchMaker, stream: Stream, is_prepared: bool):
         super().__init__(plan, maker)
         self._stream = stream
-        self._is_prepared = is_prepared(get_inputs(stream.element_spec))
+        self._is_prepared = is_prepared
         self._shuffles = plan.shuffle and stream.is_single
         self._logged: set[str] = set()
         if stream.cache is not None and self._is_prepared:
@@ -335,7 +388,8 @@ class StreamBatches(Source):
         """Encode the examples in a chunk. Preprocessed batches are returned unchanged."""
         if self._is_prepared:
             x, *labels = chunk
-            return keras.utils.pack_x_y_sample_weight(self.maker.check(x), *labels)
+            checked = self.maker.check(Given.of(x))
+            return keras.utils.pack_x_y_sample_weight(checked, *labels)
         with use_numpy(), log_once(self._logged):
             x, y, weight = self._stream.separated(chunk)
             self.maker.check_given(y, x)
@@ -442,52 +496,50 @@ class InOrder:
         return batch
 
 
-def as_source(x, y=None, sample_weight=None, *, plan: Plan, maker: BatchMaker) -> Source:
+def as_source(given: Given, sample_weight=None, *, plan: Plan, maker: BatchMaker) -> Source:
     """Check the inputs for `fit` or `evaluate` and convert them to a `Source`.
 
     Args:
-        x: Raw inputs, dataset, `Stream`, preprocessed inputs, or object with a method
-            `training_data`.
-        y: Optional labels, for an `x` that does not contain labels. Defaults to None.
+        given: `Given` inputs and labels.
         sample_weight: Optional example weights. Defaults to None.
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
     """
-    own = getattr(x, "training_data", None)
-    if callable(own):  # a table can have a column with this name
+    y = given.y
+    if given.kind == "corpus":
         check_dataset_alone(y, sample_weight)
-        return own(plan, maker)
-    x = maker.check(x)
-    if is_prepared(x):
+        return given.x.training_data(plan, maker)
+    x = maker.check(given)
+    if given.kind == "arrays":
         return Examples(plan, maker, make_prepared_examples(x, y, sample_weight))
-    if not is_dataset(x):
+    if given.kind == "texts":
         check_not_empty(x)
         with log_once():
             return Examples(plan, maker, maker.encode(x, y, sample_weight))
     check_dataset_alone(y, sample_weight)
-    if isinstance(x, Stream):
-        return StreamBatches(plan, maker, x)
+    if given.kind == "stream":
+        return StreamBatches(plan, maker, x, given.is_prepared)
     check_has_elements(x)
-    return DatasetBatches(plan, maker, x)
+    return DatasetBatches(plan, maker, x, given.is_prepared)
 
 
-def check_given_inputs(task, x):
+def check_given_inputs(task, given: Given):
     """Check preprocessed inputs, and return inputs of any kind.
 
     Raises:
         ValueError: If preprocessed inputs are invalid, or if raw inputs are passed to a task
             without a preprocessor.
     """
-    if is_prepared(x):
-        return check_arrays(task, x)
-    in_dataset = is_dataset(x) and not isinstance(x, Stream)
-    if in_dataset and is_prepared(get_inputs(x.element_spec)):
-        return check_dataset(task, x)
-    check_preprocessor(task, x)
-    return x
+    if given.kind == "arrays":
+        return check_arrays(task, given.x)
+    if not given.is_prepared:
+        check_preprocessor(task, given.x)
+    elif given.kind == "dataset":
+        return check_dataset(task, given.x)
+    return given.x
 
 
-def read(task, x, y) -> tuple:
+def read(task, x, y) -> Given:
     """Return the inputs and labels for `fit` or `evaluate`, after they are checked by the task."""
     maker = task.batch_maker
     x, y = as_stream(materialize(x), maker), materialize(y)
@@ -495,20 +547,20 @@ def read(task, x, y) -> tuple:
     maker.check_given(y, x)
     if not isinstance(x, Stream):  # streams separate the labels in each batch
         x, y = maker.separate(x, y)
-    check_labels(task, x, y)
-    return x, y
+    given = Given.of(x, y)
+    check_labels(task, given)
+    return given
 
 
-def check_labels(task, x, y) -> None:
+def check_labels(task, given: Given) -> None:
     """Raise a ValueError if labels are missing that are required by the task's preprocessor."""
     values = task.record.preprocessor_class.label_values
-    if values is None or (isinstance(values, Labels) and values.are_in(x)):
+    if values is None or (isinstance(values, Labels) and values.are_in(given.x)):
         return
-    if is_dataset(x) and y is None:
-        y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
-    if y is None:
+    if given.y is None and given.element[1] is None:
         raise ValueError(
-            f"The {values.name}s are missing. Expected y: {values.expected}.{columns_advice(x)}"
+            f"The {values.name}s are missing. Expected y: {values.expected}."
+            f"{columns_advice(given.x)}"
         )
 
 
@@ -542,16 +594,13 @@ def make_validation_data(task, data, y) -> tuple | None:
 
 def check_preprocessor(task, x) -> None:
     """Raise a ValueError if raw inputs are passed to a task without a preprocessor."""
-    if task.preprocessor is not None or is_prepared(x):
-        return
-    if is_dataset(x) and is_prepared(get_inputs(x.element_spec)):
-        return
-    raise invalid(
-        "x",
-        x,
-        "prepared inputs, {'token_ids': ..., 'padding_mask': ...}, because this "
-        f"{type(task).__name__} has no preprocessor",
-    )
+    if task.preprocessor is None:
+        raise invalid(
+            "x",
+            x,
+            "prepared inputs, {'token_ids': ..., 'padding_mask': ...}, because this "
+            f"{type(task).__name__} has no preprocessor",
+        )
 
 
 def check_inputs(task, x, y) -> None:
@@ -570,9 +619,10 @@ def check_inputs(task, x, y) -> None:
         )
 
 
-def is_dataset(x) -> bool:
-    """Return whether an input is a `tf.data.Dataset` or a `Stream`."""
-    return hasattr(x, "element_spec")
+def check_no_stream(given: Given) -> None:
+    """Raise a ValueError if the labels would have to be collected from a stream."""
+    if given.kind == "stream":
+        raise ValueError("The labels of a stream are not known in advance. Pass labels=[...].")
 
 
 def check_has_elements(dataset) -> None:

@@ -247,12 +247,6 @@ def as_stream(x, maker: BatchMaker):
     return Stream(x, maker) if is_stream(x) else x
 
 
-def check_no_stream(x) -> None:
-    """Raise a ValueError if the labels would have to be collected from a stream."""
-    if isinstance(x, Stream):
-        raise ValueError("The labels of a stream are not known in advance. Pass labels=[...].")
-
-
 def _iterate_batches(source: keras.utils.PyDataset) -> Iterator:
     """Yield the batches in a pass in order, with the dataset workers when there are any."""
     numbers = itertools.count() if source.num_batches is None else range(source.num_batches)

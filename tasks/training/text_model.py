@@ -155,17 +155,16 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     # -- methods that subclasses override -------------------------------------------------------
 
-    def _adapt(self, x, y, training: bool = True) -> None:
+    def _adapt(self, given: sources.Given, training: bool = True) -> None:
         """Set properties that depend on the data, such as the labels.
 
         Args:
-            x: Inputs.
-            y: Labels.
+            given: The inputs, the labels and their kind.
             training: Boolean. Whether the data is passed to `fit` instead of `evaluate`. Defaults
                 to True.
         """
 
-    def _before_training(self, x, y, data: Source) -> bool:
+    def _before_training(self, given: sources.Given, data: Source) -> bool:
         """Update the inference settings, and reset the calibration and the thresholds.
 
         `fit` calls this method after the data was checked, so that invalid data will not change the
@@ -463,27 +462,27 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 not among the callbacks.
         """
         held_out = sources.make_validation_data(self, validation_data, y)
-        x, y = self._begin_fit(x, y)
+        given = self._begin_fit(x, y)
         size = batch_size or BATCH_SIZE
         epoch_numbers = range(initial_epoch, epochs)
         plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch, self.record.group_lengths)
         held_out_size = validation_batch_size or size
         if held_out is not None:
-            held_out = *sources.read(self, *held_out[:2]), held_out[2]
+            held_out = sources.read(self, *held_out[:2]), held_out[2]
 
         def read() -> tuple[Source, Source | None]:
             with log_once():
                 others = held_out and self._evaluation_source(
                     *held_out, held_out_size, validation_steps
                 )
-                data = sources.as_source(x, y, sample_weight, plan=plan, maker=self.batch_maker)
+                data = sources.as_source(given, sample_weight, plan=plan, maker=self.batch_maker)
             self._reserve_examples(data)
             return (
                 data.split(validation_split, held_out_size) if validation_split else (data, others)
             )
 
         data, held_out_data = read()
-        if self._before_training(x, y, data):
+        if self._before_training(given, data):
             data, held_out_data = read()
         if validation_split:
             self.objective.report_split(data.examples, held_out_data.examples)
@@ -492,7 +491,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             data = self.objective.weigh_classes(data, class_weight, self.loss)
         check_weights(sample_weight, data.class_weights)
         options = {  # partly ignored by Keras, but needed by tools for logging
-            "batch_size": batch_size if sources.is_dataset(x) else size,
+            "batch_size": batch_size if given.is_read_in_batches else size,
             "validation_split": validation_split,
             "validation_batch_size": held_out_size,
             "validation_steps": validation_steps,
@@ -500,14 +499,14 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         }
         return self._fit(data, held_out_data, callbacks, verbose, options)
 
-    def _begin_fit(self, x, y) -> tuple:
+    def _begin_fit(self, x, y) -> sources.Given:
         """Check inputs and labels, adapt the task to them, and compile it if necessary."""
-        given, (x, y) = (x, y), sources.read(self, x, y)
-        if not (sources.is_prepared(x) or (given[1] is None and y is not None)):
-            self._log_columns(*given)
-        self._adapt(x, y)
+        given = sources.read(self, x, y)
+        if not (given.kind == "arrays" or (y is None and given.y is not None)):
+            self._log_columns(x, y)
+        self._adapt(given)
         self._make_ready()
-        return x, y
+        return given
 
     def _log_columns(self, x, y) -> None:
         """Log the columns used from a table."""
@@ -557,10 +556,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         if not self.compiled:
             self.compile()
 
-    def _evaluation_source(self, x, y, sample_weight, batch_size: int, steps: int | None) -> Source:
+    def _evaluation_source(
+        self, given: sources.Given, sample_weight, batch_size: int, steps: int | None
+    ) -> Source:
         """Return the data for `evaluate`, and reserve memory for its examples in the metrics."""
         plan = Plan(batch_size, steps_per_epoch=steps)
-        data = sources.as_source(x, y, sample_weight, plan=plan, maker=self.batch_maker)
+        data = sources.as_source(given, sample_weight, plan=plan, maker=self.batch_maker)
         self._reserve_examples(data)
         return data
 
@@ -653,15 +654,15 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             called = f"{type(self).__name__}.evaluate"
             raise TypeError(unknown_argument(called, next(iter(of_keras)), names))
         self._check_answers()
-        given, (x, y) = x, sources.read(self, x, y)
-        self._adapt(x, y, training=False)
+        given = sources.read(self, x, y)
+        self._adapt(given, training=False)
         self._make_ready()
         self._prepare_metrics()
-        data = self._evaluation_source(x, y, sample_weight, batch_size or BATCH_SIZE, steps)
+        data = self._evaluation_source(given, sample_weight, batch_size or BATCH_SIZE, steps)
         self.distribution.agree(self, self._exact_metrics(), data)
         batches = data.in_order()
         build_metrics(self, batches)
-        with ending_quietly(given), own_errors(data):
+        with ending_quietly(x), own_errors(data):
             return self._run(self._evaluate, batches, **options)
 
     def _evaluate(self, *args, **kwargs):

@@ -10,6 +10,7 @@ import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.columns import name_classes
+from encoder_zoo.tasks.training.sources import Given
 
 TEXT = "Ann is in Rome."
 SPANS = [
@@ -504,7 +505,7 @@ class TestFit:
             build().fit([["ann", "is"]], [["1", "0"]])
 
     def test_labels_of_spans_that_look_like_tags(self, build, caplog):
-        build()._adapt([TEXT], [[(0, 3, "B-PER")]])
+        build()._adapt(Given.of([TEXT], [[(0, 3, "B-PER")]]))
         assert "'B-PER'" in caplog.text
 
     @pytest.mark.slow(only="^(labels1-y0|labels1-y1$|labels1-y11)")
@@ -535,8 +536,9 @@ class TestFit:
         tagger = build()
         tags = [["B-PER", "M-PER", "E-PER", "O", "S-PER"]]
         for _ in range(2):
-            tagger._adapt([["ann", "is", "in", "rome", "."]], tags)
-            tagger._before_training([["ann", "is", "in", "rome", "."]], tags, None)
+            given = Given.of([["ann", "is", "in", "rome", "."]], tags)
+            tagger._adapt(given)
+            tagger._before_training(given, None)
         assert caplog.text.count("BMES") == 1
         assert tagger.labels == ["O", "B-PER", "M-PER", "E-PER", "S-PER"]
         assert tagger.valid_tags is True
@@ -547,7 +549,7 @@ class TestFit:
         classifier = build("Sequence")
         rows = [{"text": TEXT, "label": ["pos"]}, {"text": TEXT, "label": ["neg"]}]
         assert classifier.preprocessor.separate(rows, None) == ([TEXT] * 2, ["pos", "neg"])
-        classifier._adapt(*classifier.preprocessor.separate(rows, None))
+        classifier._adapt(Given.of(*classifier.preprocessor.separate(rows, None)))
         assert classifier.labels == ["neg", "pos"]
         several = build("Sequence", problem_type="multi_label_classification")
         assert several.preprocessor.separate(rows, None)[1] == [["pos"], ["neg"]]
@@ -644,8 +646,8 @@ class TestTables:
             reranker.fit(one_query.assign(label=scores))
 
     def test_roles_are_logged_once(self, make, caplog):
-        x, _ = make("TextEmbedder")._begin_fit(self.table(), None)
-        assert len(x) == 2
+        given = make("TextEmbedder")._begin_fit(self.table(), None)
+        assert len(given.x) == 2
         assert caplog.text.count("anchors 'q', positives 'd'") == 1
 
     def test_a_table_without_labels_is_answered_with_the_line_to_type(self, build):

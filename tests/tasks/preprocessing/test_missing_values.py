@@ -23,6 +23,7 @@ from encoder_zoo.tasks.embedding.pair_columns import as_scores
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
 from encoder_zoo.tasks.ranking.reranker_preprocessor import list_scores, pair_scores
 from encoder_zoo.tasks.tagging.token_labels import check_tags
+from encoder_zoo.tasks.training.sources import Given
 
 NAN = float("nan")
 TEXTS = ["good film", "bad film", "very good", "very bad"]
@@ -464,7 +465,7 @@ class TestOddLabels:
 
     def test_fit_logs_them(self, caplog):
         with caplog.at_level(logging.WARNING, "encoder_zoo"):
-            build("SequenceClassifier")._adapt(TEXTS, ["good ", "good", "bad", "bad"])
+            build("SequenceClassifier")._adapt(Given.of(TEXTS, ["good ", "good", "bad", "bad"]))
         assert sum("start or end with spaces" in r.getMessage() for r in caplog.records) == 1
 
 

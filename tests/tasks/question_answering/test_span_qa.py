@@ -482,9 +482,9 @@ class TestRefusals:
 
     def test_columns_beside_questions_and_contexts(self, model, caplog):
         x = {"id": ["a1"], "question": ["Who?"], "context": ["Anna."]}
-        x, y = model._begin_fit(x, [{"text": "Anna", "answer_start": 0}])
+        given = model._begin_fit(x, [{"text": "Anna", "answer_start": 0}])
         assert "'question'" in caplog.text and "'context'" in caplog.text
-        assert split_inputs(x, y)[2] is y
+        assert split_inputs(given.x, given.y)[2] is given.y
 
     def test_examples_of_different_kinds(self):
         answerless = {"question": "Who?", "context": "Anna."}
