@@ -160,7 +160,7 @@ class HybridEmbedder:
 
     def __reduce__(self) -> tuple:
         """Return the state for pickles and copies, which keeps the backbone shared."""
-        return _of_model, (self._model, self.weights)
+        return _make_embedder, (self._model, self.weights)
 
     def _check(self) -> None:
         """Raise an error when tasks read different tokens from the same text."""
@@ -445,11 +445,11 @@ class HybridEmbedder:
             OSError: If files cannot be written, for example because the disk is full.
         """
         tasks = self.dense, self.terms, self.tokens
-        beside = late_interaction_folder.hybrid_files(*tasks, saving.DTYPES.get(dtype))
+        beside = late_interaction_folder.make_hybrid_files(*tasks, saving.DTYPES.get(dtype))
         saving.save_task(self.dense, directory, dtype, beside=beside, **options)
 
 
-def _of_model(model: _ThreeHeads, weights: Sequence[float]) -> HybridEmbedder:
+def _make_embedder(model: _ThreeHeads, weights: Sequence[float]) -> HybridEmbedder:
     return HybridEmbedder(**model.tasks, weights=weights)
 
 

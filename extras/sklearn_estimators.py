@@ -59,7 +59,7 @@ class TextEstimator(BaseEstimator):
         for name, rule in get_rules(type(self).__init__).items():
             check_argument(name, getattr(self, name), rule)
 
-    def _preset_arguments(self) -> dict:
+    def _get_preset_arguments(self) -> dict:
         """Return the parameters for `from_preset`."""
         return {} if self.sequence_length is None else {"sequence_length": self.sequence_length}
 
@@ -84,7 +84,7 @@ class FineTunedEstimator(TextEstimator):
             **arguments: Model arguments, such as labels.
         """
         with use_seed(self.random_state):
-            arguments |= self._preset_arguments()
+            arguments |= self._get_preset_arguments()
             with suppress_advice():
                 self.model_ = SequenceClassifier.from_preset(self.preset, **arguments)
             self.model_.compile(learning_rate=self.learning_rate)
@@ -119,11 +119,11 @@ class FineTunedEstimator(TextEstimator):
         return weights
 
 
-def one_column(y: np.ndarray) -> np.ndarray:
+def flatten_column(y: np.ndarray) -> np.ndarray:
     """Convert labels (N, 1) to (N,) with scikit-learn's warning. Other labels are not changed.
 
     Example:
-        >>> one_column(np.array([1, 2])).shape, one_column(np.array([[1, 2]])).shape
+        >>> flatten_column(np.array([1, 2])).shape, flatten_column(np.array([[1, 2]])).shape
         ((2,), (1, 2))
     """
     return column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
@@ -252,7 +252,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         X, y = texts_and_labels(X, y, classes=None, several=False)
         weights = self._check_given(X, y, sample_weight)
         log_odd_labels(y)
-        y = one_column(check_array(y, ensure_2d=False, dtype=None, input_name="y"))
+        y = flatten_column(check_array(y, ensure_2d=False, dtype=None, input_name="y"))
         check_classification_targets(y)
         if self.class_weight is not None:
             of_classes = compute_sample_weight(self.class_weight, y)
@@ -341,7 +341,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         """
         X, y = texts_and_labels(X, y, classes=None, several=False)
         weights = self._check_given(X, y, sample_weight)
-        y = one_column(check_array(y, ensure_2d=False, dtype="float64", input_name="y"))
+        y = flatten_column(check_array(y, ensure_2d=False, dtype="float64", input_name="y"))
         mean = np.average(y, axis=0, weights=weights)
         scale = np.sqrt(np.average((y - mean) ** 2, axis=0, weights=weights))
         scale = np.where(scale > 0, scale, 1.0)
@@ -414,7 +414,7 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         self._check_parameters()
         if X is not None:
             TEXT_COLUMNS.read(X)
-        self.model_ = TextEmbedder.from_preset(self.preset, **self._preset_arguments())
+        self.model_ = TextEmbedder.from_preset(self.preset, **self._get_preset_arguments())
         return self
 
     def transform(self, X: Any) -> np.ndarray:

@@ -32,8 +32,8 @@ from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import (
     backbone_layers,
     check_weights,
+    convert_to_float32,
     find_layer,
-    float_values,
     make_stored_array,
     named_weights,
 )
@@ -78,13 +78,13 @@ IRRELEVANT_PEFT_FIELDS = {
 CLASSIFIERS = ("classifier", "score")
 
 
-def projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
+def map_projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
     """Map transformers module names to the dense layers in a backbone.
 
     Example:
         >>> from encoder_zoo import BertBackbone
         >>> backbone = BertBackbone(30, 1, num_heads=2, hidden_dim=8, intermediate_dim=16)
-        >>> list(projections(backbone))[-2:]
+        >>> list(map_projections(backbone))[-2:]
         ['bert.encoder.layer.0.output.dense', 'bert.pooler.dense']
     """
     prefix = backbone.family.prefix
@@ -101,7 +101,7 @@ def projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
 
 def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     """See `Task.save_adapters`."""
-    updates, known = current_updates(task), projections(task.backbone)
+    updates, known = current_updates(task), map_projections(task.backbone)
     if not updates:
         raise ValueError("The model has no low-rank updates to save. Call enable_lora first.")
     layers = {name: layer for name, layer in known.items() if layer in updates}
@@ -116,10 +116,10 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         for name, layer in layers.items()
         for which, kernel in (("A", layer.lora_kernel_a), ("B", layer.lora_kernel_b))
     }
-    whole = _whole_tensors(task, updates)
+    whole = _list_whole_tensors(task, updates)
     for name, (weight, transposed) in whole.items():
         arrays[name] = make_stored_array(weight, transposed)
-    _check_holds_trained(task, [*whole.values(), *((w, True) for w in _factors(updates))])
+    _check_holds_trained(task, [*whole.values(), *((w, True) for w in _list_factors(updates))])
     [((rank, alpha), _)] = collections.Counter(updates.values()).most_common(1)
     prefixes = (PREFIX, f"{task.backbone.family.prefix}.")
     config = {
@@ -133,7 +133,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         "use_rslora": False,
         "lora_dropout": 0.0,
         "inference_mode": True,
-        "target_modules": _target_modules(layers, known),
+        "target_modules": _name_target_modules(layers, known),
         "modules_to_save": sorted({_strip_prefix(prefixes, name).split(".")[0] for name in whole}),
     }
     kind = Kind("adapters", lambda manifest: manifest["task"] == ADAPTERS, ADAPTER_MANIFEST)
@@ -143,7 +143,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         write_manifest(new, {"task": ADAPTERS}, ADAPTER_MANIFEST)
 
 
-def _factors(updates: Iterable[keras.layers.Layer]) -> list[keras.Variable]:
+def _list_factors(updates: Iterable[keras.layers.Layer]) -> list[keras.Variable]:
     return [w for layer in updates for w in (layer.lora_kernel_a, layer.lora_kernel_b)]
 
 
@@ -167,7 +167,7 @@ def _strip_prefix(prefixes: Iterable[str], name: str) -> str:
     return name
 
 
-def _target_modules(chosen: Collection[str], known: Iterable[str]) -> list[str]:
+def _name_target_modules(chosen: Collection[str], known: Iterable[str]) -> list[str]:
     """Return `target_modules` for the chosen layers. Use short names if they are unambiguous."""
     ends = sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in chosen})
     exact = {name for name in known if _is_named(name, ends)} == {*chosen}
@@ -179,7 +179,7 @@ def _is_named(name: str, ends: Iterable[str]) -> bool:
     return any(f".{name}".endswith(f".{end}") for end in ends)
 
 
-def _whole_tensors(
+def _list_whole_tensors(
     task: PresetTask, updates: Collection[keras.layers.Layer], head: object = None
 ) -> dict[str, tuple]:
     """Return the weights that adapter files store completely: the head and its pooler.
@@ -228,7 +228,9 @@ def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
         return {}
     if current_updates(task.backbone):
         return task.weights_before_adapters
-    found = {name: make_stored_array(*given) for name, given in _whole_tensors(task, ()).items()}
+    found = {
+        name: make_stored_array(*given) for name, given in _list_whole_tensors(task, ()).items()
+    }
     return MappingProxyType(found)
 
 
@@ -244,10 +246,10 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     file = SafetensorsFile(files.file(ADAPTER_WEIGHTS))
     chosen, missing = _select_layers(task, config, file)
     updates = {layer: _rank_and_alpha(name, config) for name, layer in chosen.items()}
-    head = _missing_head(task, file)
+    head = _build_missing_head(task, file)
     shapes = {
         name: tuple(weight.shape)[:: -1 if transposed else 1]
-        for name, (weight, transposed) in _whole_tensors(task, updates, head).items()
+        for name, (weight, transposed) in _list_whole_tensors(task, updates, head).items()
     }
     before, replaces = weights_before_adapters(task), bool(current_updates(task.backbone))
     layers = {_get_layer_name(name) for name in file.shapes}  # layers that are stored completely
@@ -261,20 +263,20 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
         expected[f"{PREFIX}{name}.lora_A.weight"] = (rank, layer.input_spec.axes[-1])
         expected[f"{PREFIX}{name}.lora_B.weight"] = (layer.units, rank)
     _check_shapes(file, expected, missing)
-    restored = {*_whole_tensors(task, ())} - {*expected} if replaces else set()
+    restored = {*_list_whole_tensors(task, ())} - {*expected} if replaces else set()
     if unknown := sorted(restored - {*before}):
         raise ValueError(
             f"{files.path} does not contain {', '.join(unknown)}, and the task has values from "
             "other adapters or from training. Load the adapters into a new model from from_preset."
         )
     check_updatable(updates)
-    values = {name: _values(file, name) for name in expected}
+    values = {name: _read_values(file, name) for name in expected}
     files.check_unchanged()  # before the task is changed
     train_updates(task.backbone, {})
     if head is not None:
         task._set_classes(head.units, None)
     values |= {name: before[name] for name in restored}
-    for name, (weight, transposed) in _whole_tensors(task, ()).items():
+    for name, (weight, transposed) in _list_whole_tensors(task, ()).items():
         if name in values:
             weight.assign(values[name].T if transposed else values[name])
     train_updates(task.backbone, updates)
@@ -303,7 +305,7 @@ def _select_layers(
         A dict from names to layers, and a list with missing tensors. This list will be empty when
         layers are found.
     """
-    known, targets = projections(task.backbone), config.get("target_modules")
+    known, targets = map_projections(task.backbone), config.get("target_modules")
     stored = {
         name
         for name in known
@@ -369,7 +371,7 @@ def _matches_pattern(name: str, pattern: str) -> bool:
     return f"^{name}" == literal or _is_named(name, [literal])
 
 
-def _missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer | None:
+def _build_missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer | None:
     """Build a head for as many classes as stored in the file, for tasks without classes."""
     shape = file.shapes.get(f"{PREFIX}{task.head_record.output}.weight", ())
     if task.head is not None or task.given_head is not None or len(shape) != 2:
@@ -402,7 +404,7 @@ LAYER_WORDS = Rule(
 )
 
 
-def _patterns(rule: Rule) -> Rule:
+def _make_pattern_rule(rule: Rule) -> Rule:
     """Create a rule for dicts from module names to values.
 
     Regular expressions are not allowed, because they can take very long to evaluate.
@@ -423,8 +425,8 @@ def _patterns(rule: Rule) -> Rule:
 PEFT_RULES = {
     "r": get_rule(Size),
     "lora_alpha": get_rule(PositiveFloat | None),
-    "rank_pattern": _patterns(get_rule(Size)),
-    "alpha_pattern": _patterns(get_rule(PositiveFloat)),
+    "rank_pattern": _make_pattern_rule(get_rule(Size)),
+    "alpha_pattern": _make_pattern_rule(get_rule(PositiveFloat)),
     "use_rslora": Rule(lambda v: v in (True, False, None), "true or false"),
     "target_modules": NAMES_OR_PATTERN,
     "exclude_modules": NAMES_OR_PATTERN,
@@ -476,8 +478,8 @@ def _check_shapes(
         )
 
 
-def _values(file: SafetensorsFile, name: str) -> np.ndarray:
+def _read_values(file: SafetensorsFile, name: str) -> np.ndarray:
     check_floats(file.dtype(name), file.path, name)
-    value = float_values(file.read(name))
+    value = convert_to_float32(file.read(name))
     check_weights(value, f"{file.path}: {name}", "Download the file again.")
     return value

@@ -17,10 +17,10 @@ from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.family import CUSTOM_HEAD, Family, Head
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
+    convert_to_float32,
     copy,
     default_labels,
     find_unexpected,
-    float_values,
     match,
 )
 from encoder_zoo.presets.formats.preset_files import PYTORCH, SAFETENSORS
@@ -72,11 +72,11 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
     if names:
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
     checkpoint.config = config
-    if not _holds(checkpoint, head):
+    if not _has_head_tensors(checkpoint, head):
         return None
     # Heads that compute the same function as the head of the task.
     same = _OF_TEXTS if suffix in _OF_TEXTS and not cls.record.has_classes else {suffix}
-    rivals = _rivals(checkpoint, head, same)
+    rivals = _find_rivals(checkpoint, head, same)
     written = config.get("architectures") or []
     named = [found for name in written if (found := _find_head(name, family))]
     owner = (
@@ -84,7 +84,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
         if same.intersection(named)
         else next((name for name in named if name in rivals), None)
     )
-    owner = owner or _owner_by_tensors(checkpoint, suffix, head, rivals)
+    owner = owner or _infer_task(checkpoint, suffix, head, rivals)
     if owner is None:
         owner = suffix
         if rivals:
@@ -127,7 +127,7 @@ def _check_named_by_caller(checkpoint: Checkpoint, names: Sequence[str], given: 
         )
 
 
-def _holds(checkpoint: Checkpoint, head: Head) -> bool:
+def _has_head_tensors(checkpoint: Checkpoint, head: Head) -> bool:
     """Check whether the checkpoint has tensors for all head layers."""
     layers = set(head.tensors.values())
     if head.tied_bias_may_be_absent:
@@ -136,7 +136,7 @@ def _holds(checkpoint: Checkpoint, head: Head) -> bool:
     return bool(layers) and all(f"{name}.weight" in shapes or name in shapes for name in layers)
 
 
-def _rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
+def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
     """Return other heads of the family that fit the same tensors."""
     if head.tied_bias:  # other pretraining heads have separate tensors
         return {}
@@ -146,12 +146,12 @@ def _rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Hea
         for name, other in checkpoint.family.heads.items()
         if name not in same
         and other.output == head.output
-        and _holds(checkpoint, other)
+        and _has_head_tensors(checkpoint, other)
         and outputs == _OUTPUTS.get(name, outputs)
     }
 
 
-def _owner_by_tensors(
+def _infer_task(
     checkpoint: Checkpoint, suffix: str, head: Head, rivals: Mapping[str, Head]
 ) -> str | None:
     """Infer a head's task from its hidden layers and pooler. Return None when this is unclear."""
@@ -232,7 +232,7 @@ def restore_head(
     matched, misfits = match(checkpoint, task, task.head_record.tensors if task.head else {})
     if head.tied_bias_may_be_absent and misfits.get(head.tied_bias) == "missing":
         del misfits[head.tied_bias]
-    absent = _absent_biases(matched, misfits)
+    absent = _find_absent_biases(matched, misfits)
     misfits = {name: what for name, what in misfits.items() if name not in absent}
     described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
     if misfits and matched and checkpoint.is_of_one_task:
@@ -268,7 +268,7 @@ def restore_head(
     )
     pretrained |= {alias.output for alias in family.aliases.values()}
     unused = _find_unused_tensors(checkpoint, pretrained - _list_layer_names([head]), kept)
-    unread = _unread_files(checkpoint)
+    unread = _list_unread_files(checkpoint)
     logger.warning(
         "%s: the head of %s starts from random weights: %s%s.%s%s%s Fine-tune before use.",
         checkpoint.folder.name,
@@ -282,7 +282,7 @@ def restore_head(
     return kept
 
 
-def _absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[str]:
+def _find_absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[str]:
     """Return the missing biases of layers whose weights exist. These biases are 0."""
     return [
         name
@@ -323,7 +323,7 @@ def _keep_hidden(
     layers = set(record.tensors.values()) - {record.output}
     names = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
     task.kept_weights = {
-        name: float_values(checkpoint.tensor(name)) for name in names & set(checkpoint.shapes)
+        name: convert_to_float32(checkpoint.tensor(name)) for name in names & set(checkpoint.shapes)
     }
     return set(task.kept_weights)
 
@@ -343,7 +343,7 @@ def _find_unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterabl
     return _join_names(name for name in found if not name.startswith(stems))
 
 
-def _unread_files(checkpoint: Checkpoint) -> str:
+def _list_unread_files(checkpoint: Checkpoint) -> str:
     """List unread files in the folder or repository that may contain a head.
 
     This does not include training states or weights for other frameworks.

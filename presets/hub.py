@@ -15,7 +15,7 @@ from encoder_zoo.common.extras import formats
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets import adapters, hub_cache
 from encoder_zoo.presets.files.folder_files import is_plain
-from encoder_zoo.presets.formats.huggingface import no_weights
+from encoder_zoo.presets.formats.huggingface import describe_missing_weights
 from encoder_zoo.presets.formats.preset_files import (
     CARD,
     CONFIG,
@@ -25,15 +25,15 @@ from encoder_zoo.presets.formats.preset_files import (
     MODULE_SETTINGS,
     MODULES,
     WEIGHT_FORMATS,
-    tokenizer_file_names,
+    list_tokenizer_files,
 )
-from encoder_zoo.presets.hub_cache import HubFile, cache_folder, missing_files
+from encoder_zoo.presets.hub_cache import HubFile, find_missing_files, get_cache_folder
 from encoder_zoo.presets.hub_requests import (
     Unreachable,
     endpoint,
-    first_line,
-    request_with_retries,
-    request_with_timeout,
+    read_first_line,
+    run_with_retries,
+    run_with_timeout,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ logger = logging.getLogger("encoder_zoo")
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
 # Bot that converts weights to safetensors, and the title it uses for pull requests.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
-_SETTINGS = {CONFIG, GLINER, MANIFEST, *MODULE_SETTINGS, *tokenizer_file_names()}
+_SETTINGS = {CONFIG, GLINER, MANIFEST, *MODULE_SETTINGS, *list_tokenizer_files()}
 # Files that are downloaded together with weights. Adapters are used by `load_adapters`.
 _WITH_WEIGHTS = {CARD, *LINEAR, adapters.ADAPTER_CONFIG, adapters.ADAPTER_WEIGHTS}
 _MODULE_FOLDER = re.compile(r"(?:\w+_)?\d+_\w+")
@@ -82,15 +82,15 @@ def from_hugging_face(
         files, commit, names = list_files(address, max_bytes, weights)
     except Unreachable as error:
         folder = _find_cached(address, weights, str(error))
-        wrong = missing_files(folder, hub_cache.find_linked_files(folder), verify)
+        wrong = find_missing_files(folder, hub_cache.find_linked_files(folder), verify)
         if wrong:
             raise ValueError(
                 f"{address}: the checksum of {', '.join(sorted(wrong))} in the cache is wrong. "
                 f"Load it again when the hub can be reached. Error of the hub: {error}."
             ) from error
         return folder
-    folder = cache_folder(repository) / "snapshots" / commit
-    if missing := missing_files(folder, files, verify):
+    folder = get_cache_folder(repository) / "snapshots" / commit
+    if missing := find_missing_files(folder, files, verify):
         _announce(address, repository, missing)
         try:
             hub_cache.download_files(address, repository, commit, files, verify)
@@ -99,12 +99,12 @@ def from_hugging_face(
                 f"{address}: the download failed: {error}. Try again. Downloaded parts are kept."
             ) from error
     if revision != commit:
-        hub_cache.write_reference(cache_folder(repository), revision or "main", commit)
+        hub_cache.write_reference(get_cache_folder(repository), revision or "main", commit)
     _LISTED[folder] = names
     return folder
 
 
-def not_downloaded(folder: pathlib.Path) -> list[str]:
+def list_not_downloaded(folder: pathlib.Path) -> list[str]:
     """List files in a repository that are missing from its cached folder.
 
     Args:
@@ -151,7 +151,7 @@ def list_files(
         return _read_listing(info), info.sha
 
     try:
-        files, commit = request_with_retries(address, lambda: request_with_timeout(ask))
+        files, commit = run_with_retries(address, lambda: run_with_timeout(ask))
     except Unreachable as error:
         cause = error.__cause__
         kinds = (TypeError, KeyError, AttributeError, ValueError)
@@ -159,7 +159,7 @@ def list_files(
             raise
         raise ValueError(
             f"{address}: {endpoint() or 'the hub'} did not send a valid list of files "
-            f"({first_line(cause)}). Check HF_ENDPOINT."
+            f"({read_first_line(cause)}). Check HF_ENDPOINT."
         ) from error
     try:
         wanted = {name: files[name] for name in select_files(address, list(files), weights)}
@@ -198,7 +198,7 @@ def _find_conversion(repository: str) -> str:
     kinds = {"discussion_type": "pull_request", "discussion_status": "open"}
     ask = functools.partial(HfApi(endpoint=endpoint()).get_repo_discussions, repository, **kinds)
     try:
-        for request in request_with_timeout(lambda: [*ask(author=_CONVERTER)]):
+        for request in run_with_timeout(lambda: [*ask(author=_CONVERTER)]):
             known = (request.author, request.title) == (_CONVERTER, _CONVERSION)
             if known and type(request.num) is int:
                 return (
@@ -217,7 +217,7 @@ def _announce(address: str, repository: str, missing: Mapping[str, HubFile]) -> 
     megabytes = sum(file.size for file in missing.values()) / 1e6
     count = "1 file" if len(missing) == 1 else f"{len(missing)} files"
     size = f"{megabytes:.0f} MB" if megabytes >= 10 else f"{megabytes:.1f} MB"
-    text = f"{address}: downloading {count}, {size}, into {cache_folder(repository)}"
+    text = f"{address}: downloading {count}, {size}, into {get_cache_folder(repository)}"
     logger.info(text)
     if not logger.isEnabledFor(logging.INFO) and not are_progress_bars_disabled():
         print(text, file=sys.stderr)
@@ -230,7 +230,7 @@ def _find_cached(address: str, weights: bool, why: str) -> pathlib.Path:
     repository, revision = parse_address(address)
     cached = (
         try_to_load_from_cache(repository, name, revision=revision)
-        for name in (CONFIG, GLINER, MODULES, *tokenizer_file_names())
+        for name in (CONFIG, GLINER, MODULES, *list_tokenizer_files())
     )
     path = next((path for path in cached if isinstance(path, str)), None)
     folder = path and pathlib.Path(path).parent
@@ -284,9 +284,11 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
         folder, slash, file = name.rpartition("/")
         if not slash or (MODULES in names and _MODULE_FOLDER.fullmatch(folder)):
             folders.setdefault(folder, []).append(file)
-    stored = {folder: _weights_among(inner) if weights else [] for folder, inner in folders.items()}
+    stored = {
+        folder: _select_weight_files(inner) if weights else [] for folder, inner in folders.items()
+    }
     if weights and not any(stored[f] for f in folders if not f or _FIRST.match(f)):
-        raise ValueError(no_weights(address, names))
+        raise ValueError(describe_missing_weights(address, names))
     others = [name for format in formats() for name in format.tokenizer_file_names()]
     wanted = {*(_WITH_WEIGHTS if weights else others)}
     for folder, inner in folders.items():
@@ -295,7 +297,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
     return [name for name in names if name in wanted]
 
 
-def _weights_among(names: Collection[str]) -> list[str]:
+def _select_weight_files(names: Collection[str]) -> list[str]:
     """Return weight files in the preferred format. Without weights, the list is empty."""
     for weights_format in WEIGHT_FORMATS:
         if weights_format.file in names:
@@ -328,6 +330,6 @@ def from_kaggle(address: str) -> pathlib.Path:
         return pathlib.Path(kagglehub.model_download(handle))
     except Exception as error:
         raise ValueError(
-            f"{address} cannot be downloaded: {first_line(error)}. Check the address and the "
+            f"{address} cannot be downloaded: {read_first_line(error)}. Check the address and the "
             "connection."
         ) from error

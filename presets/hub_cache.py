@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from encoder_zoo.presets.files.manifest import compute_checksum
-from encoder_zoo.presets.hub_requests import endpoint, request_with_retries, request_with_timeout
+from encoder_zoo.presets.hub_requests import endpoint, run_with_retries, run_with_timeout
 
 SHA1 = re.compile(r"[0-9a-f]{40}")
 CHECKSUM_PATTERN = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
@@ -58,7 +58,7 @@ class HubFile(NamedTuple):
         return compute_checksum(path, "sha1", prefix) == self.checksum
 
 
-def cache_folder(repository: str) -> pathlib.Path:
+def get_cache_folder(repository: str) -> pathlib.Path:
     """Return a repository's folder in the huggingface_hub cache."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
@@ -67,7 +67,7 @@ def cache_folder(repository: str) -> pathlib.Path:
     return pathlib.Path(constants.HF_HUB_CACHE) / name
 
 
-def missing_files(
+def find_missing_files(
     folder: pathlib.Path, files: Mapping[str, HubFile], verify: bool
 ) -> dict[str, HubFile]:
     """Return all files that are missing from a folder. If `verify`, this includes damaged files."""
@@ -104,20 +104,20 @@ def download_files(
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock
 
-    folder = cache_folder(repository)
+    folder = get_cache_folder(repository)
     snapshot, lock = folder / "snapshots" / commit, folder.parent / ".locks" / f"{folder.name}.lock"
     for path in (folder, folder / "blobs", folder / "snapshots", snapshot, lock.parent):
         if path.is_symlink():
             raise ValueError(f"{path} is a link, and links are not followed. Delete it.")
         path.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(lock):  # another process may have downloaded them
-        for name, file in missing_files(snapshot, files, verify).items():
+        for name, file in find_missing_files(snapshot, files, verify).items():
             pointer = snapshot / name
             blob = folder / "blobs" / file.checksum if file.checksum else pointer
             url = hf_hub_url(repository, name, revision=commit, endpoint=endpoint())
             if not file.is_at(blob):
                 fetch = functools.partial(_download, url, blob, name, file)
-                request_with_retries(address, fetch, any_error=True)
+                run_with_retries(address, fetch, any_error=True)
             if blob != pointer:
                 _replace(pointer, functools.partial(_link, blob, pointer.parent))
 
@@ -182,7 +182,7 @@ def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
                     displayed_filename=name,
                 )
 
-            request_with_timeout(get, lambda: part.stat().st_size)
+            run_with_timeout(get, lambda: part.stat().st_size)
         if not file.is_at(part):
             raise ValueError(f"the content of {name} does not match its checksum")
     except ValueError:  # the content is wrong, so resuming the download would not help

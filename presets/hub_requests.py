@@ -35,7 +35,7 @@ class Unreachable(Exception):
     """Raised when the hub is busy or does not respond. The caller can use cached files instead."""
 
 
-def request_with_timeout(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -> T:
+def run_with_timeout(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -> T:
     """Return a request's result. The request must make progress within a minute.
 
     Otherwise, clients would wait as long as a server demands, or as long as it sends a byte from
@@ -70,7 +70,7 @@ def request_with_timeout(function: Callable[[], T], received: Callable[[], int] 
     raise Unreachable(f"no answer within {_WAIT} seconds")
 
 
-def request_with_retries(
+def run_with_retries(
     address: str,
     function: Callable[[], T],
     any_error: bool = False,
@@ -96,22 +96,24 @@ def request_with_retries(
         except Exception as error:  # client, connection or system error
             status = getattr(getattr(error, "response", None), "status_code", None)
             if status in refusals:
-                raise ValueError(f"{address}: {_refusal(error, refusals[status])}.") from error
+                raise ValueError(
+                    f"{address}: {_describe_refusal(error, refusals[status])}."
+                ) from error
             if pause is None or not (any_error or status in _BUSY):
                 answer = f"it answered {status}: " if status else ""
-                raise Unreachable(answer + first_line(error)) from error
+                raise Unreachable(answer + read_first_line(error)) from error
             logger.debug("%s: %s. Retry in %s s", address, error, pause)
             time.sleep(pause)
     raise AssertionError("the last pause is None")
 
 
-def _refusal(error: Exception, words: str) -> str:
+def _describe_refusal(error: Exception, words: str) -> str:
     """Return a message for a permanent error, based on its class or status."""
     names = (kind.__name__ for kind in type(error).__mro__)
     return next((_KINDS[name] for name in names if name in _KINDS), words)
 
 
-def first_line(error: Exception) -> str:
+def read_first_line(error: Exception) -> str:
     """Return the first line in an error message, or the error type for empty messages."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 

@@ -260,7 +260,7 @@ def read_task_tokenizer(
         message = "%s has no tokenizer. This %s accepts prepared inputs only."
         logger.warning(message, checkpoint.folder.name, cls.__name__)
         return None
-    needed = cls.record.folder.tokens_to_add(checkpoint, tokenizer, request.others)
+    needed = cls.record.folder.list_tokens_to_add(checkpoint, tokenizer, request.others)
     return _add_tokens(tokenizer, needed)
 
 
@@ -431,7 +431,7 @@ def _read_tokenizer(
     if stored is None:
         return None
     arguments = stored.arguments(family)
-    if arguments.get("model_max_length") == _positions(checkpoint):
+    if arguments.get("model_max_length") == _read_max_length(checkpoint):
         arguments.pop("model_max_length", None)  # a model limit, not a user setting
     tokenizer = stored.kind.load().from_files(stored.files, **arguments)
     if family and family.config_keys["vocabulary_size"] in checkpoint.config:
@@ -441,10 +441,10 @@ def _read_tokenizer(
         [(twice, _)] = Counter(tokens).most_common(1)
         message = "%s: the vocabulary contains %r more than once. The last entry is used."
         logger.warning(message, checkpoint.folder.name, twice)
-    return _add_tokens(tokenizer, [*stored.special_tokens_to_add(tokenizer), *added_tokens])
+    return _add_tokens(tokenizer, [*stored.list_special_tokens_to_add(tokenizer), *added_tokens])
 
 
-def _positions(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
+def _read_max_length(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
     """Return the model's maximum sequence length, or None without a model."""
     family = checkpoint.family
     if family is None or family.config_keys["hidden_dim"] not in checkpoint.config:

@@ -99,11 +99,11 @@ class Description(NamedTuple):
         return self.backbone.origin or Origin()
 
 
-def example_call(method: str | None, mask_token: str = "") -> str:
+def make_example_call(method: str | None, mask_token: str = "") -> str:
     """Create an example that calls a task with raw text. Unknown methods return "".
 
     Example:
-        >>> example_call("extract_entities")
+        >>> make_example_call("extract_entities")
         'model.extract_entities("Anna lives in Rome.")'
     """
     return EXAMPLES.get(method, "").replace("{mask_token}", escape_python(mask_token)[1:-1])
@@ -141,21 +141,21 @@ def make_card(name: str, description: Description) -> str:
 hidden size {backbone.hidden_dim}, vocabulary of {backbone.vocabulary_size},
 weights in {description.dtype}."""
     parts = [
-        f"---\n{_front_matter(description)}---",
+        f"---\n{_format_front_matter(description)}---",
         f"# {escape_markdown(name)}",
         CARD_MARK,
         facts,
-        _about_origin(description.origin),
+        _describe_origin(description.origin),
         f"Labels: {', '.join(map(escape_markdown, description.labels))}."
         if description.labels
         else "",
-        _about_results(description.results),
-        _about_usage(name, description),
+        _describe_results(description.results),
+        _describe_usage(name, description),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _front_matter(description: Description) -> str:
+def _format_front_matter(description: Description) -> str:
     """Create the fields for the hub as YAML."""
     usage, origin = description.usage, description.origin
     more_tags = []
@@ -172,30 +172,30 @@ def _front_matter(description: Description) -> str:
         "metrics": [name for name in description.results if name != "loss"],
         "tags": ["encoder_zoo", description.backbone.family.name, *more_tags],
     }
-    return "".join(_yaml(name, value) for name, value in fields.items() if value)
+    return "".join(_format_yaml(name, value) for name, value in fields.items() if value)
 
 
-def _yaml(name: str, value: str | list[str]) -> str:
+def _format_yaml(name: str, value: str | list[str]) -> str:
     """Format a field as YAML. All values except plain words are quoted.
 
     Example:
-        >>> print(_yaml("language", ["en", "no"]), end="")
+        >>> print(_format_yaml("language", ["en", "no"]), end="")
         language:
         - en
         - "no"
     """
     if isinstance(value, list):
-        return f"{name}:\n" + "".join(f"- {_scalar(item)}\n" for item in value)
-    return f"{name}: {_scalar(value)}\n"
+        return f"{name}:\n" + "".join(f"- {_format_scalar(item)}\n" for item in value)
+    return f"{name}: {_format_scalar(value)}\n"
 
 
-def _scalar(value: str) -> str:
+def _format_scalar(value: str) -> str:
     is_word = re.fullmatch(r"[A-Za-z][\w./-]*", value)
     is_other = value.lower() in ("no", "yes", "on", "off", "y", "n", "true", "false", "null")
     return value if is_word and not is_other else escape_yaml(value)
 
 
-def _about_origin(origin: Origin) -> str:
+def _describe_origin(origin: Origin) -> str:
     if origin.base_model is None:
         return ""
     licence = "; its licence is stated there."
@@ -204,7 +204,7 @@ def _about_origin(origin: Origin) -> str:
     return f"It began from the weights of {escape_markdown(origin.base_model)}{licence}"
 
 
-def _about_results(results: Mapping[str, float]) -> str:
+def _describe_results(results: Mapping[str, float]) -> str:
     if not results:
         return ""
     rows = "\n".join(
@@ -213,7 +213,7 @@ def _about_results(results: Mapping[str, float]) -> str:
     return f"Results of its last evaluation:\n\n| metric | value |\n|---|---|\n{rows}"
 
 
-def _about_usage(name: str, description: Description) -> str:
+def _describe_usage(name: str, description: Description) -> str:
     """Create code to open a preset with this package and with another library."""
     usage, repository = description.usage, description.repository
     source, note = (f"hf://{repository}", "") if repository else (name, "  # path of this folder")

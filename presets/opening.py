@@ -19,25 +19,25 @@ from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.config import check_config, check_sizes
-from encoder_zoo.presets.formats.gliner import GlinerCheckpoint, encoder_address, read_encoder
+from encoder_zoo.presets.formats.gliner import GlinerCheckpoint, find_encoder_address, read_encoder
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
     GLINER,
     MANIFEST,
     SAFETENSORS,
-    module_files,
-    preset_files,
-    tokenizer_file_names,
+    list_module_patterns,
+    list_preset_patterns,
+    list_tokenizer_files,
 )
-from encoder_zoo.presets.formats.sentence_transformers import encoder_files
-from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, static_module
+from encoder_zoo.presets.formats.sentence_transformers import find_encoder_files
+from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, find_static_module
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 from encoder_zoo.presets.registry import get_listed_settings, resolve
 
 logger = logging.getLogger("encoder_zoo")
 
-_TOKENIZER_FILES = [CONFIG, GLINER, MANIFEST, *tokenizer_file_names()]
+_TOKENIZER_FILES = [CONFIG, GLINER, MANIFEST, *list_tokenizer_files()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +82,8 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
     others = [name for format in formats() for name in format.files()]
-    files = OpenFolder(folder, [*preset_files(), *module_files(), *others])
-    files.not_downloaded = hub.not_downloaded(folder)
+    files = OpenFolder(folder, [*list_preset_patterns(), *list_module_patterns(), *others])
+    files.not_downloaded = hub.list_not_downloaded(folder)
     checkpoint = open_files(files, safeguards)
     checkpoint.listed_settings = get_listed_settings(source)
     if adapters.ADAPTER_CONFIG in checkpoint.files.listed:
@@ -168,7 +168,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterato
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
     others = [name for format in formats() for name in format.tokenizer_file_names()]
-    with OpenFolder(folder, [*_TOKENIZER_FILES, *module_files(), *others]) as files:
+    with OpenFolder(folder, [*_TOKENIZER_FILES, *list_module_patterns(), *others]) as files:
         preset = _read_tokenizer_preset(files, safeguards.verify)
         yield dataclasses.replace(preset, listed_settings=get_listed_settings(source))
         files.check_unchanged()
@@ -176,7 +176,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterato
 
 def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
     settings = read_manifest(files, verify, weights=False)
-    files = encoder_files(files)
+    files = find_encoder_files(files)
     _check_files(files, _TOKENIZER_FILES)
     if GLINER in files:
         with _open_named_encoder(files, verify) as encoder:
@@ -197,11 +197,11 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
 def _open(files: FolderFiles, verify: bool) -> Checkpoint:
     """Open the checkpoint in a folder with a reader for its format."""
     settings = read_manifest(files, verify)
-    if module := static_module(files):
+    if module := find_static_module(files):
         _check_files(files, [CONFIG, MANIFEST, SAFETENSORS.file])
         return StaticCheckpoint(files, settings, module)
-    files = encoder_files(files)
-    _check_files(files, preset_files())
+    files = find_encoder_files(files)
+    _check_files(files, list_preset_patterns())
     if GLINER in files:
         with _open_named_encoder(files, verify) as encoder:
             return GlinerCheckpoint(files, settings, encoder)
@@ -214,7 +214,7 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
 @contextlib.contextmanager
 def _open_named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | None]:
     """Open encoder files for a gliner folder. For complete folders, yield None."""
-    if (address := encoder_address(files)) is None:
+    if (address := find_encoder_address(files)) is None:
         yield None
         return
     try:

@@ -80,17 +80,17 @@ def read_card(path: pathlib.Path) -> Origin:
         text = file.read(_MAX_BYTES).decode("utf-8", "replace").replace("\r\n", "\n")
     matched = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
     front = matched[1] if matched else ""
-    licences = [v for v in _values(front, "license") if _LICENCE.fullmatch(v)]
-    languages = [v for v in _values(front, "language") if _LANGUAGE.fullmatch(v)]
-    models = [v for v in _values(front, "base_model") if REPOSITORY.fullmatch(v)]
+    licences = [v for v in _read_values(front, "license") if _LICENCE.fullmatch(v)]
+    languages = [v for v in _read_values(front, "language") if _LANGUAGE.fullmatch(v)]
+    models = [v for v in _read_values(front, "base_model") if REPOSITORY.fullmatch(v)]
     return Origin(next(iter(models), None), next(iter(licences), None), tuple(languages))
 
 
-def _values(front: str, field: str) -> list[str]:
+def _read_values(front: str, field: str) -> list[str]:
     r"""Return the plain values in a YAML field, which can contain a value or a list.
 
     Example:
-        >>> _values("license: mit\nlanguage:\n- en\n- de\ntags: [a, 'b']", "language")
+        >>> _read_values("license: mit\nlanguage:\n- en\n- de\ntags: [a, 'b']", "language")
         ['en', 'de']
     """
     found = re.search(rf"^{field}:(.*(?:\n *- .*)*)", front, re.MULTILINE)
@@ -124,17 +124,17 @@ class OriginVocabulary:
     def create(cls, tokenizer: Tokenizer) -> OriginVocabulary:
         """Return the class name, the size and the checksum of a tokenizer's vocabulary."""
         tokens = tokenizer.get_vocabulary()
-        return cls(type(tokenizer).__name__, len(tokens), _digest(tokens))
+        return cls(type(tokenizer).__name__, len(tokens), _compute_digest(tokens))
 
     def matches(self, tokenizer: Tokenizer) -> bool:
         """Return whether a tokenizer has this vocabulary, possibly followed by added tokens."""
         if self.kind not in {cls.__name__ for cls in type(tokenizer).__mro__}:
             return False
         first = tokenizer.get_vocabulary()[: self.size]
-        return self.sha256 is None or _digest(first) == self.sha256
+        return self.sha256 is None or _compute_digest(first) == self.sha256
 
 
-def _digest(tokens: list[str]) -> str:
+def _compute_digest(tokens: list[str]) -> str:
     text = "\n".join(tokens).encode("utf-8", "surrogatepass")
     return hashlib.sha256(b"%d\n%s" % (len(tokens), text)).hexdigest()
 

@@ -9,9 +9,9 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from encoder_zoo.presets.files.manifest import CARD
-from encoder_zoo.presets.hub_requests import REFUSALS, Unreachable, endpoint, request_with_retries
+from encoder_zoo.presets.hub_requests import REFUSALS, Unreachable, endpoint, run_with_retries
 from encoder_zoo.presets.model_card import CARD_MARK
-from encoder_zoo.presets.saving import replaced_files
+from encoder_zoo.presets.saving import list_replaced_patterns
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -45,12 +45,12 @@ def push(
         folder.mkdir()
         try:
             fetch = functools.partial(_fetch_card, api, repository, folder)
-            present = request_with_retries(address, fetch, refusals=_REFUSALS)
+            present = run_with_retries(address, fetch, refusals=_REFUSALS)
             model.save_to_preset(folder, repository=repository, **options)
             commit = functools.partial(
-                _commit, api, repository, folder, present, private, commit_message
+                _make_commit, api, repository, folder, present, private, commit_message
             )
-            return f"{address}@{request_with_retries(address, commit, refusals=_REFUSALS)}"
+            return f"{address}@{run_with_retries(address, commit, refusals=_REFUSALS)}"
         except Unreachable as error:
             raise ValueError(f"{address}: the model was not pushed: {error}.") from error
 
@@ -76,7 +76,7 @@ def _fetch_card(api: HfApi, repository: str, folder: pathlib.Path) -> list[str]:
     return names
 
 
-def _commit(
+def _make_commit(
     api: HfApi,
     repository: str,
     folder: pathlib.Path,
@@ -112,4 +112,4 @@ def _is_replaced(name: str) -> bool:
         [True, True, False]
     """
     first = name.split("/")[0]
-    return any(fnmatch.fnmatchcase(first, pattern) for pattern in replaced_files())
+    return any(fnmatch.fnmatchcase(first, pattern) for pattern in list_replaced_patterns())

@@ -63,20 +63,20 @@ class PresetTable(Sequence[PresetInfo]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _cells(self) -> list[list[str]]:
+    def _format_cells(self) -> list[list[str]]:
         rows = [row._replace(parameters=f"{row.parameters / 1e6:.1f} M") for row in self._rows]
         return [[str(value) for value in row] for row in rows]
 
     def __repr__(self) -> str:
         fields = PresetInfo._fields
-        return format_table([fields, *self._cells()], fields.index("parameters"))
+        return format_table([fields, *self._format_cells()], fields.index("parameters"))
 
     def _repr_html_(self) -> str:
         def row(cells: Sequence[str], tag: str) -> str:
             inner = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
             return f"<tr>{inner}</tr>"
 
-        body = "".join(row(cells, "td") for cells in self._cells())
+        body = "".join(row(cells, "td") for cells in self._format_cells())
         return f"<table><thead>{row(PresetInfo._fields, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
@@ -114,7 +114,7 @@ def list_presets() -> PresetTable:
         [109482240]
     """
     rows = []
-    for name, entry in _entries().items():
+    for name, entry in _read_entries().items():
         row = PresetInfo(name, **{field: v for field, v in entry.items() if field != "embedding"})
         if row.source != "bundled" or (BUNDLED / row.name / "config.json").exists():
             rows.append(row)
@@ -123,7 +123,7 @@ def list_presets() -> PresetTable:
 
 
 @functools.cache
-def _entries() -> dict[str, dict]:
+def _read_entries() -> dict[str, dict]:
     """Return a dict {name: file content}. The result is cached and should not be modified."""
     paths = sorted(KNOWN.glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
@@ -159,7 +159,7 @@ def get_listed_entry(name: str) -> dict:
         {}
     """
     repository = name.removeprefix("hf://").split("@")[0]
-    for known, entry in _entries().items():
+    for known, entry in _read_entries().items():
         if name == known or f"hf://{repository}" == entry["source"]:
             return entry
     return {}
@@ -193,7 +193,7 @@ def resolve(
     name = os.fspath(source)
     if (BUNDLED / name / "config.json").is_file() and os.path.basename(name) == name:
         return BUNDLED / name
-    if _entries().get(name, {}).get("source") == "bundled":
+    if _read_entries().get(name, {}).get("source") == "bundled":
         raise ValueError(
             f"The preset {name!r} is part of the repository and not of the wheel. Install from a "
             f"clone with `pip install -e .`, or pass the path of the folder presets/data/{name}."
@@ -214,10 +214,10 @@ def resolve(
             return hub.from_hugging_face(f"hf://{name}", verify, max_bytes, weights)
         except ValueError as error:
             raise ValueError(f"The folder {name!r} does not exist. On the hub: {error}") from None
-    raise ValueError(f"No preset '{name}'.{_hint(name, presets)}")
+    raise ValueError(f"No preset '{name}'.{_suggest_presets(name, presets)}")
 
 
-def _hint(name: str, presets: Mapping[str, PresetInfo]) -> str:
+def _suggest_presets(name: str, presets: Mapping[str, PresetInfo]) -> str:
     """Suggest presets from the same repository or with similar names."""
     same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")

@@ -25,7 +25,7 @@ from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.low_rank import UPDATES
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, as_json
 from encoder_zoo.presets.files.atomic import Kind, replacing
-from encoder_zoo.presets.files.json_data import as_json_value, json_bytes
+from encoder_zoo.presets.files.json_data import as_json_value, encode_json
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats.checkpoint import (
     backbone_layers,
@@ -34,13 +34,13 @@ from encoder_zoo.presets.formats.checkpoint import (
     make_stored_array,
     named_weights,
 )
-from encoder_zoo.presets.formats.config import backbone_config
+from encoder_zoo.presets.formats.config import make_backbone_config
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
     MANIFEST,
     SAFETENSORS,
-    replaced_module_files,
-    replaced_preset_files,
+    list_replaced_module_patterns,
+    list_replaced_preset_patterns,
 )
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.model_card import (
@@ -49,7 +49,7 @@ from encoder_zoo.presets.model_card import (
     TRANSFORMERS,
     Description,
     Usage,
-    example_call,
+    make_example_call,
     write_card,
 )
 
@@ -75,7 +75,7 @@ def save_backbone(
     settings = {"task": "backbone"}
     usage = Usage("feature-extraction", "Backbone", TRANSFORMERS, "AutoModel")
     about = Description(backbone, usage, repository=repository)
-    weights = _weights(backbone, backbone_layers(backbone))
+    weights = _collect_weights(backbone, backbone_layers(backbone))
     check_all_saved(backbone, weights)
     if format == "keras_hub":
         extra("save_for_keras_hub")(backbone, tokenizer, dtype, folder, settings, about)
@@ -86,7 +86,7 @@ def save_backbone(
 
 def save_tokenizer(tokenizer, folder: str | os.PathLike) -> None:
     """See `Tokenizer.save_to_preset`."""
-    others = [name for name in replaced_files() if name != MANIFEST]
+    others = [name for name in list_replaced_patterns() if name != MANIFEST]
     kind = Kind("a tokenizer", lambda manifest: manifest["task"] == "tokenizer", read=others)
     with replacing(folder, kind) as new:
         _write_files(new, tokenizer.to_files())
@@ -119,15 +119,15 @@ def save_task(
     stored |= {name: as_json_value(getattr(task, name)) for name in task.record.answer_settings}
     if stored:
         settings["preprocessor"] = stored
-    about = Description(backbone, _usage(task), task.last_evaluation, repository)
+    about = Description(backbone, _make_usage(task), task.last_evaluation, repository)
     if format == "keras_hub":
         extra("save_for_keras_hub")(task, None, dtype, folder, settings, about)
         return
     if task.record.has_classes and task.head is None:
         task._check_labels_known()
     fields = task.record.folder.config_fields(task)
-    config, weights = _config_and_weights(task)
-    settings |= _own_class(backbone)
+    config, weights = _collect_config_and_weights(task)
+    settings |= _name_own_class(backbone)
     if task.num_classes and task.labels == default_labels(task.num_classes):
         settings["head"] = {"labels": task.labels}  # not unnamed classes
     layout = task.record.folder
@@ -136,33 +136,33 @@ def save_task(
     _save(folder, config | fields, weights, settings, about, tokenizer, dtype, shard_bytes, *more)
 
 
-def _own_class(backbone: Backbone) -> dict:
+def _name_own_class(backbone: Backbone) -> dict:
     """Return the setting that names a user's backbone subclass."""
     cls = type(backbone)
     return {} if cls is backbone.family.backbone else {"backbone_class": cls.__name__}
 
 
-def _config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
+def _collect_config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
     """Return config.json fields for a task, and all weights in its backbone and head."""
     backbone, head = task.backbone, task.head_record
     prefix = "" if head is NO_HEAD else f"{backbone.family.prefix}."
     layout = task.record.folder
     prefix = prefix if layout.encoder_prefix is None else layout.encoder_prefix
     weights = {
-        **_weights(backbone, backbone_layers(backbone), prefix),
-        **_weights(task, head.tensors),
+        **_collect_weights(backbone, backbone_layers(backbone), prefix),
+        **_collect_weights(task, head.tensors),
     }
     check_all_saved(task, weights, layout.weights(task))
-    return {"architectures": [_architecture(task)], **_head_config(task, head)}, weights
+    return {"architectures": [_name_architecture(task)], **_make_head_config(task, head)}, weights
 
 
-def _architecture(task: PresetTask) -> str:
+def _name_architecture(task: PresetTask) -> str:
     """Return the class name of the model in transformers."""
     suffix = task.head_record.class_suffix or task.record.head
     return task.backbone.family.class_prefix + suffix
 
 
-def _usage(task: PresetTask) -> Usage:
+def _make_usage(task: PresetTask) -> Usage:
     """Describe how to open a preset with this package and with other libraries."""
     suffix = task.record.head
     here = next(cls for cls in type(task).__mro__ if "record" in vars(cls)).__name__
@@ -170,10 +170,10 @@ def _usage(task: PresetTask) -> Usage:
     if theirs := task.record.folder.opened_by:
         library, there = GLINER_LIBRARY if theirs == "GLiNER" else SENTENCE_TRANSFORMERS, theirs
     elif suffix in task.backbone.family.heads:
-        there = there + suffix if task.head_record.auto_class else _architecture(task)
+        there = there + suffix if task.head_record.auto_class else _name_architecture(task)
     example = ""
     if task.preprocessor is not None:
-        example = example_call(task.record.text_method, task.preprocessor.tokenizer.mask_token)
+        example = make_example_call(task.record.text_method, task.preprocessor.tokenizer.mask_token)
     return Usage(task.record.pipeline_tag, here, library, there, example)
 
 
@@ -189,20 +189,20 @@ def _save(
     files=MappingProxyType({}),
     has_own_config=False,
 ) -> None:
-    main = _dtypes(weights, dtype)[1]
+    main = _list_dtypes(weights, dtype)[1]
     labels = tuple(config.get("id2label", {}).values())
-    with new_preset(folder, settings, about._replace(dtype=main, labels=labels)) as new:
+    with replace_preset(folder, settings, about._replace(dtype=main, labels=labels)) as new:
         own = None if has_own_config else config
         _write_model(new, own, weights, about.backbone, tokenizer, dtype, shard_bytes)
         models = {name: part for name, part in files.items() if isinstance(part, keras.Model)}
         for name, task in models.items():
             (new / name).mkdir()
-            own, tokenizer = _config_and_weights(task), task.preprocessor.tokenizer
+            own, tokenizer = _collect_config_and_weights(task), task.preprocessor.tokenizer
             _write_model(new / name, *own, task.backbone, tokenizer, dtype, shard_bytes)
         _write_files(new, {name: part for name, part in files.items() if name not in models})
 
 
-def _dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], str]:
+def _list_dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], str]:
     """Return all weight dtypes in the file, and the most frequent dtype."""
     dtypes = {
         name: dtype or keras.backend.standardize_dtype(weight.dtype)
@@ -217,15 +217,15 @@ def _write_model(new, config, weights, backbone, tokenizer, dtype, shard_bytes) 
 
     When `config` is None, config.json is not written.
     """
-    dtypes, main = _dtypes(weights, dtype)
+    dtypes, main = _list_dtypes(weights, dtype)
     if config is not None:
-        config = {**config, **backbone_config(backbone, tokenizer), "dtype": main}
-        (new / CONFIG).write_bytes(json_bytes(config))
+        config = {**config, **make_backbone_config(backbone, tokenizer), "dtype": main}
+        (new / CONFIG).write_bytes(encode_json(config))
     _write_weights(new, weights, dtypes, shard_bytes)
-    _write_files(new, {} if tokenizer is None else tokenizer_files(tokenizer, backbone))
+    _write_files(new, {} if tokenizer is None else make_tokenizer_files(tokenizer, backbone))
 
 
-def tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, str]:
+def make_tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, str]:
     """Create tokenizer files, including the model's maximum sequence length.
 
     Without `model_max_length`, transformers pipelines do not truncate long texts and fail.
@@ -245,15 +245,19 @@ def _write_files(new: pathlib.Path, files: Mapping[str, bytes | str]) -> None:
         (new / name).write_bytes(content.encode("utf-8") if is_text else content)
 
 
-def replaced_files() -> list[str]:
+def list_replaced_patterns() -> list[str]:
     """Return patterns for files and folders that saving replaces, except the model card."""
-    return [*replaced_preset_files(), *replaced_module_files(), *extra("kerashub").files()]
+    return [
+        *list_replaced_preset_patterns(),
+        *list_replaced_module_patterns(),
+        *extra("kerashub").files(),
+    ]
 
 
 @contextlib.contextmanager
-def new_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
+def replace_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
     """Replace preset files in any format, and write a model card and a manifest."""
-    kind = Kind("a preset", _is_preset, read=[n for n in replaced_files() if n != MANIFEST])
+    kind = Kind("a preset", _is_preset, read=[n for n in list_replaced_patterns() if n != MANIFEST])
     with replacing(folder, kind) as new:
         yield new
         write_card(new, pathlib.Path(folder).resolve(), about)
@@ -266,7 +270,7 @@ def _is_preset(manifest: Mapping) -> bool:
     return task != "tokenizer" and not task.endswith("_index") and "training" not in manifest
 
 
-def _head_config(task: PresetTask, head: Head) -> dict:
+def _make_head_config(task: PresetTask, head: Head) -> dict:
     """Return config.json fields for a task's head and labels."""
     config = {}
     if task.num_classes:
@@ -285,7 +289,7 @@ def _head_config(task: PresetTask, head: Head) -> dict:
 Weights = dict[str, tuple[keras.Variable, bool]]
 
 
-def _weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") -> Weights:
+def _collect_weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") -> Weights:
     """Return a dict {name in the file: (weight, whether the file stores it transposed)}."""
     for path in layers:
         check_not_quantized(model, path)
@@ -324,7 +328,7 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
         name: int(np.prod(weight.shape)) * np.dtype(DTYPES[dtypes[name]]).itemsize
         for name, (weight, _) in weights.items()
     }
-    shards = _shards(sizes, shard_bytes)
+    shards = _split_into_shards(sizes, shard_bytes)
     names = {}
     for i, shard in enumerate(shards, 1):
         file = f"model-{i:05}-of-{len(shards):05}.safetensors"
@@ -335,14 +339,14 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
         names |= dict.fromkeys(shard, file)
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": names}
-        (folder / SAFETENSORS.index).write_bytes(json_bytes(index))
+        (folder / SAFETENSORS.index).write_bytes(encode_json(index))
 
 
-def _shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
+def _split_into_shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
     """Split names into shards in order. Only shards with a single name can exceed this limit.
 
     Example:
-        >>> _shards({"a": 3, "b": 3, "c": 9, "d": 1}, limit=6)
+        >>> _split_into_shards({"a": 3, "b": 3, "c": 9, "d": 1}, limit=6)
         [['a', 'b'], ['c'], ['d']]
     """
     shards, total = [[]], 0

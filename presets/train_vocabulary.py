@@ -104,7 +104,7 @@ def train_wordpiece(
 
     # The trainer orders letters within words by a hash table that differs between processes. This
     # order affects merges with equal frequency, so letters are passed in sorted order.
-    words = Counter(word for text in _many(texts) for word in BERT_WHITE_SPACE.split(text))
+    words = Counter(word for text in _check_texts(texts) for word in BERT_WHITE_SPACE.split(text))
     letters = learn(words, 0, BERT_SPECIAL_TOKENS).keys() - set(BERT_SPECIAL_TOKENS)
     repeated = (
         " ".join([word] * min(REPETITIONS_AT_ONCE, count - done))
@@ -152,7 +152,7 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    learner.train_from_iterator(_many(texts), trainer)
+    learner.train_from_iterator(_check_texts(texts), trainer)
     model = json.loads(learner.to_str())["model"]
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
     return RobertaTokenizer({**model["vocab"], mask: len(model["vocab"])}, merges)
@@ -223,7 +223,7 @@ def train_albert_unigram(
     from encoder_zoo.encoders.tokenizers.text.normalization import fold_text
 
     content = _sentencepiece_model(
-        (fold_text(text, lowercase, keep_accents=not lowercase) for text in _many(texts)),
+        (fold_text(text, lowercase, keep_accents=not lowercase) for text in _check_texts(texts)),
         vocabulary_size,
         character_coverage,
         pad_id=0,
@@ -244,7 +244,7 @@ def _sentencepiece_model(
     written = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(_many(texts)),
+            sentence_iterator=iter(_check_texts(texts)),
             model_writer=written,
             model_type="unigram",
             vocab_size=vocabulary_size,
@@ -259,7 +259,7 @@ def _sentencepiece_model(
     return written.getvalue()
 
 
-def _many(texts: Iterable[str]) -> Iterable[str]:
+def _check_texts(texts: Iterable[str]) -> Iterable[str]:
     """Return the checked texts, or raise an error for a single string."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise invalid("texts", texts, "an iterable of strings")

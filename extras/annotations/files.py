@@ -306,7 +306,7 @@ def read_conll(
         raise ValueError(
             f"{path.name} has the format of WebAnno and INCEpTION. Export it again as CoNLL 2002."
         )
-    in_tabs, before = _are_in_tabs(lines), None
+    in_tabs, before = _has_tabs(lines), None
     sentences: list[list[tuple[str, str]]] = [[]]
     for number, line in enumerate(lines, 1):
         cells = _split_cells(line)
@@ -382,7 +382,7 @@ def _check_columns(
     """Raise a ValueError if columns contain anything other than words and tags."""
     seen, given = {tag for row in tags for tag in row}, {word for row in words for word in row}
     advice = "Pass word_column=... and column=..., counted from 0, to read_conll"
-    if any(len(row) > 1 for row in words) and all(map(_are_numbers, words)):
+    if any(len(row) > 1 for row in words) and all(map(_is_numbered, words)):
         raise ValueError(
             f"{file}: column {columns[0]} contains word indices such as {words[0][0]!r}. {advice}. "
             "For CoNLL-U, use word_column=1, column=3."
@@ -405,7 +405,7 @@ def _check_columns(
         )
 
 
-def _are_numbers(words: list[str]) -> bool:
+def _is_numbered(words: list[str]) -> bool:
     """Check whether words are consecutive integers starting at 0 or 1."""
     numbers = [word for word in words if not NO_WORD.fullmatch(word)]
     return bool(numbers) and any(
@@ -413,13 +413,13 @@ def _are_numbers(words: list[str]) -> bool:
     )
 
 
-def _are_in_tabs(lines: list[str]) -> bool:
+def _has_tabs(lines: list[str]) -> bool:
     """Return whether all lines with words contain tabs.
 
     When some lines are separated by spaces, "#" can also be a word, as in "# NN O".
 
     Example:
-        >>> _are_in_tabs(["# newpar", "Rome\\tO"]), _are_in_tabs(["# NN O", "Rome\\tO", "is O"])
+        >>> _has_tabs(["# newpar", "Rome\\tO"]), _has_tabs(["# NN O", "Rome\\tO", "is O"])
         (True, False)
     """
     words = [s for s in lines if s.strip() and not s.startswith(("#", DOCUMENT_START))]

@@ -104,12 +104,12 @@ class NotAnnotated(NamedTuple):
     why: str
 
 
-def are_rows(x: object) -> bool:
+def is_annotated(x: object) -> bool:
     """Return whether an object is `Annotations`, a dataset or a list of annotated rows.
 
     Example:
-        >>> are_rows([{"text": "Hm", "label": []}]), are_rows(["Hm"]), are_rows([("a", "b")])
-        (True, False, False)
+        >>> [is_annotated(x) for x in ([{"text": "Hm", "label": []}], ["Hm"], [("a", "b")])]
+        [True, False, False]
     """
     if isinstance(x, Annotations) or (hasattr(x, "features") and table_columns(x) is not None):
         return True
@@ -129,7 +129,7 @@ def read_rows(
     x: object, kinds: Sequence[Kind], classes: Sequence[str] | None, several: bool | None = None
 ) -> Annotations | None:
     """Return the annotations if `x` contains annotated rows, otherwise None."""
-    return extract_annotations(x, kinds, classes, several) if are_rows(x) else None
+    return extract_annotations(x, kinds, classes, several) if is_annotated(x) else None
 
 
 def extract_annotations(
@@ -159,7 +159,7 @@ def extract_annotations(
     read, left_out, of_tasks = [], [], {}
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
         raise ValueError(f"The rows are {quote_with_type(rows)}. {EXPECTED_ROWS}")
-    for number, row in enumerate(_records(rows, classes)):
+    for number, row in enumerate(_convert_to_records(rows, classes)):
         with reading(f"Row {number}", EXPECTED_ROWS):
             found = _read(row, number, text_key)
         if isinstance(found, Row) and (task := _get_task_id(row)):
@@ -177,7 +177,7 @@ def extract_annotations(
     _report_repeated(read, kind)
     inputs = "words" if kind == "tags" else "text"
     y = [(number, getattr(found, kind)) for number, found in read]
-    values = _as_labels(y, several) if kind == "labels" else [value for _, value in y]
+    values = _convert_labels(y, several) if kind == "labels" else [value for _, value in y]
     keys = read[0][1].keys
     if keys:
         level = logging.INFO if isinstance(rows, list) else logging.WARNING
@@ -186,7 +186,7 @@ def extract_annotations(
     return Annotations([getattr(found, inputs) for _, found in read], values)
 
 
-def _records(rows: object, classes: Sequence[str] | None) -> Sequence:
+def _convert_to_records(rows: object, classes: Sequence[str] | None) -> Sequence:
     """Convert a dataset to a list of dicts with class names instead of class ids.
 
     Other rows are returned unchanged.
@@ -276,7 +276,9 @@ def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind])
         )
     for number, row in read:
         if row.labels is not None and len(row.labels) == 1 and is_missing(row.labels[0]):
-            raise ValueError(_no_annotation(number, row.keys.get("labels"), row.labels[0]))
+            raise ValueError(
+                _describe_missing_annotation(number, row.keys.get("labels"), row.labels[0])
+            )
     number, row = min(
         read, key=lambda pair: sum(getattr(pair[1], kind) is not None for kind in kinds)
     )
@@ -287,7 +289,7 @@ def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind])
             raise ValueError(
                 f"Row {number} has {kind}, row {other} has {has}. Expected one kind in all rows."
             )
-    seen = _describe_row(_records(rows, None)[number])
+    seen = _describe_row(_convert_to_records(rows, None)[number])
     there = [kind for kind in ANNOTATION_KINDS if getattr(row, kind) is not None]
     there = f" It has {' and '.join(there)}." if there else ""
     raise ValueError(
@@ -295,7 +297,7 @@ def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind])
     )
 
 
-def _no_annotation(number: int, key: str | None, value: object) -> str:
+def _describe_missing_annotation(number: int, key: str | None, value: object) -> str:
     return (
         f"Row {number} has no annotation: {key!r} is {quote(value)}. Remove the row, or use an "
         "empty list if the text contains nothing to annotate."
@@ -309,7 +311,7 @@ def _describe_row(row: object) -> str:
     return f"the type {type(row).__name__}: {row!r:.60}"
 
 
-def _as_labels(y: list[tuple[int, list]], several: bool | None) -> list:
+def _convert_labels(y: list[tuple[int, list]], several: bool | None) -> list:
     """Return one label per text, or lists of labels for texts with several labels."""
     if several or (several is None and any(len(labels) != 1 for _, labels in y)):
         return [labels for _, labels in y]
@@ -350,7 +352,9 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
             keys[role] = item[0]
         return None if item is None else item[1]
 
-    words = found("words", next(((k, row[k]) for k in WORD_KEYS if _are_strings(row.get(k))), None))
+    words = found(
+        "words", next(((k, row[k]) for k in WORD_KEYS if _is_list_of_strings(row.get(k))), None)
+    )
     text = found("text", _find_text(row, number, text_key))
     spans, tags, labels = None, None, None
     if words is not None:
@@ -363,7 +367,7 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
     if spans is None and tags is None and labels is None:
         for key in (*TAGS, *SPANS):
             if is_missing(row.get(key, "")):
-                raise ValueError(_no_annotation(number, key, row[key]))
+                raise ValueError(_describe_missing_annotation(number, key, row[key]))
         named = "" if words or text is not None else NO_TEXT
         raise ValueError(
             f"Row {number} has no annotation in a known format. It has {_describe_row(row)}."
@@ -381,7 +385,7 @@ def _parse_cell(value: object) -> object:
     return value
 
 
-def _are_strings(values: object) -> bool:
+def _is_list_of_strings(values: object) -> bool:
     return isinstance(values, list | tuple | np.ndarray) and all(
         isinstance(value, str) for value in values
     )
@@ -405,8 +409,8 @@ def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, lis
         number: Integer. Row index for error messages.
         only: Boolean. Whether this row has no text to annotate in another way.
     """
-    known = [key for key in TAGS if _are_tags(row.get(key), count)]
-    others = [k for k, v in row.items() if k not in WORD_KEYS and _are_tags(v, count)]
+    known = [key for key in TAGS if _is_list_of_tags(row.get(key), count)]
+    others = [k for k, v in row.items() if k not in WORD_KEYS and _is_list_of_tags(v, count)]
     if not known and len(others) > 1:
         raise ValueError(
             f"Row {number} has tags in {' and '.join(map(repr, others))}. Choose one of them, for "
@@ -414,13 +418,13 @@ def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, lis
         )
     for key in (known or others)[:1]:
         return key, list(row[key])
-    wrong = next((k for k in TAGS if _are_tags(row.get(k), None)), None)
+    wrong = next((k for k in TAGS if _is_list_of_tags(row.get(k), None)), None)
     if wrong is not None and only:
         raise ValueError(f"Row {number} has {count} words, but {len(row[wrong])} {wrong}.")
     return None
 
 
-def _are_tags(values: object, count: int | None) -> bool:
+def _is_list_of_tags(values: object, count: int | None) -> bool:
     return (
         isinstance(values, list | tuple | np.ndarray)
         and count in (None, len(values))
@@ -472,7 +476,7 @@ def _find_labels(row: dict, number: int) -> tuple[str, list] | None:
     keys = [k for k in LABEL_KEYS if k in row]
     if not keys:
         keys = _find_controls(row)
-        named = [k for k in keys if _classes(row[k], k) is not None]
+        named = [k for k in keys if _read_classes(row[k], k) is not None]
         if len(named) > 1:
             raise ValueError(
                 f"Row {number} can have labels in {' or '.join(map(repr, named))}. Rename the key "
@@ -480,19 +484,19 @@ def _find_labels(row: dict, number: int) -> tuple[str, list] | None:
             )
     if "options" in row:  # Prodigy's choices
         keys = ["accept"] if "accept" in row else []
-    found = [(key, labels) for key in keys if (labels := _classes(row[key], key)) is not None]
+    found = [(key, labels) for key in keys if (labels := _read_classes(row[key], key)) is not None]
     return next((item for item in found if item[1]), found[0] if found else None)
 
 
-def _classes(value: object, key: str) -> list | None:
+def _read_classes(value: object, key: str) -> list | None:
     if isinstance(value, dict):
         if "choices" in value:
-            return _classes(value["choices"], key)
+            return _read_classes(value["choices"], key)
         if key == "cats" and all(isinstance(v, numbers.Real) for v in value.values()):
             return [name for name, score in value.items() if score >= 0.5]
         return None
     if isinstance(value, list | tuple | np.ndarray):
-        return list(value) if _are_strings(value) else None
+        return list(value) if _is_list_of_strings(value) else None
     return [value] if isinstance(value, str | numbers.Real) or is_missing(value) else None
 
 
@@ -501,7 +505,7 @@ def _read_document(document, number: int) -> Row:
     annotated = getattr(document, "has_annotation", lambda _: True)("ENT_IOB")
     spans = convert_spans(document, document.ents) if annotated or document.ents else None
     cats = getattr(document, "cats", None)
-    labels = _classes(cats, "cats") if cats else None
+    labels = _read_classes(cats, "cats") if cats else None
     text = document.text
     spans = None if spans is None else check_spans(spans, text, number)
     if spans is None and labels is None:
@@ -634,7 +638,7 @@ def _check_span(span: object, text: str, row: str) -> dict:
         span = span.start_char, span.end_char, span.label_
     if isinstance(span, list | tuple):
         span = dict(zip(("start", "end", "label"), span, strict=True))
-    start, end, label = (_field(span, names, row) for names in (START_KEYS, END_KEYS, LABEL))
+    start, end, label = (_get_field(span, names, row) for names in (START_KEYS, END_KEYS, LABEL))
     if isinstance(label, list | tuple) and len(label) == 1:
         [label] = label
     if not all(isinstance(v, numbers.Integral) for v in (start, end)):
@@ -653,17 +657,17 @@ def _check_span(span: object, text: str, row: str) -> dict:
     if not 0 <= start < end <= len(text):
         raise ValueError(
             f"{where} is empty or outside of the text. Expected 0 <= start < end <= {len(text)}."
-            f"{_offset_advice(text, start, end, quoted)}"
+            f"{_suggest_offsets(text, start, end, quoted)}"
         )
     if quoted is not None and not _is_same_text(text[start:end], quoted):
         raise ValueError(
             f"{where} covers {text[start:end]!r:.60}, but its text is {quoted!r:.60}."
-            f"{_offset_advice(text, start, end, quoted)}"
+            f"{_suggest_offsets(text, start, end, quoted)}"
         )
     return {"start": int(start), "end": int(end), "label": label}
 
 
-def _field(span: Mapping, names: Sequence[str], row: str) -> Any:
+def _get_field(span: Mapping, names: Sequence[str], row: str) -> Any:
     for name in names:
         if name in span:
             return span[name]
@@ -679,7 +683,7 @@ def _is_same_text(text: str | None, quoted: str) -> bool:
     return text is not None and compact(text) == compact(quoted)
 
 
-def _offset_advice(text: str, start: int, end: int, quoted: str | None) -> str:
+def _suggest_offsets(text: str, start: int, end: int, quoted: str | None) -> str:
     """Suggest how to convert an invalid span's offsets, in a sentence that starts with a space."""
     for encoding, unit, name in (("utf-16-le", 2, "UTF-16 units"), ("utf-8", 1, "bytes")):
         encoded = text.encode(encoding)

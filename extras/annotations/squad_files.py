@@ -39,9 +39,9 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
     try:
         whole = parse_json(text, "it")
     except ValueError as error:
-        raise _squad_error(path, str(error).rstrip(".")) from None
+        raise _make_squad_error(path, str(error).rstrip(".")) from None
     if not isinstance(whole, dict):
-        raise _squad_error(path, f"it is {quote_with_type(whole)}")
+        raise _make_squad_error(path, f"it is {quote_with_type(whole)}")
     return [
         {
             "id": _read_field(path, question, "id", (str, int), at),
@@ -74,10 +74,10 @@ def _read_field(path: str | os.PathLike[str], holder: object, key: str, kind, at
     try:
         return read_field(holder, key, kind, at or "the file")
     except ValueError as error:
-        raise _squad_error(path, str(error).rstrip(".")) from None
+        raise _make_squad_error(path, str(error).rstrip(".")) from None
 
 
-def _squad_error(path: str | os.PathLike, what: str) -> ValueError:
+def _make_squad_error(path: str | os.PathLike, what: str) -> ValueError:
     return ValueError(
         f"{path} is not a SQuAD file: {what}. Expected data[] > paragraphs[] > context and qas[] > "
         "id, question, answers[] > text, answer_start."

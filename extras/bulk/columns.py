@@ -27,7 +27,7 @@ OUTPUT_COLUMNS = {
 }
 
 
-def answer_columns(answers, method: str, kind: type | None = None) -> pa.Table:
+def make_answer_columns(answers, method: str, kind: type | None = None) -> pa.Table:
     """Convert predictions to columns. For dicts, this creates one column per key.
 
     Args:
@@ -40,16 +40,16 @@ def answer_columns(answers, method: str, kind: type | None = None) -> pa.Table:
     Example:
         >>> import pytest
         >>> _ = pytest.importorskip("pyarrow")
-        >>> answer_columns([{"label": "up", "score": 0.5}], "classify").to_pylist()
+        >>> make_answer_columns([{"label": "up", "score": 0.5}], "classify").to_pylist()
         [{'label': 'up', 'score': 0.5}]
-        >>> answer_columns(np.float32([[1, 2]]), "embed").schema.field("embedding").type
+        >>> make_answer_columns(np.float32([[1, 2]]), "embed").schema.field("embedding").type
         FixedSizeListType(fixed_size_list<item: float>[2])
     """
     name = OUTPUT_COLUMNS.get(method, "answer")
     if hasattr(answers, "indptr"):
-        return pa.table({name: _sparse_rows(answers.tocsr())})
+        return pa.table({name: _convert_sparse_rows(answers.tocsr())})
     if isinstance(answers, np.ndarray):
-        return pa.table({name: array_column(answers)})
+        return pa.table({name: make_array_column(answers)})
     answers = list(answers)
     if isinstance(answers[0], dict):
         return pa.table({key: [answer[key] for answer in answers] for key in answers[0]})
@@ -80,19 +80,19 @@ def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
     return table.take(pa.array(rows, mask=~present))
 
 
-def nulls(schema: pa.Schema, count: int) -> pa.Table:
+def make_null_table(schema: pa.Schema, count: int) -> pa.Table:
     """Create a table with only null values for a given schema and row count.
 
     Example:
         >>> import pytest
         >>> pa = pytest.importorskip("pyarrow")
-        >>> nulls(pa.schema([("score", pa.float32())]), 2)["score"].to_pylist()
+        >>> make_null_table(pa.schema([("score", pa.float32())]), 2)["score"].to_pylist()
         [None, None]
     """
     return pa.table([pa.nulls(count, field.type) for field in schema], schema=schema)
 
 
-def array_column(values: np.ndarray) -> pa.Array:
+def make_array_column(values: np.ndarray) -> pa.Array:
     """Convert an array (N, ...) to a column with scalars or fixed-size lists."""
     column = pa.array(np.ascontiguousarray(values).ravel())
     for size in reversed(values.shape[1:]):
@@ -103,10 +103,10 @@ def array_column(values: np.ndarray) -> pa.Array:
 def _arrays(values: list[np.ndarray]) -> pa.Array:
     """Convert arrays with different lengths, (..., D) or (...), to a list column."""
     offsets = np.cumsum([0, *map(len, values)], dtype="int32")
-    return pa.ListArray.from_arrays(offsets, array_column(np.concatenate(values)))
+    return pa.ListArray.from_arrays(offsets, make_array_column(np.concatenate(values)))
 
 
-def _sparse_rows(matrix) -> pa.Array:
+def _convert_sparse_rows(matrix) -> pa.Array:
     """Convert sparse rows (N, D) to lists of `{"index", "weight"}`."""
     entries = pa.StructArray.from_arrays(
         [pa.array(matrix.indices.astype("int32")), pa.array(matrix.data)], ["index", "weight"]

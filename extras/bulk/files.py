@@ -18,7 +18,7 @@ from encoder_zoo.common.progress import Progress
 from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, as_path, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.extras.bulk.columns import array_column, nulls, pa
+from encoder_zoo.extras.bulk.columns import make_array_column, make_null_table, pa
 from encoder_zoo.extras.bulk.rows import Paths, find_files, parquet, read_rows
 from encoder_zoo.extras.bulk.run import Run
 from encoder_zoo.extras.bulk.task_method import Columns, MethodName, TaskMethod, has_text
@@ -42,14 +42,16 @@ FOOTER_KEY = b"encoder_zoo"  # footer key for a shard's row range and run
 LOCATION_COLUMNS = ("file", "row")  # columns of every output file
 
 
-def _names(keep: str | Sequence[str]) -> list[str]:
+def _list_names(keep: str | Sequence[str]) -> list[str]:
     return [keep] if isinstance(keep, str) else list(keep)
 
 
 Kept = Annotated[
     str | Sequence[str],
     Rule(
-        lambda v: all(isinstance(n, str) and n and n not in LOCATION_COLUMNS for n in _names(v)),
+        lambda v: all(
+            isinstance(n, str) and n and n not in LOCATION_COLUMNS for n in _list_names(v)
+        ),
         "the name of a column, or a list of names, other than 'file' and 'row'",
     ),
 ]
@@ -137,7 +139,7 @@ def answer_files(
         opened = "pandas.read_parquet(folder) opens them as one table"
         raise invalid("folder", os.fspath(folder), f"{expected}. {opened}")
     task_method = TaskMethod(task, columns, method, options)
-    run = Run.begun(folder, task_method, find_files(paths), _names(keep), shard_rows)
+    run = Run.open_or_create(folder, task_method, find_files(paths), _list_names(keep), shard_rows)
     shards = [AnswerShard.create(run, number) for number in range(-(-run.rows // shard_rows))]
     left = [shard for shard in shards if not shard.is_finished()]
     if left:
@@ -203,8 +205,8 @@ class AnswerShard(NamedTuple):
             file = stack.enter_context(
                 parquet.ParquetWriter(new, schema, write_page_checksum=True, compression="zstd")
             )
-            for chunk in _chunks(rows):
-                file.write_table(_answer_rows(self.run, chunk).cast(schema))
+            for chunk in _split_into_chunks(rows):
+                file.write_table(_process_rows(self.run, chunk).cast(schema))
                 written += len(chunk)
                 if progress:
                     progress.count(len(chunk))
@@ -240,12 +242,12 @@ def _rows(run: Run) -> Iterator[FileRow]:
             yield FileRow(str(path), number, texts, kept, has_text(texts, names, location))
 
 
-def _chunks(rows: Iterator[FileRow]) -> Iterator[list[FileRow]]:
+def _split_into_chunks(rows: Iterator[FileRow]) -> Iterator[list[FileRow]]:
     """Yield chunks of rows to process at once."""
     chunk, size = [], 0
     for row in rows:
         chunk.append(row)
-        size += sum(map(_characters, row.texts))
+        size += sum(map(_count_characters, row.texts))
         if len(chunk) >= CHUNK_ROWS or size >= CHUNK_CHARACTERS:
             yield chunk
             chunk, size = [], 0
@@ -253,13 +255,13 @@ def _chunks(rows: Iterator[FileRow]) -> Iterator[list[FileRow]]:
         yield chunk
 
 
-def _characters(value) -> int:
+def _count_characters(value) -> int:
     if is_missing(value):
         return 0
     return sum(map(len, value)) if isinstance(value, list) else len(value)
 
 
-def _answer_rows(run: Run, rows: list[FileRow]) -> pyarrow.Table:
+def _process_rows(run: Run, rows: list[FileRow]) -> pyarrow.Table:
     """Return a table with rows and predictions."""
     fields = run.schema
     columns = {"file": [row.file for row in rows], "row": [row.number for row in rows]}
@@ -271,8 +273,8 @@ def _answer_rows(run: Run, rows: list[FileRow]) -> pyarrow.Table:
     answers = run.task_method.answers(texts, [row.has_text for row in rows])
     if answers is None:
         rest = [field for field in fields if field.name not in columns]
-        answers = nulls(pa.schema(rest), len(rows))
-    return joined(table, answers)
+        answers = make_null_table(pa.schema(rest), len(rows))
+    return join_tables(table, answers)
 
 
 class AnswerProgress(Progress):
@@ -289,16 +291,16 @@ class AnswerProgress(Progress):
 
     def show(self, state: str = "") -> None:
         left = (self._rows - self.done) / max(self.rate, 1e-9)
-        rest = f", {_duration(left)} left" if self.done < self._rows else ""
+        rest = f", {_format_duration(left)} left" if self.done < self._rows else ""
         done = f"{self.done:,} of {self._rows:,} rows"
         print(f"Answers: {done}, {self.rate:,.0f} rows/s{rest}{state}", flush=True)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """Format a duration with a suitable unit.
 
     Example:
-        >>> _duration(50), _duration(600), _duration(36_000)
+        >>> _format_duration(50), _format_duration(600), _format_duration(36_000)
         ('50 s', '10 min', '10.0 h')
     """
     if seconds < 100:
@@ -358,13 +360,13 @@ class BatchAnswers:
         self._schema = None  # prediction schema, known after the first batch with text
 
     def __call__(self, batch) -> pyarrow.Table:
-        table, names = _as_table(batch), self._task_method.names
+        table, names = _convert_to_table(batch), self._task_method.names
         values = [plain(table[name]) for name in names]
         rows = enumerate(zip(*values, strict=True))
         present = [has_text(row, names, f"Row {number}") for number, row in rows]
         answers = self._task_method.answers(values, present)
         if answers is None:  # frameworks require the same schema for all batches
-            answers = nulls(self._schema or self._learn_schema(table), len(present))
+            answers = make_null_table(self._schema or self._learn_schema(table), len(present))
         self._schema = answers.schema
         return self._join_answers(table, answers)
 
@@ -380,25 +382,25 @@ class BatchAnswers:
                 f"columns {', '.join(answers.column_names)}. Rename or drop the column of the "
                 "batch."
             )
-        return joined(table, answers)
+        return join_tables(table, answers)
 
 
-def joined(table: pyarrow.Table, answers: pyarrow.Table) -> pyarrow.Table:
+def join_tables(table: pyarrow.Table, answers: pyarrow.Table) -> pyarrow.Table:
     """Combine columns from two tables. All names must be different."""
     for name in answers.column_names:
         table = table.append_column(name, answers[name])
     return table
 
 
-def _as_table(batch) -> pyarrow.Table:
+def _convert_to_table(batch) -> pyarrow.Table:
     if isinstance(batch, Mapping):
-        return pa.table({name: _as_column(values) for name, values in batch.items()})
+        return pa.table({name: _convert_to_column(values) for name, values in batch.items()})
     if hasattr(batch, "to_numpy"):  # pandas
         return pa.Table.from_pandas(batch, preserve_index=False)
     return batch
 
 
-def _as_column(values) -> pyarrow.Array:
+def _convert_to_column(values) -> pyarrow.Array:
     if isinstance(values, np.ndarray) and values.ndim > 1:
-        return array_column(values)
+        return make_array_column(values)
     return pa.array(values)

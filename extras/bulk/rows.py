@@ -22,14 +22,14 @@ parquet = LazyModule("pyarrow.parquet", "This needs the package pyarrow: `pip in
 BATCH = 1024  # number of Parquet rows to read at a time
 
 
-def _are_paths(value) -> bool:
+def _has_paths(value) -> bool:
     one = (str, os.PathLike)
     return isinstance(value, one) or (len(value) > 0 and all(isinstance(v, one) for v in value))
 
 
 Paths = Annotated[
     str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    Rule(_are_paths, "a path, a pattern such as 'texts/*.txt', or a list of them"),
+    Rule(_has_paths, "a path, a pattern such as 'texts/*.txt', or a list of them"),
 ]
 
 
@@ -45,7 +45,7 @@ def find_files(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
     found = []
     for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
         is_pattern = not os.path.exists(path) and glob.has_magic(os.fspath(path))
-        files = _matching(os.fspath(path)) if is_pattern else [os.fspath(path)]
+        files = _find_matching_files(os.fspath(path)) if is_pattern else [os.fspath(path)]
         files = [pathlib.Path(file) for file in files]
         if not files or not all(file.is_file() for file in files):
             raise FileNotFoundError(f"{path} does not exist.")
@@ -55,7 +55,7 @@ def find_files(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
     return list(dict.fromkeys(found))
 
 
-def _matching(pattern: str) -> list[str]:
+def _find_matching_files(pattern: str) -> list[str]:
     found = sorted(glob.glob(pattern, recursive=True))
     if "**" in pattern:  # also matches folders
         found = [path for path in found if not os.path.isdir(path)]
@@ -93,22 +93,22 @@ def is_parquet(path: pathlib.Path) -> bool:
     return path.suffix.lower() == ".parquet"
 
 
-def _kind(path: pathlib.Path) -> str:
+def _get_kind(path: pathlib.Path) -> str:
     """Return a file's suffix without .gz."""
     return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
 def _get_reader(path: pathlib.Path) -> Callable:
     packed = path.suffix.lower() == ".gz"
-    if _kind(path) not in FILE_READERS or (packed and is_parquet(path.with_suffix(""))):
+    if _get_kind(path) not in FILE_READERS or (packed and is_parquet(path.with_suffix(""))):
         raise ValueError(
             f"{path} has an unknown file type. Expected {', '.join(FILE_READERS)}. All types "
             "except the last one can be compressed (.gz)."
         )
-    return FILE_READERS[_kind(path)]
+    return FILE_READERS[_get_kind(path)]
 
 
-def _lines(path: pathlib.Path) -> Iterator[str]:
+def _read_lines(path: pathlib.Path) -> Iterator[str]:
     """Yield lines from a UTF-8 text file, including line ends."""
     opener = gzip.open if path.suffix.lower() == ".gz" else open
     number = 0
@@ -124,42 +124,46 @@ def _lines(path: pathlib.Path) -> Iterator[str]:
             ) from None
 
 
-def _text_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
-    _positions(path, names, ["text"])
-    for row, line in enumerate(_lines(path)):
+def _read_text_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
+    _find_positions(path, names, ["text"])
+    for row, line in enumerate(_read_lines(path)):
         yield f"{path}, row {row} (line {row + 1})", [line.rstrip("\r\n")] * len(names)
 
 
-def _csv_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
+def _read_csv_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
     csv.field_size_limit(2**31 - 1)  # for long texts
-    is_tsv = _kind(path) == ".tsv"
+    is_tsv = _get_kind(path) == ".tsv"
     form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
-    reader, row = csv.reader(_lines(path), **form), -1
+    reader, row = csv.reader(_read_lines(path), **form), -1
     try:
         header = next(reader, [])
-        positions = _positions(path, names, header)
+        positions = _find_positions(path, names, header)
         for row, values in enumerate(filter(None, reader)):  # without blank lines
             location = f"{path}, row {row} (line {reader.line_num})"
             if len(values) != len(header):
-                _bad(location, f"has {len(values)} fields", f"{len(header)}, as in the first line")
+                _raise_row_error(
+                    location, f"has {len(values)} fields", f"{len(header)}, as in the first line"
+                )
             yield location, [values[position] for position in positions]
     except csv.Error as error:
         location = f"{path}, row {row + 1} (line {reader.line_num})"
         raise ValueError(f"{location} cannot be read as CSV: {error}.") from None
 
 
-def _json_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
+def _read_json_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
     row = 0
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(_read_lines(path), 1):
         if not line.strip():
             continue
         location = f"{path}, row {row} (line {number})"
         record = parse_json(line, location)
         if not isinstance(record, dict):
-            _bad(location, f"is {quote(record)}", "a JSON object on each line")
+            _raise_row_error(location, f"is {quote(record)}", "a JSON object on each line")
         missing = [name for name in names if name not in record]
         if missing:
-            _bad(location, f"has no {missing[0]!r}, but {', '.join(record)}", "it in every row")
+            _raise_row_error(
+                location, f"has no {missing[0]!r}, but {', '.join(record)}", "it in every row"
+            )
         for name in names:
             if isinstance(record[name], str):
                 check_writable(record[name], f"{location}: {name!r}")
@@ -167,11 +171,11 @@ def _json_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, 
         row += 1
 
 
-def _parquet_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
+def _read_parquet_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
     wanted, row = list(dict.fromkeys(names)), 0
     try:
         with parquet.ParquetFile(path, buffer_size=2**20) as file:
-            _positions(path, names, file.schema_arrow.names)
+            _find_positions(path, names, file.schema_arrow.names)
             for batch in file.iter_batches(BATCH, columns=wanted):
                 for values in zip(*(batch[name].to_pylist() for name in names), strict=True):
                     yield f"{path}, row {row}", values
@@ -181,15 +185,15 @@ def _parquet_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[st
 
 
 FILE_READERS = {
-    ".txt": _text_rows,
-    ".csv": _csv_rows,
-    ".tsv": _csv_rows,
-    ".jsonl": _json_rows,
-    ".parquet": _parquet_rows,
+    ".txt": _read_text_rows,
+    ".csv": _read_csv_rows,
+    ".tsv": _read_csv_rows,
+    ".jsonl": _read_json_rows,
+    ".parquet": _read_parquet_rows,
 }
 
 
-def _positions(path: pathlib.Path, names: Sequence[str], header: list[str]) -> list[int]:
+def _find_positions(path: pathlib.Path, names: Sequence[str], header: list[str]) -> list[int]:
     """Return column positions in a file header."""
     for name in names:
         if name not in header:
@@ -199,5 +203,5 @@ def _positions(path: pathlib.Path, names: Sequence[str], header: list[str]) -> l
     return [header.index(name) for name in names]
 
 
-def _bad(location: str, found: str, expected: str) -> NoReturn:
+def _raise_row_error(location: str, found: str, expected: str) -> NoReturn:
     raise ValueError(f"{location} {found}. Expected {expected}.")

@@ -84,7 +84,7 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
                 ):
                     largest[name] = value, location
         counts.append(count)
-        schemas.append(_types(path, kinds))
+        schemas.append(_find_types(path, kinds))
     if sample is None:
         raise ValueError(f"The files contain no text: {', '.join(map(str, paths))}.")
     try:
@@ -119,7 +119,7 @@ def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) ->
         )
 
 
-def _types(path: pathlib.Path, kinds: dict[str, set]) -> pyarrow.Schema:
+def _find_types(path: pathlib.Path, kinds: dict[str, set]) -> pyarrow.Schema:
     """Return types for all copied columns in a file."""
     if is_parquet(path):
         schema = parquet.read_schema(path)
@@ -169,7 +169,7 @@ class Run:
     sha256: str
 
     @classmethod
-    def begun(
+    def open_or_create(
         cls,
         folder: pathlib.Path,
         task_method: TaskMethod,
@@ -218,7 +218,7 @@ def compute_model_checksum(task: Task) -> str:
     model = getattr(task, "classifier", task)  # for a ZeroShotClassifier
     preprocessor = model.preprocessor
     of_parts = {"task": model, "backbone": model.backbone, "preprocessor": preprocessor}
-    settings = {name: _plain(part.get_config()) for name, part in of_parts.items()}
+    settings = {name: _make_plain(part.get_config()) for name, part in of_parts.items()}
     settings["tokenizer"] = preprocessor.tokenizer.get_config()
     settings["for_cpu"] = getattr(model.cpu_model, "identity", None)
     found = hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode())
@@ -227,13 +227,13 @@ def compute_model_checksum(task: Task) -> str:
     return found.hexdigest()
 
 
-def _plain(value):
+def _make_plain(value):
     """Remove layer names and nested objects, which have their own settings."""
     if isinstance(value, Mapping):
-        kept = {str(name): _plain(inner) for name, inner in value.items() if name != "name"}
+        kept = {str(name): _make_plain(inner) for name, inner in value.items() if name != "name"}
         return {name: inner for name, inner in kept.items() if inner is not None}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_make_plain(inner) for inner in value]
     return value if type(value) in PLAIN_VALUES else None
 
 

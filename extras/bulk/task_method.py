@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.validation import Rule, check_argument, get_rules
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.extras.bulk.columns import answer_columns, check_installed, spread
+from encoder_zoo.extras.bulk.columns import check_installed, make_answer_columns, spread
 
 if TYPE_CHECKING:
     import pyarrow
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
 
 
-def _are_columns(value) -> bool:
+def _is_list_of_columns(value) -> bool:
     names = [*value, *value.values()] if isinstance(value, Mapping) else value
     return bool(value) and all(isinstance(name, str) and name for name in names)
 
 
 Columns = Annotated[
     str | Sequence[str] | Mapping[str, str],
-    Rule(_are_columns, "the name of a column, a list of names, or {argument: name}"),
+    Rule(_is_list_of_columns, "the name of a column, a list of names, or {argument: name}"),
 ]
 MethodName = Annotated[str, Rule(lambda v: isinstance(v, str) and v.isidentifier(), "a method")]
 
@@ -80,13 +80,13 @@ class TaskMethod:
         count = len(chosen[0])
         if not count:
             return None
-        args, named = self._arguments(chosen)
+        args, named = self._make_arguments(chosen)
         answers = self._function(*args, **named, **self.options)
         found = answers.shape[0] if hasattr(answers, "shape") else len(answers)
         if found != count:
             raise ValueError(f"{self.method} returned {found} predictions for {count} texts.")
         kind = self.task.record.answer_type
-        return spread(answer_columns(answers, self.method, kind), present)
+        return spread(make_answer_columns(answers, self.method, kind), present)
 
     def sample(self, are_lists: Sequence[bool]) -> pyarrow.Table:
         """Predict a made-up text to determine all columns.
@@ -99,7 +99,7 @@ class TaskMethod:
         text = f"a {mask or 'b'}"  # `fill_mask` requires a mask
         return self.answers([[[text] if is_list else text] for is_list in are_lists], [True])
 
-    def _arguments(self, values: Sequence) -> tuple[tuple, dict]:
+    def _make_arguments(self, values: Sequence) -> tuple[tuple, dict]:
         """Return positional and keyword arguments for the method."""
         if isinstance(self.columns, str):
             return (values[0],), {}
@@ -112,7 +112,7 @@ class TaskMethod:
         signature = inspect.signature(self._function)
         if "verbose" in signature.parameters:
             self.options.setdefault("verbose", 0)
-        args, named = self._arguments([None] * len(self.names))
+        args, named = self._make_arguments([None] * len(self.names))
         try:
             signature.bind(*args, **named, **self.options)
         except TypeError as error:

@@ -25,7 +25,7 @@ from encoder_zoo.extras.corpora.writing import (
     write,
 )
 from encoder_zoo.presets.files.folder_files import get_size
-from encoder_zoo.presets.files.manifest import checksum
+from encoder_zoo.presets.files.manifest import hash_file
 from encoder_zoo.presets.files.open_folder import OpenFolder
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class PretrainingCorpus:
         """
         for entry in self.manifest["shards"]:
             with self._open(entry) as file:
-                if checksum(file) != entry["sha256"]:
+                if hash_file(file) != entry["sha256"]:
                     raise make_damage_error(file.name)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
@@ -238,13 +238,13 @@ class PretrainingCorpus:
         """Return a data source for `fit` and `evaluate`. They call this method on the corpus."""
         return CorpusBatches(plan, maker, self)
 
-    def shard(self, number: int) -> Shard:
+    def open_shard(self, number: int) -> Shard:
         """Open a file by its index. The checksum is verified the first time."""
         entry = self.manifest["shards"][number]
         with self._open(entry) as file:
             if get_size(file) != entry["bytes"]:
                 raise make_damage_error(file.name)
-            if number not in self._compared and checksum(file) != entry["sha256"]:
+            if number not in self._compared and hash_file(file) != entry["sha256"]:
                 raise make_damage_error(file.name)
             self._compared.add(number)
             return Shard.open(file, self.vocabulary_size)
@@ -307,7 +307,7 @@ class Parts:
         begin, document = position
         for number in range(begin, len(self._shards)):
             corpus, of_part = self._shards[number]
-            shard = corpus.shard(of_part)
+            shard = corpus.open_shard(of_part)
             count = len(shard.documents) - 1
             if document < count:
                 positions = [[number, d + 1] for d in range(document, count)]

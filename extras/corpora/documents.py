@@ -65,7 +65,7 @@ class TextFiles:
         self.sizes = self._files.sizes
         i, n = part or (0, 1)
         # File index, and byte position in its text.
-        self.start, self._end = (self._border(sum(self.sizes) * k // n) for k in (i, i + 1))
+        self.start, self._end = (self._find_border(sum(self.sizes) * k // n) for k in (i, i + 1))
 
     def describe(self) -> dict:
         """Return file names and sizes. They should not change when continuing a corpus."""
@@ -116,7 +116,7 @@ class TextFiles:
                 "the file, byte) from which the corpus continues. Delete the folder of the corpus."
             )
 
-    def _border(self, byte: int) -> tuple[int, int]:
+    def _find_border(self, byte: int) -> tuple[int, int]:
         """Return the start offset for the first part that begins at or after a byte position."""
         number = 0
         while number < len(self.sizes) and byte >= self.sizes[number]:
@@ -210,25 +210,25 @@ def split_sentences(document: object, number: int = 0) -> list[str]:
     if hasattr(document, "numpy"):  # a tensor from a dataset
         document = document.numpy()
     if isinstance(document, str | bytes):
-        document = _text(document, number).split("\n")
+        document = _check_text(document, number).split("\n")
     elif isinstance(document, Mapping) or not isinstance(document, Iterable):
-        raise _no_document(document, number)
-    stripped = (_text(sentence, number).strip() for sentence in document)
+        raise _make_document_error(document, number)
+    stripped = (_check_text(sentence, number).strip() for sentence in document)
     return [sentence for sentence in stripped if sentence]
 
 
-def _text(text: object, number: int) -> str:
+def _check_text(text: object, number: int) -> str:
     if isinstance(text, bytes):
         try:
             return text.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"Document {number} is not encoded as UTF-8: {error}.") from None
     if not isinstance(text, str):
-        raise _no_document(text, number)
+        raise _make_document_error(text, number)
     return text
 
 
-def _no_document(found: object, number: int) -> ValueError:
+def _make_document_error(found: object, number: int) -> ValueError:
     return ValueError(
         f"Document {number} is or contains {quote(found)}. Expected a text with one sentence per "
         "line, or a list of sentences."

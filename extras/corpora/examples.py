@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from encoder_zoo.extras.corpora.writing import Shard, splits
+from encoder_zoo.extras.corpora.writing import Shard, compute_splits
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.pretraining.pretraining import PretrainingPreprocessor
 
@@ -42,7 +42,7 @@ class ShardExamples:
     labels: np.ndarray | None
     slot_splits: np.ndarray
 
-    def slot_length(self, slot: int) -> int:
+    def count_slot_tokens(self, slot: int) -> int:
         """Count the tokens in a slot."""
         first, behind = self.slot_splits[slot : slot + 2]
         return int(self.lengths[first:behind].sum())
@@ -55,11 +55,13 @@ class ShardExamples:
     @functools.cached_property
     def lengths(self) -> np.ndarray:
         """Return the number of tokens in each example, including special tokens, (R,)."""
-        tokens = splits(self.spans[:, 1] - self.spans[:, 0] + 1)
+        tokens = compute_splits(self.spans[:, 1] - self.spans[:, 0] + 1)
         return np.diff(tokens[self.example_splits]) + 1
 
 
-def planner(preprocessor: MaskedLMPreprocessor) -> Callable[[Shard, random.Random], ShardExamples]:
+def make_planner(
+    preprocessor: MaskedLMPreprocessor,
+) -> Callable[[Shard, random.Random], ShardExamples]:
     """Return a function to plan examples in a shard for a preprocessor's task.
 
     Args:
@@ -71,11 +73,11 @@ def planner(preprocessor: MaskedLMPreprocessor) -> Callable[[Shard, random.Rando
         share = preprocessor.short_share
         return lambda shard, rng: segment_pairs(shard, length, swapped, share, rng)
     if preprocessor.across_documents:
-        return lambda shard, rng: full_sentences(shard, length)
-    return lambda shard, rng: document_sentences(shard, length, rng)
+        return lambda shard, rng: fill_with_sentences(shard, length)
+    return lambda shard, rng: fill_from_documents(shard, length, rng)
 
 
-def full_sentences(shard: Shard, length: int) -> ShardExamples:
+def fill_with_sentences(shard: Shard, length: int) -> ShardExamples:
     """Fill each example with as many sentences as possible, also across documents.
 
     An end token separates two documents. Sentences that exceed an example will be split.
@@ -87,14 +89,15 @@ def full_sentences(shard: Shard, length: int) -> ShardExamples:
     Source: Liu et al. 2019, section 4.2, FULL-SENTENCES.
 
     Example:
-        >>> examples = full_sentences(Shard.create([[[1, 2], [3]], [[4, 5], [6, 7, 8]]]), length=8)
+        >>> shard = Shard.create([[[1, 2], [3]], [[4, 5], [6, 7, 8]]])
+        >>> examples = fill_with_sentences(shard, length=8)
         >>> examples.spans.tolist(), examples.example_splits.tolist(), examples.lengths.tolist()
         ([[0, 3], [3, 5], [5, 8]], [0, 2, 3], [8, 5])
     """
-    return _sentences(shard, length - 2, across=True)
+    return _collect_sentences(shard, length - 2, across=True)
 
 
-def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardExamples:
+def fill_from_documents(shard: Shard, length: int, rng: random.Random) -> ShardExamples:
     """Fill each example with sentences from one document. Short examples share a slot.
 
     Each example contains as many sentences as possible. The last example in a document is shorter.
@@ -102,7 +105,7 @@ def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardEx
     all batches.
 
     Args:
-        shard, length: See `full_sentences`.
+        shard, length: See `fill_with_sentences`.
         rng: Random generator that selects the short examples for each slot.
 
     Source: Liu et al. 2019, section 4.2, DOC-SENTENCES. Examples are combined like in
@@ -110,13 +113,13 @@ def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardEx
 
     Example:
         >>> shard = Shard.create([[[1, 2], [3]], [[4, 5], [6, 7, 8]]])
-        >>> examples = document_sentences(shard, 10, random.Random(0))
+        >>> examples = fill_from_documents(shard, 10, random.Random(0))
         >>> sorted(examples.spans.tolist()), examples.slots
         ([[0, 3], [3, 8]], 2)
     """
     from encoder_zoo.tasks.preprocessing.batching import pack_examples
 
-    examples = _sentences(shard, length - 2, across=False)
+    examples = _collect_sentences(shard, length - 2, across=False)
     order = np.random.default_rng(rng.getrandbits(64)).permutation(len(examples.spans))
     order = order[np.argsort(-examples.lengths[order], kind="stable")]
     plan = pack_examples(examples.lengths[order], length)
@@ -124,9 +127,9 @@ def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardEx
     return ShardExamples(spans, np.arange(len(spans) + 1), None, plan.row_splits.numpy())
 
 
-def _sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
+def _collect_sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
     """Return examples with up to `room` tokens, without the start token and the last end token."""
-    starts, ends, documents = _units(shard, room)
+    starts, ends, documents = _split_into_units(shard, room)
     # Token counts up to the end for each unit, including end tokens between documents.
     reached = (ends + documents).tolist()
     # First unit per document.
@@ -141,15 +144,15 @@ def _sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
         spans += [(starts[a], ends[b - 1]) for a, b in itertools.pairwise(borders)]
         sizes.append(len(borders) - 1)
         unit = end
-    return ShardExamples(np.array(spans), splits(sizes), None, np.arange(len(sizes) + 1))
+    return ShardExamples(np.array(spans), compute_splits(sizes), None, np.arange(len(sizes) + 1))
 
 
-def _units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _split_into_units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the start, end and document of each sentence (U,) after splitting long ones."""
     lengths = np.diff(shard.sentences)
     pieces = -(-lengths // most)
     sentence = np.repeat(np.arange(len(lengths)), pieces)
-    piece = np.arange(len(sentence)) - np.repeat(splits(pieces)[:-1], pieces)
+    piece = np.arange(len(sentence)) - np.repeat(compute_splits(pieces)[:-1], pieces)
     starts = shard.sentences[sentence] + piece * most
     ends = np.minimum(starts + most, shard.sentences[sentence + 1])
     document = np.repeat(np.arange(len(shard.documents) - 1), np.diff(shard.documents))
@@ -187,7 +190,7 @@ def segment_pairs(
         ([2, 2], [8, 6])
     """
     room = length - 3
-    make = _make_swapped_pair if swapped else _next_pair
+    make = _make_swapped_pair if swapped else _make_next_pair
     offsets, documents = shard.sentences.tolist(), shard.documents.tolist()
     spans, labels = [], []
     for document in range(len(documents) - 1):
@@ -212,10 +215,10 @@ def segment_pairs(
     )
 
 
-def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
+def _make_next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
     """Return the next sentence, both segments as spans, and 1 if the second one does not follow."""
     start, behind = chunk
-    middle = _middle(chunk, rng)
+    middle = _choose_middle(chunk, rng)
     first = offsets[start], offsets[middle]
     alone = len(documents) == 2  # no other document in this shard
     if behind - start > 1 and (alone or rng.random() >= OTHER_DOCUMENT_RATE):
@@ -231,10 +234,10 @@ def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _make_swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
-    """Like `_next_pair`, but swap half of the pairs. A single sentence is split."""
+    """Like `_make_next_pair`, but swap half of the pairs. A single sentence is split."""
     start, behind = chunk
     if behind - start > 1:
-        middle = offsets[_middle(chunk, rng)]
+        middle = offsets[_choose_middle(chunk, rng)]
     else:
         middle = offsets[start] + 1 + int(rng.random() * (offsets[behind] - offsets[start] - 1))
     first, second = (offsets[start], middle), (middle, offsets[behind])
@@ -245,7 +248,7 @@ def _make_swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
     return behind, first, second, 0
 
 
-def _middle(chunk: tuple[int, int], rng: random.Random) -> int:
+def _choose_middle(chunk: tuple[int, int], rng: random.Random) -> int:
     """Choose at random where the second segment starts."""
     start, behind = chunk
     return start + 1 + int(rng.random() * max(1, behind - start - 1))

@@ -20,7 +20,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.extras.corpora.examples import ShardExamples, planner
+from encoder_zoo.extras.corpora.examples import ShardExamples, make_planner
 from encoder_zoo.extras.corpora.writing import Shard
 from encoder_zoo.tasks.preprocessing.batching import NOT_RANDOM, Plan
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
@@ -61,7 +61,7 @@ class Reader:
             for slot in range(examples.slots):
                 yield shard, examples, slot
 
-    def shuffled(self, done: int = 0) -> Iterator[tuple[Shard, ShardExamples, int]]:
+    def iterate_shuffled(self, done: int = 0) -> Iterator[tuple[Shard, ShardExamples, int]]:
         """Yield slots of infinite shuffled epochs, except the first `done` slots.
 
         Each epoch uses a different file order, and `WINDOW` files are shuffled together.
@@ -100,7 +100,7 @@ class Reader:
         return shards, np.random.default_rng([self.seed, run, part]).permutation(positions)
 
     def _plan_shard(self, run: int, number: int) -> tuple[Shard, ShardExamples]:
-        shard = self.corpus.shard(number)
+        shard = self.corpus.open_shard(number)
         return shard, self.plan(shard, random.Random(f"{self.seed} {run} {number}"))
 
 
@@ -120,12 +120,14 @@ class CorpusBatches(Source):
         check_corpus(corpus, maker.preprocessor)
         self._corpus = corpus
 
-    def _reader(self, seed: int, *windows: list) -> Reader:
-        return Reader(self._corpus, planner(self.maker.preprocessor), seed, *windows)
+    def _make_reader(self, seed: int, *windows: list) -> Reader:
+        return Reader(self._corpus, make_planner(self.maker.preprocessor), seed, *windows)
 
     @functools.cached_property
     def steps(self) -> int:
-        return self.plan.steps_per_epoch or max(1, self._reader(0).count() // self.plan.batch_size)
+        return self.plan.steps_per_epoch or max(
+            1, self._make_reader(0).count() // self.plan.batch_size
+        )
 
     def check(self) -> None:
         if not self.plan.shuffle:
@@ -140,13 +142,13 @@ class CorpusBatches(Source):
         )
 
     def _batches(self, seed: int, start: int) -> tf.data.Dataset:
-        reader = self._reader(seed, self.window_sizes)
-        slots = functools.partial(reader.shuffled, start * self.plan.batch_size)
+        reader = self._make_reader(seed, self.window_sizes)
+        slots = functools.partial(reader.iterate_shuffled, start * self.plan.batch_size)
         return self._collate_batches(slots, seed, start, self.maker.worker)
 
     def in_order(self) -> tf.data.Dataset:
         """Return all batches for one epoch in a fixed order."""
-        reader = self._reader(0)
+        reader = self._make_reader(0)
         steps = -(-reader.count() // self.plan.batch_size)
         batches = self._collate_batches(reader.ordered, NOT_RANDOM)
         return batches.apply(tf.data.experimental.assert_cardinality(steps))
@@ -195,7 +197,7 @@ class CorpusBatches(Source):
             if not batch:
                 return
             examples = read_examples(batch[part], tokenizer, self._corpus.vocabulary_size)
-            lengths = [made.slot_length(slot) for _, made, slot in batch]
+            lengths = [made.count_slot_tokens(slot) for _, made, slot in batch]
             span = [sum(lengths[: part.start]), sum(lengths)]
             yield {**examples, "seed": np.array([seed, step]), "span": np.array(span)}
 

@@ -54,8 +54,8 @@ class Shard:
         sentences = [sentence for document in documents for sentence in document]
         return cls(
             np.array([token for sentence in sentences for token in sentence], "uint32"),
-            splits([len(sentence) for sentence in sentences]),
-            splits([len(document) for document in documents]),
+            compute_splits([len(sentence) for sentence in sentences]),
+            compute_splits([len(document) for document in documents]),
         )
 
     @classmethod
@@ -67,7 +67,7 @@ class Shard:
         """
         path, file = file.name, SafetensorsFile(file)
         offsets = dict.fromkeys(("sentences", "documents"), "uint32")
-        expected = {"tokens": id_type(vocabulary_size), **offsets}
+        expected = {"tokens": choose_id_type(vocabulary_size), **offsets}
         found = {n: file.dtype(n).name for n, shape in file.shapes.items() if len(shape) == 1}
         if found != expected:
             raise ValueError(
@@ -77,7 +77,7 @@ class Shard:
         tokens = np.asarray(file.map_tensor("tokens"))  # slices of a plain view are faster
         shard = cls(tokens, sentences, documents)
         for name, size in (("sentences", len(shard.tokens)), ("documents", len(sentences) - 1)):
-            if not _are_splits(getattr(shard, name), size):
+            if not _is_list_of_splits(getattr(shard, name), size):
                 raise ValueError(
                     f"{path} is not a shard of a corpus: {name} do not increase from 0 to {size}."
                 )
@@ -98,34 +98,34 @@ class Shard:
     def write(self, path: pathlib.Path, vocabulary_size: int) -> None:
         """Write the shard to a file."""
         arrays = {
-            "tokens": self.tokens.astype(id_type(vocabulary_size)),
+            "tokens": self.tokens.astype(choose_id_type(vocabulary_size)),
             "sentences": self.sentences.astype("uint32"),
             "documents": self.documents.astype("uint32"),
         }
         save_file(arrays, path)
 
 
-def id_type(vocabulary_size: int) -> str:
+def choose_id_type(vocabulary_size: int) -> str:
     """Return the smallest type for the ids.
 
     Example:
-        >>> id_type(30_522), id_type(2**16 + 1)
+        >>> choose_id_type(30_522), choose_id_type(2**16 + 1)
         ('uint16', 'uint32')
     """
     return "uint16" if vocabulary_size <= 2**16 else "uint32"
 
 
-def splits(lengths: list[int] | np.ndarray) -> np.ndarray:
+def compute_splits(lengths: list[int] | np.ndarray) -> np.ndarray:
     """Return offsets for consecutive parts with these lengths, and the last end.
 
     Example:
-        >>> splits([2, 1]).tolist()
+        >>> compute_splits([2, 1]).tolist()
         [0, 2, 3]
     """
     return np.concatenate([[0], np.cumsum(lengths)]).astype("int64")
 
 
-def _are_splits(offsets: np.ndarray, size: int) -> bool:
+def _is_list_of_splits(offsets: np.ndarray, size: int) -> bool:
     """Check whether all values are offsets for non-empty parts."""
     return bool(
         len(offsets) > 1
@@ -275,7 +275,7 @@ class CorpusTexts:
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         documents = self._documents.documents(position)
-        for block in _blocks(documents, min(CHARACTER_BLOCK, 4 * shard_tokens)):
+        for block in _make_blocks(documents, min(CHARACTER_BLOCK, 4 * shard_tokens)):
             shard, kept = _tokenize_documents(
                 [document.sentences for document in block], self._tokenizer
             )
@@ -290,13 +290,13 @@ def write(
     Raises:
         ValueError: If the folder belongs to another corpus, or if no document contains text.
     """
-    manifest = _begun(folder, source, shard_tokens)
+    manifest = _open_or_create(folder, source, shard_tokens)
     if manifest["complete"]:
         return
     shards = manifest["shards"]
     position = shards[-1]["position"] if shards else source.start
     progress = CorpusProgress(shards) if verbose else None
-    for shard, end in _shards(source.blocks(position, shard_tokens), shard_tokens, progress):
+    for shard, end in _make_shards(source.blocks(position, shard_tokens), shard_tokens, progress):
         path = folder / f"shard-{len(shards):05d}.safetensors"
         source.check_unchanged()
         with replacing_file(path) as new:
@@ -321,7 +321,7 @@ def write(
         progress.show(", complete")
 
 
-def _begun(folder: pathlib.Path, source: CorpusSource, shard_tokens: int) -> dict:
+def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: int) -> dict:
     """Return this folder's manifest, which should belong to the corpus, or a new one."""
     settings = {
         "format": CORPUS_FORMAT,
@@ -354,7 +354,7 @@ def _begun(folder: pathlib.Path, source: CorpusSource, shard_tokens: int) -> dic
     return found
 
 
-def _shards(
+def _make_shards(
     blocks: Iterable[Block], shard_tokens: int, progress: CorpusProgress | None
 ) -> Iterator[tuple[Shard, list[int]]]:
     """Yield shards with a minimum number of tokens, and the position after each shard."""
@@ -377,7 +377,7 @@ def _shards(
         yield _join_parts(parts), position
 
 
-def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
+def _make_blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
     """Yield document blocks with about this number of characters."""
     block, size = [], 0
     for document in documents:
@@ -399,7 +399,9 @@ def _tokenize_documents(
     document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
     sentences = np.bincount(document[lengths > 0], minlength=len(documents))
     shard = Shard(
-        ids.flat_values.numpy(), splits(lengths[lengths > 0]), splits(sentences[sentences > 0])
+        ids.flat_values.numpy(),
+        compute_splits(lengths[lengths > 0]),
+        compute_splits(sentences[sentences > 0]),
     )
     return shard, np.flatnonzero(sentences).tolist()
 
@@ -407,8 +409,8 @@ def _tokenize_documents(
 def _join_parts(parts: list[Shard]) -> Shard:
     return Shard(
         np.concatenate([part.tokens for part in parts]),
-        splits(np.concatenate([np.diff(part.sentences) for part in parts])),
-        splits(np.concatenate([np.diff(part.documents) for part in parts])),
+        compute_splits(np.concatenate([np.diff(part.sentences) for part in parts])),
+        compute_splits(np.concatenate([np.diff(part.documents) for part in parts])),
     )
 
 

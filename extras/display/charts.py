@@ -59,7 +59,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
         raise invalid("history", history, "the history of fit, with its losses")
     names = [name for name in values if not name.startswith("val_") and name != "learning_rate"]
     names.sort(key=lambda name: name != "loss")
-    axes = _axes(len(names))
+    axes = _make_axes(len(names))
     for axis, name in zip(axes, names, strict=True):
         curves = {"training": (values[name], GREY)}
         if f"val_{name}" in values:
@@ -73,7 +73,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
     return axes
 
 
-def _axes(count: int) -> np.ndarray:
+def _make_axes(count: int) -> np.ndarray:
     """Create a figure and return its axes, (count,)."""
     columns = min(count, IN_A_ROW)
     rows = -(-count // columns)
@@ -126,9 +126,9 @@ def thresholds(
         ['precision', 'recall']
     """
     scored = model._score_labels(x, y, **({} if labels is None else {"labels": labels}))
-    axes = _axes(len(scored.names))
+    axes = _make_axes(len(scored.names))
     for axis, name, scores, right, count, now in zip(axes, *scored, strict=True):
-        levels, precision, recall = _precision_and_recall(scores, right, count)
+        levels, precision, recall = _compute_precision_and_recall(scores, right, count)
         for label, curve, color in (("precision", precision, BLUE), ("recall", recall, ORANGE)):
             axis.plot(levels, curve, color=color, label=label, drawstyle="steps-pre")
         best, f1 = best_threshold(scores, right, count)
@@ -140,7 +140,7 @@ def thresholds(
     return axes
 
 
-def _precision_and_recall(
+def _compute_precision_and_recall(
     scores: np.ndarray, right: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ascending thresholds from 0 to 1, with precision and recall for each threshold.
@@ -151,7 +151,7 @@ def _precision_and_recall(
         scores, right, count: See `best_threshold`.
 
     Example:
-        >>> values = _precision_and_recall(np.array([0.75, 0.25]), np.array([1, 0]) > 0, 2)
+        >>> values = _compute_precision_and_recall(np.array([0.75, 0.25]), np.array([1, 0]) > 0, 2)
         >>> [value.tolist() for value in values]
         [[0.0, 0.25, 0.75, 1.0], [0.5, 0.5, 1.0, nan], [0.5, 0.5, 0.5, 0.0]]
     """
@@ -193,7 +193,7 @@ def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object
     scores, right = model._score_best_classes(x, y, None)
     levels, given, hits = answers_at_scores(scores, right)
     levels, given, hits = levels[::-1], given[::-1], hits[::-1]
-    [axes] = _axes(1)
+    [axes] = _make_axes(1)
     curves = {"answered": (given / len(scores), BLUE), "accuracy of these": (hits / given, ORANGE)}
     for label, (curve, color) in curves.items():
         axes.plot(levels, curve, color=color, label=label, drawstyle="steps-pre")
@@ -287,7 +287,7 @@ def confusion_matrix(
     if normalize not in (None, *SUMS):
         raise invalid("normalize", normalize, "'true', 'predicted', 'all' or None")
     true, predicted, things = _get_labels(true, predicted)
-    counts, labels = _counts(true, predicted, labels)
+    counts, labels = _count_pairs(true, predicted, labels)
     values = counts
     if normalize is not None:
         sums = counts.sum(axis=SUMS[normalize], keepdims=True)
@@ -340,7 +340,7 @@ def _get_labels(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
     return [tag for row in true for tag in row], [tag for row in predicted for tag in row], "words"
 
 
-def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.ndarray, list]:
+def _count_pairs(true: list, predicted: list, labels: Sequence | None) -> tuple[np.ndarray, list]:
     """Return the counts, (C, C) with true labels as rows, and the labels."""
     if len(true) != len(predicted):
         raise ValueError(
@@ -429,7 +429,7 @@ def errors(
         for i in wrong[:top_k]
     ]
     verb = "is" if len(wrong) == 1 else "are"
-    return _table(f"{len(wrong)} of {len(scores)} texts {verb} labelled incorrectly.", rows)
+    return _make_table(f"{len(wrong)} of {len(scores)} texts {verb} labelled incorrectly.", rows)
 
 
 def _text(texts: list[list[bytes]], index: int) -> str:
@@ -441,7 +441,7 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
-def _table(title: str, rows: list[tuple]) -> Picture:
+def _make_table(title: str, rows: list[tuple]) -> Picture:
     """Create a table to show mistakes below a title."""
     if not rows:
         return Picture(f"<p>{title}</p>", title)

@@ -85,7 +85,7 @@ def entities(
     types = sorted({str(row["label"]) for row in rows})
     colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(types)}
     pictures = [
-        mark_text(text, _entity_marks(text, f, r, colors))
+        mark_text(text, _make_entity_marks(text, f, r, colors))
         for text, f, r in zip(texts, found, right, strict=True)
     ]
     return Picture(
@@ -134,7 +134,7 @@ def answer(
     bold = '<p dir="auto" style="margin-bottom:0"><b>{}</b></p>'
     head = bold.format(escape_html(question)) if question else ""
     head += f'<p dir="auto" style="margin:.2em 0">{escape_html(told)}</p>'
-    body = mark_text(context, _answer_marks(len(context), answers, right)).html
+    body = mark_text(context, _make_answer_marks(len(context), answers, right)).html
     start, end = best["start"], best["end"]
     lines.append(mark_text(context, [Mark(start, end, "")]).text if end else context)
     return Picture(head + body, "\n".join(lines))
@@ -174,7 +174,7 @@ def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
     ]
 
 
-def _entity_marks(
+def _make_entity_marks(
     text: str, found: Iterable[Mapping], true: Iterable[Mapping], colors: Mapping[str, str]
 ) -> list[Mark]:
     """Return marks for all found entities. Without found entities, use the true ones."""
@@ -191,7 +191,7 @@ def _entity_marks(
         style = MARK_STYLE + f"background:{colors[label]};" + ("" if is_right else WRONG)
         marks.append(Mark(start, end, style, label, "" if is_right else "!"))
     for start, end, label in sorted(right - guesses):
-        if all(_fits(start, end, mark, nested) for mark in marks):
+        if all(_is_drawable(start, end, mark, nested) for mark in marks):
             marks.append(Mark(start, end, MARK_STYLE + MISSED, label, "?"))
     return sorted(marks, key=lambda mark: (mark.start, -mark.end, mark.caption))
 
@@ -202,7 +202,7 @@ def _has_nested(spans: Iterable[tuple[int, int, str]]) -> bool:
     return any(b[1] <= a[1] for a, b in itertools.pairwise(ordered))
 
 
-def _fits(start: int, end: int, mark: Mark, nested: bool) -> bool:
+def _is_drawable(start: int, end: int, mark: Mark, nested: bool) -> bool:
     """Check whether a span can be drawn together with a mark."""
     if end <= mark.start or mark.end <= start:
         return True
@@ -211,7 +211,9 @@ def _fits(start: int, end: int, mark: Mark, nested: bool) -> bool:
     return nested and around != inside
 
 
-def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, int]]) -> list[Mark]:
+def _make_answer_marks(
+    length: int, answers: list[Mapping], right: list[tuple[int, int]]
+) -> list[Mark]:
     """Return character ranges that have the same style."""
     best = (answers[0]["start"], answers[0]["end"])
     spans = [(row["start"], row["end"]) for row in answers]
@@ -362,7 +364,7 @@ def _draw_explanation(found: Mapping) -> Picture:
     )
     head = MARK_HEAD.format(name=escape_html(name), score=score)
     page = head + "".join(texts) + legend + MARK_TABLE.format(rows=rows)
-    lines = [_line(word, most) for word in best]
+    lines = [_format_word(word, most) for word in best]
     return Picture(page, "\n".join([f"{name} {score}", *found["texts"], *lines]))
 
 
@@ -375,7 +377,7 @@ def _name(found: Mapping) -> str:
     return found["text"] or "No answer"
 
 
-def _line(word: Mapping, most: float) -> str:
+def _format_word(word: Mapping, most: float) -> str:
     """Return a word and its bar to show in a terminal."""
     added = word["attribution"]
     bar = ("█" if added > 0 else "░") * round(BAR_WIDTH * abs(added) / most)
@@ -447,7 +449,7 @@ def attention(
         Layer 0, head 1: the token that each token attends to most
     """
     layer = _check_layer(model, layer, head)
-    inputs, middle = _row(model, first, second)
+    inputs, middle = _make_inputs(model, first, second)
     probabilities = model.backbone.attention_probabilities(inputs)  # (1, layers, H, L, L)
     weights = keras.ops.convert_to_numpy(probabilities)[0, layer].astype("float32")  # (H, L, L)
     token = model.preprocessor.tokenizer.id_to_token
@@ -455,8 +457,8 @@ def attention(
     pictures = []
     for i in range(len(weights)) if head is None else [head]:
         title = f"Layer {layer}, head {i}"
-        drawing = _drawing(title, tokens, weights[i], middle)
-        pictures.append(Picture(drawing, _lines(title, tokens, weights[i])))
+        drawing = _draw_attention(title, tokens, weights[i], middle)
+        pictures.append(Picture(drawing, _format_attention(title, tokens, weights[i])))
     if head is not None:
         return pictures[0]
     html = "".join(SIDE_BY_SIDE.format(picture.html) for picture in pictures)
@@ -481,7 +483,7 @@ def _check_layer(model: Task, layer: int, head: int | None) -> int:
     return layer % count
 
 
-def _row(model: Task, first: str, second: str | None) -> tuple[dict, int]:
+def _make_inputs(model: Task, first: str, second: str | None) -> tuple[dict, int]:
     """Return model inputs (1, L) and the token count for the first text."""
     preprocessor = Preprocessor(model.preprocessor.tokenizer)
     preprocessor.max_sequence_length = model.backbone.max_sequence_length
@@ -489,7 +491,7 @@ def _row(model: Task, first: str, second: str | None) -> tuple[dict, int]:
     return preprocessor.pad(examples), int(examples["first_length"][0])
 
 
-def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) -> str:
+def _draw_attention(title: str, tokens: list[str], weights: np.ndarray, middle: int) -> str:
     """Create an SVG drawing with two token columns, and lines between them.
 
     Args:
@@ -520,7 +522,7 @@ def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) ->
     )
 
 
-def _lines(title: str, tokens: list[str], weights: np.ndarray) -> str:
+def _format_attention(title: str, tokens: list[str], weights: np.ndarray) -> str:
     """For each token, return the token with the highest attention, to show in a terminal."""
     width = max(map(len, tokens))
     lines = [

@@ -92,11 +92,13 @@ def matches(model: Any, query: str, document: str) -> Picture:
     found, score, others = _find_matches(model, query, document)
     words = dict.fromkeys(match.word for match in found)
     colors = {word: COLORS[i % len(COLORS)] for i, word in enumerate(words)}
-    of_query = mark_text(query, [Mark(*word, _style(color)) for word, color in colors.items()])
-    of_document = mark_text(document, _document_marks(found, query, colors))
+    of_query = mark_text(
+        query, [Mark(*word, _format_style(color)) for word, color in colors.items()]
+    )
+    of_document = mark_text(document, _make_document_marks(found, query, colors))
     rest = score - sum(match.score for match in found)
     told = f"{others} markers and expansion tokens: {rest:.2f}" if others else ""
-    rows = "".join(_row(match, query, document, colors[match.word]) for match in found)
+    rows = "".join(_format_row(match, query, document, colors[match.word]) for match in found)
     page = MATCH_HEAD.format(score=score) + of_query.html + DOCUMENT_HTML + of_document.html
     page += MATCH_TABLE.format(rows=rows) + (REST.format(told) if told else "")
     lines = [f"{query} (score {score:.2f})", *_lines(found, query, document)]
@@ -137,7 +139,7 @@ def _find_word(text: str, begin: int, end: int) -> tuple[int, int]:
     return begin, end
 
 
-def _document_marks(found: list[Match], query: str, colors: dict) -> list[Mark]:
+def _make_document_marks(found: list[Match], query: str, colors: dict) -> list[Mark]:
     """Return one mark per matched word, with all query words that match it."""
     finders: dict[tuple[int, int], list[Match]] = {}
     for match in found:
@@ -148,24 +150,24 @@ def _document_marks(found: list[Match], query: str, colors: dict) -> list[Mark]:
         if begin < last:  # a token that continues after a word's end
             continue
         best = max(by, key=lambda match: match.score)
-        names = dict.fromkeys(_caption(query[slice(*match.word)]) for match in by)
-        marks.append(Mark(begin, end, _style(colors[best.word]), ", ".join(names)))
+        names = dict.fromkeys(_format_caption(query[slice(*match.word)]) for match in by)
+        marks.append(Mark(begin, end, _format_style(colors[best.word]), ", ".join(names)))
         last = end
     return marks
 
 
-def _caption(word: str) -> str:
+def _format_caption(word: str) -> str:
     """Format a query word for a caption. Punctuation is quoted."""
     return word if word[:1].isalnum() else f"“{word}”"
 
 
-def _style(color: str) -> str:
+def _format_style(color: str) -> str:
     return f"{MARK_STYLE}{BOX}background:{color};"
 
 
-def _row(match: Match, query: str, document: str, color: str) -> str:
+def _format_row(match: Match, query: str, document: str, color: str) -> str:
     return MATCH_ROW.format(
-        style=_style(color),
+        style=_format_style(color),
         token=escape_html(query[slice(*match.token)]),
         found=escape_html(_name(match, document)),
         score=match.score,

@@ -13,8 +13,8 @@ from keras import ops
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.extras.explanations.attributions import (
-    attributions,
-    example_inputs,
+    compute_attributions,
+    make_example_inputs,
     select_tokens,
     select_window,
     warn_incomplete,
@@ -63,7 +63,7 @@ def explain_answers(
         best = (max if answer["text"] else min)(spans, key=lambda span: span.score)
         question = select_tokens(asked, i)._replace(column=best.question)
         parts = [question, select_window(select_tokens(told, i), *best.context)]
-        values = attributions(model, best.inputs, parts, best.weights, method, batch_size)
+        values = compute_attributions(model, best.inputs, parts, best.weights, method, batch_size)
         found.append(AnswerExplanation(**answer, **values))
     warn_incomplete(found, method)
     return found
@@ -109,13 +109,13 @@ def _spans(
     Several tokens can share the same characters. `offsets` are the starts and ends of all tokens
     in the context.
     """
-    inputs = example_inputs(model, examples, window)
+    inputs = make_example_inputs(model, examples, window)
     begin, length = int(windows.begin[window]), int(windows.length[window])
     question, context, null = (int(column[window]) for column in columns)
     bounds = [(null, null)]
     if answer["text"]:
         starts, ends = (values[begin : begin + length] for values in offsets)
-        bounds = _bounds(starts, ends, answer, context)
+        bounds = _list_bounds(starts, ends, answer, context)
     found = []
     for first, last in bounds:
         given, at = inputs, ([0, 1], [first, last])
@@ -131,7 +131,7 @@ def _spans(
     return found
 
 
-def _bounds(
+def _list_bounds(
     starts: np.ndarray, ends: np.ndarray, answer: Answer, column: int
 ) -> list[tuple[int, int]]:
     """Return all positions in a window where an answer can begin or end.

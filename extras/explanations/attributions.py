@@ -66,7 +66,7 @@ class Attribution(NamedTuple):
     baseline: float
 
 
-def lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
+def compute_lobatto_nodes(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes and weights (count,) for Gauss-Lobatto quadrature from 0 to 1.
 
     The quadrature is exact for polynomials of degree 2 count - 3. Both ends are nodes.
@@ -74,7 +74,7 @@ def lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
     Source: Abramowitz and Stegun 1964, 25.4.32.
 
     Example:
-        >>> nodes, weights = lobatto(3)
+        >>> nodes, weights = compute_lobatto_nodes(3)
         >>> nodes.tolist(), weights.round(4).tolist()
         ([0.0, 0.5, 1.0], [0.1667, 0.6667, 0.1667])
     """
@@ -83,7 +83,7 @@ def lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
     return (nodes + 1) / 2, 1 / (count * (count - 1) * legendre(nodes) ** 2)
 
 
-NODES, LOBATTO_WEIGHTS = lobatto(7)
+NODES, LOBATTO_WEIGHTS = compute_lobatto_nodes(7)
 
 
 def integrated_gradients(along: Callable) -> Attribution:
@@ -91,7 +91,7 @@ def integrated_gradients(along: Callable) -> Attribution:
 
     Args:
         along: Function that maps points (n,) from 0 to 1 to outputs (n,) and slopes (n, L). See
-            `straight_line`.
+            `make_line`.
 
     Source: Sundararajan, Taly and Yan 2017, Axiomatic Attribution for Deep Networks, section 3.
 
@@ -163,14 +163,14 @@ def select_window(text: Part, column: int, begin: int, count: int) -> Part:
     return text._replace(column=column, words=text.words[begin : begin + count])
 
 
-def example_inputs(task: Task, examples: Mapping, index: int) -> dict[str, np.ndarray]:
+def make_example_inputs(task: Task, examples: Mapping, index: int) -> dict[str, np.ndarray]:
     """Return the model inputs for an encoded example, {name: (1, L)}."""
     example = take_examples(examples, [index])
     inputs = keras.utils.unpack_x_y_sample_weight(task.batch_maker.collate()(example))[0]
     return {name: values.numpy() for name, values in inputs.items()}
 
 
-def attributions(
+def compute_attributions(
     task: Task,
     inputs: Mapping[str, np.ndarray],
     parts: Sequence[Part],
@@ -192,9 +192,9 @@ def attributions(
     for part in parts:
         columns = slice(part.column, part.column + len(part.words))
         masked[0, columns] = task.preprocessor.tokenizer.mask_token_id
-    along = straight_line(task, inputs, masked, weights, batch_size or BATCH_SIZE)
+    along = make_line(task, inputs, masked, weights, batch_size or BATCH_SIZE)
     found = ATTRIBUTION_METHODS[method](along)
-    words = [word for i, part in enumerate(parts) for word in _words(i, part, found.tokens)]
+    words = [word for i, part in enumerate(parts) for word in _make_words(i, part, found.tokens)]
     return Attributions(
         texts=[part.text for part in parts],
         words=words,
@@ -203,7 +203,7 @@ def attributions(
     )
 
 
-def _words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribution]:
+def _make_words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribution]:
     """Return the words in a text with summed token attributions."""
     found, unseen = [], 0.0
     for word in dict.fromkeys(part.words.tolist()):
@@ -289,7 +289,9 @@ def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, ve
     return ops.sum(ops.reshape(outputs, (count, -1)), axis=1)
 
 
-def values_and_gradients(function: Callable, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def compute_values_and_gradients(
+    function: Callable, x: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Compute function values (n,) and gradients for each row in x, (n, ...).
 
     Args:
@@ -297,7 +299,7 @@ def values_and_gradients(function: Callable, x: np.ndarray) -> tuple[np.ndarray,
         x: Float32 array.
 
     Example:
-        >>> values, gradients = values_and_gradients(
+        >>> values, gradients = compute_values_and_gradients(
         ...     lambda x: ops.sum(x**2, axis=1), np.float32([[1, 2], [3, 4]]))
         >>> values.tolist(), gradients.tolist()
         ([5.0, 25.0], [[2.0, 4.0], [6.0, 8.0]])
@@ -322,7 +324,7 @@ def values_and_gradients(function: Callable, x: np.ndarray) -> tuple[np.ndarray,
     return ops.convert_to_numpy(values), ops.convert_to_numpy(gradients)
 
 
-def straight_line(
+def make_line(
     task: Task, inputs: Mapping, masked_ids: np.ndarray, weights: np.ndarray, batch_size: int
 ) -> Callable:
     """Return a function of points from 0 to 1 on the line from the masked text to the text.
@@ -350,7 +352,7 @@ def straight_line(
         found = []
         for i in range(0, len(points), batch_size):
             part = points[i : i + batch_size, None, None].astype("float32")
-            values, gradients = values_and_gradients(function, start + part * (end - start))
+            values, gradients = compute_values_and_gradients(function, start + part * (end - start))
             found.append((values, np.sum(gradients * (end - start), axis=-1, dtype="float64")))
         values, slopes = map(np.concatenate, zip(*found, strict=True))
         return values.astype("float64"), slopes

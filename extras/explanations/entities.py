@@ -12,8 +12,8 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.extras.explanations.attributions import (
-    attributions,
-    example_inputs,
+    compute_attributions,
+    make_example_inputs,
     select_tokens,
     select_window,
     warn_incomplete,
@@ -43,7 +43,7 @@ def explain_entities(
 
     @functools.lru_cache(maxsize=1)  # entities are sorted, so windows rarely alternate
     def inputs_and_logits(window: int) -> tuple[dict, np.ndarray]:
-        inputs = example_inputs(tagger, examples, window)
+        inputs = make_example_inputs(tagger, examples, window)
         return inputs, ops.convert_to_numpy(tagger(inputs, training=False)).astype("float32")
 
     found = []
@@ -52,15 +52,15 @@ def explain_entities(
         is_used = begins[row].numpy() if strategy == "first" else np.full(len(starts), True)
         text, explained = select_tokens(tokens, row), []
         for entity in of_text:
-            members = _members(starts, ends, entity)
+            members = _find_members(starts, ends, entity)
             members = members[is_used[members]]
             window = np.searchsorted(first_tokens, row * ROW_STRIDE + members[0], side="right") - 1
             begin, length = windows.begin[window], windows.length[window]
             members = members[(members >= begin) & (members < begin + length)]
             inputs, logits = inputs_and_logits(window)
-            weights = _weights(logits, column + members - begin, tags[entity["label"]])
+            weights = _make_weights(logits, column + members - begin, tags[entity["label"]])
             part = select_window(text, column, begin, length)
-            values = attributions(tagger, inputs, [part], weights, method, batch_size)
+            values = compute_attributions(tagger, inputs, [part], weights, method, batch_size)
             explained.append(EntityExplanation(**entity, **values))
         found.append(explained)
     warn_incomplete([explanation for row in found for explanation in row], method)
@@ -77,13 +77,13 @@ def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.nda
     }
 
 
-def _members(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.ndarray:
+def _find_members(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.ndarray:
     """Return the indices of the tokens with characters of an entity. Starts and ends are sorted."""
     first = np.searchsorted(ends, entity["start"], side="right")
     return np.arange(first, np.searchsorted(starts, entity["end"]))
 
 
-def _weights(logits: np.ndarray, columns: np.ndarray, tags: np.ndarray) -> np.ndarray:
+def _make_weights(logits: np.ndarray, columns: np.ndarray, tags: np.ndarray) -> np.ndarray:
     """Return weights (1, L, C) that average the best tag logits."""
     best = tags[logits[0][np.ix_(columns, tags)].argmax(axis=1)]
     weights = np.zeros_like(logits)

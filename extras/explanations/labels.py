@@ -12,8 +12,8 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.explanations.attributions import (
     Part,
-    attributions,
-    example_inputs,
+    compute_attributions,
+    make_example_inputs,
     select_tokens,
     select_window,
     sum_attributions,
@@ -36,17 +36,17 @@ def explain_labels(
 ) -> list[Explanation]:
     """Return explanations of texts or pairs. See `SequenceClassifier.explain`."""
     check_preprocessor(classifier, texts)
-    index = None if label is None else _class_index(classifier, label)
+    index = None if label is None else _find_class_index(classifier, label)
     tokens, windows, examples = _encode_texts(classifier, texts)
     count = tokens[0].texts.shape[0]
     bounds = np.searchsorted(windows[0].example, np.arange(count + 1))
     found = []
     for i in range(count):
         numbers = np.arange(*bounds[i : i + 2])
-        inputs = [example_inputs(classifier, examples, n) for n in numbers]
+        inputs = [make_example_inputs(classifier, examples, n) for n in numbers]
         logits = [ops.convert_to_numpy(classifier(x, training=False)) for x in inputs]
         logits = np.concatenate(logits).astype("float32")  # for all windows, (W, C)
-        shares = _shares(logits, classifier.window_pooling)
+        shares = _compute_shares(logits, classifier.window_pooling)
         pooled = (shares * logits).sum(axis=0)
         target = pooled.argmax() if index is None else index
         weights = np.eye(len(pooled), dtype="float32")[[target]]
@@ -54,7 +54,7 @@ def explain_labels(
         whole = [select_tokens(column, i) for column in tokens]
         parts = [_parts(classifier, whole, windows, examples, numbers[n]) for n in used]
         values = [
-            attributions(classifier, inputs[n], texts, weights, method, batch_size)
+            compute_attributions(classifier, inputs[n], texts, weights, method, batch_size)
             for n, texts in zip(used, parts, strict=True)
         ]
         name, score = classifier.class_names[target], _score(classifier, pooled, target)
@@ -99,14 +99,14 @@ def _parts(
     return found
 
 
-def _shares(logits: np.ndarray, pooling: str) -> np.ndarray:
+def _compute_shares(logits: np.ndarray, pooling: str) -> np.ndarray:
     """Return each window's weight for each logit, (W, C)."""
     if pooling == "max":
         return np.eye(len(logits), dtype="float32")[:, logits.argmax(axis=0)]
     return np.full_like(logits, 1 / len(logits))
 
 
-def _class_index(classifier: SequenceClassifier, label: str | int) -> int:
+def _find_class_index(classifier: SequenceClassifier, label: str | int) -> int:
     """Return a class index."""
     [index] = label_indices([label], classifier.labels).numpy().tolist()
     if not 0 <= index < classifier.num_classes:

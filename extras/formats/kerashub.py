@@ -20,7 +20,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.extras.formats.kerashub_names import KERAS_HUB
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, number_names
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, number_block_names
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_content
 from encoder_zoo.presets.opening import TokenizerPreset
@@ -63,7 +63,7 @@ def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
 
 def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None:
     """Open the tokenizer in a folder. Return None for folders without KerasHub presets."""
-    family = tokenizer_family(files, files.read_json(CONFIG) if CONFIG in files else {})
+    family = find_tokenizer_family(files, files.read_json(CONFIG) if CONFIG in files else {})
     if family is None:
         return None
     stored = read_stored_tokenizer(files, family)
@@ -97,7 +97,7 @@ class KerasHubCheckpoint(Checkpoint):
             theirs: self._names.arguments.get(ours, ours) for ours, theirs in keys.items()
         }
         self.config = {
-            **_config(description, self.family, self.config_file),
+            **_convert_config(description, self.family, self.config_file),
             **{keys[name]: v for name, v in self._names.built_in.items() if name in keys},
             "model_type": self.family.name,
         }
@@ -108,8 +108,8 @@ class KerasHubCheckpoint(Checkpoint):
         file = Hdf5File(files.file(WEIGHTS))
         kinds = self._names.blocks.items()
         blocks = {ours: range(file.count(theirs)) for ours, theirs in kinds}
-        groups = number_names(self._names.groups, blocks)
-        names = number_names(self.family.tensors, blocks)
+        groups = number_block_names(self._names.groups, blocks)
+        names = number_block_names(self.family.tensors, blocks)
         if file.count("dense") < 2:  # the only dense layer is the pooler
             groups.pop("embeddings.projection", None)
         self._add(file, groups, {**names, "pooler_dense": self.family.pooler})
@@ -167,7 +167,7 @@ class KerasHubCheckpoint(Checkpoint):
                 self.shapes[name] = stored
                 if path.endswith(("dense", "projection")) and part == ".weight":
                     self._kernels.add(name)
-                    self.shapes[name] = _kernel_shape(stored, group)
+                    self.shapes[name] = _find_kernel_shape(stored, group)
                 elif not path.endswith("embedding"):
                     self.shapes[name] = (math.prod(stored),)
 
@@ -184,7 +184,7 @@ class KerasHubCheckpoint(Checkpoint):
             self.shapes[name] = (rows + added, hidden)
 
 
-def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
+def find_tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
     """Return the family for a preset's tokenizer. Other presets return None.
 
     Args:
@@ -263,7 +263,7 @@ def _settings(description: Mapping, path: pathlib.Path) -> dict:
     return config
 
 
-def _config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
+def _convert_config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
     """Convert KerasHub's configuration to Hugging Face config.json keys."""
     config = _settings(description, path)
     dtype = config.get("dtype")
@@ -307,7 +307,7 @@ def _is_special(token: object) -> bool:
     return isinstance(token, str) and re.fullmatch(r"\[\w+\]|</?\w+>", token) is not None
 
 
-def _kernel_shape(stored: tuple[int, ...], group: str) -> tuple[int, int]:
+def _find_kernel_shape(stored: tuple[int, ...], group: str) -> tuple[int, int]:
     """Return a kernel's shape as (out, in), after merging the axis for heads."""
     if len(stored) not in (2, 3):
         raise invalid(f"The shape of {group}/vars/0", stored, "two or three sizes")

@@ -23,14 +23,14 @@ from encoder_zoo.encoders.layers import ACTIVATIONS
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.extras.formats.kerashub_names import KERAS_HUB, KerasHubNames
 from encoder_zoo.presets.formats.checkpoint import (
-    block_indices,
     check_not_quantized,
     find_layer,
-    number_names,
+    map_block_indices,
+    number_block_names,
 )
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.model_card import Description, Library
-from encoder_zoo.presets.saving import new_preset
+from encoder_zoo.presets.saving import replace_preset
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -77,10 +77,10 @@ def save_for_keras_hub(
     """
     labels = ()
     if isinstance(model, Backbone):
-        parts = [keras_hub_backbone(model, dtype)]
+        parts = [make_keras_hub_backbone(model, dtype)]
         parts += [] if tokenizer is None else [keras_hub_tokenizer(tokenizer, model)]
     else:
-        parts = [keras_hub_task(model, dtype)]
+        parts = [make_keras_hub_task(model, dtype)]
         if model.problem_type:
             labels = tuple(model.labels or ())
             head = {"labels": model.labels, "problem_type": model.problem_type}
@@ -88,12 +88,12 @@ def save_for_keras_hub(
     usage = about.usage._replace(library=LIBRARY, their_class=type(parts[0]).__name__)
     dtype = parts[0].dtype_policy.variable_dtype
     about = about._replace(usage=usage, labels=labels, dtype=dtype)
-    with new_preset(folder, settings, about) as new:
+    with replace_preset(folder, settings, about) as new:
         for part in parts:
             part.save_to_preset(str(new))
 
 
-def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Model:
+def make_keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Model:
     """Convert a backbone to a KerasHub backbone with the same weights.
 
     Args:
@@ -104,7 +104,7 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
     Raises:
         ValueError: If KerasHub does not support this family or a backbone setting.
     """
-    names = _names(backbone)
+    names = _get_names(backbone)
     _check_built_in(names.backbone, names.built_in, backbone)
     if backbone.attention_dropout != backbone.dropout:
         logger.warning(
@@ -113,7 +113,7 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
             backbone.dropout,
             backbone.attention_dropout,
         )
-    cls = _class(names.backbone)
+    cls = _get_class(names.backbone)
     parameters = inspect.signature(cls).parameters
     arguments: dict[str, object] = {}
     for ours in backbone.family.config_keys:
@@ -122,7 +122,7 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
             _check_built_in(names.backbone, {ours: arguments.get(theirs, value)}, backbone)
             arguments[theirs] = value
     there = cls(**arguments, dtype=dtype or backbone.dtype_policy)
-    groups = number_names(names.groups, block_indices(backbone))
+    groups = number_block_names(names.groups, map_block_indices(backbone))
     if not backbone.pooler and hasattr(there, "pooled_dense"):
         groups.pop("pooler_dense", None)
         logger.warning(
@@ -132,8 +132,8 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
     tables = {path: groups.pop(path) for path in list(groups) if path.endswith(_POSITIONS)}
     _copy(backbone, there, groups)
     for path, group in tables.items():
-        table = _positions(backbone, path, with_segment=_SEGMENTS not in groups)
-        _layer(there, group).weights[0].assign(table)
+        table = _make_positions(backbone, path, with_segment=_SEGMENTS not in groups)
+        _find_layer(there, group).weights[0].assign(table)
     return there
 
 
@@ -150,7 +150,7 @@ def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
         ValueError: If KerasHub uses another tokenizer class for this model, or if it does not
             support all tokenizer settings.
     """
-    names, kind = _names(backbone), backbone.family.tokenizer
+    names, kind = _get_names(backbone), backbone.family.tokenizer
     if type(tokenizer) is not kind.load():
         raise ValueError(
             f"KerasHub's {names.backbone} cannot use a {type(tokenizer).__name__}. Expected a "
@@ -161,13 +161,13 @@ def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
         built_in["model_max_length"] = None
     _check_built_in(names.tokenizer, built_in, tokenizer)
     arguments = {word: getattr(tokenizer, ours) for word, ours in names.tokenizer_arguments.items()}
-    there = _class(names.tokenizer)(**arguments)
+    there = _get_class(names.tokenizer)(**arguments)
     ids = {name: getattr(there, name) for name in _SPECIAL_IDS if hasattr(there, name)}
     _check_built_in(names.tokenizer, ids, tokenizer)
     return there
 
 
-def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
+def make_keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
     """Convert a task to a KerasHub task with the same weights and preprocessor.
 
     Args:
@@ -178,7 +178,7 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
     Raises:
         ValueError: If KerasHub does not support this task, its family or all of its settings.
     """
-    backbone, names = task.backbone, _names(task.backbone)
+    backbone, names = task.backbone, _get_names(task.backbone)
     record = names.heads.get(task.record.head)
     if record is None or task.record.folder.opened_by:
         raise ValueError(
@@ -195,18 +195,18 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
     arguments = {}
     if task.num_classes:
         arguments = {"num_classes": task.num_classes, "dropout": task.dropout}
-    cls = _class(record.task)
+    cls = _get_class(record.task)
     preprocessor = None
     if task.preprocessor is not None:
         tokenizer = keras_hub_tokenizer(task.preprocessor.tokenizer, backbone)
         length = task.preprocessor.sequence_length or backbone.max_sequence_length
         preprocessor = cls.preprocessor_cls(tokenizer, sequence_length=length)
-    there = cls(keras_hub_backbone(backbone, dtype), preprocessor=preprocessor, **arguments)
+    there = cls(make_keras_hub_backbone(backbone, dtype), preprocessor=preprocessor, **arguments)
     _copy(task, there, record.groups)
     return there
 
 
-def _names(backbone: Backbone) -> KerasHubNames:
+def _get_names(backbone: Backbone) -> KerasHubNames:
     if backbone.family.name not in KERAS_HUB:
         raise ValueError(
             f"{type(backbone).__name__} cannot be converted to KerasHub. Save it with "
@@ -215,7 +215,7 @@ def _names(backbone: Backbone) -> KerasHubNames:
     return KERAS_HUB[backbone.family.name]
 
 
-def _class(name: str) -> type:
+def _get_class(name: str) -> type:
     return getattr(importlib.import_module("keras_hub").models, name)
 
 
@@ -251,7 +251,7 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
             continue
         check_not_quantized(model, path)
         values = [ours] if path == "head.bias" else _weights(ours)
-        targets = own_weights(_layer(there, group))
+        targets = own_weights(_find_layer(there, group))
         for target, value in zip(targets, values, strict=True):
             # KerasHub's attention kernels have an additional axis for the heads.
             target.assign(np.reshape(keras.ops.convert_to_numpy(value), target.shape))
@@ -264,7 +264,7 @@ def _weights(layer: keras.layers.Layer) -> list:
     return layer.weights
 
 
-def _positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
+def _make_positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
     """Return the position embeddings at a path, shape (max_sequence_length, D).
 
     Unused first positions are removed because KerasHub does not store them. If KerasHub has no
@@ -278,22 +278,24 @@ def _positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
     return table
 
 
-def _layer(model: keras.Model, group: str) -> keras.layers.Layer:
+def _find_layer(model: keras.Model, group: str) -> keras.layers.Layer:
     """Return the layer for a group in the h5 file, such as the second `Dense` for 'dense_1'."""
     first, *inner = group.split("/")
     kind, number = re.fullmatch(r"(\w+?)(?:_(\d+))?", first).groups()
-    alike = [layer for layer in model.layers if _snake_case(type(layer).__name__) == kind]
+    alike = [
+        layer for layer in model.layers if _convert_to_snake_case(type(layer).__name__) == kind
+    ]
     layer = alike[int(number or 0)]
     for name in inner:
         layer = getattr(layer, name)
     return layer
 
 
-def _snake_case(name: str) -> str:
+def _convert_to_snake_case(name: str) -> str:
     """Convert a class name to snake case, as Keras does for the default names of layers.
 
     Example:
-        >>> _snake_case("MaskedLMHead")
+        >>> _convert_to_snake_case("MaskedLMHead")
         'masked_lm_head'
     """
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<!^)(?=[A-Z][a-z])", "_", name).lower()

@@ -61,7 +61,7 @@ class KerasHubNames:
 _LAYERS = ("query", "key", "value", "output")  # dense layers of an attention layer
 
 
-def _blocks(block: str, projection: str, blocks: str = "blocks") -> dict[str, str]:
+def _name_block_groups(block: str, projection: str, blocks: str = "blocks") -> dict[str, str]:
     """Return the groups in the h5 file for the attribute paths of Transformer blocks.
 
     Args:
@@ -81,7 +81,7 @@ def _blocks(block: str, projection: str, blocks: str = "blocks") -> dict[str, st
 
 
 _PROJECTION = "_self_attention_layer/{}_dense"
-_ENCODER = _blocks("transformer_encoder_{}", _PROJECTION)
+_ENCODER = _name_block_groups("transformer_encoder_{}", _PROJECTION)
 _DEBERTA_BLOCK = "disentangled_attention_encoder_{}"
 _TWO_TABLES = {  # without segments
     "embeddings.token_embedding": "token_and_position_embedding/token_embedding",
@@ -228,7 +228,7 @@ KERAS_HUB = {
             "embeddings.norm": "layer_normalization",
             "relative_embedding": "relative_embedding",
             "relative_norm": "relative_embedding/layer_norm",
-            **_blocks(_DEBERTA_BLOCK, "_self_attention_layer/_{}_dense"),
+            **_name_block_groups(_DEBERTA_BLOCK, "_self_attention_layer/_{}_dense"),
         },
         heads={
             "ForSequenceClassification": KerasHubHead("DebertaV3TextClassifier", _CLASSIFIER),
@@ -259,7 +259,7 @@ KERAS_HUB = {
             "decoder_embeddings.position_embedding": "position_embedding_1",
             "decoder_embeddings.norm": "layer_normalization_1",
             **_ENCODER,
-            **_blocks("transformer_decoder_{}", _PROJECTION, blocks="decoder_blocks"),
+            **_name_block_groups("transformer_decoder_{}", _PROJECTION, blocks="decoder_blocks"),
             **{
                 f"decoder_blocks.{{}}.cross_attention.{name}_dense": (
                     f"transformer_decoder_{{}}/_cross_attention_layer/{name}_dense"

@@ -17,8 +17,8 @@ from encoder_zoo.presets.formats.checkpoint import backbone_layers, named_weight
 from encoder_zoo.presets.formats.config import (
     REQUIRED,
     backbone_arguments,
-    backbone_config,
     check_config,
+    make_backbone_config,
 )
 from encoder_zoo.testing import tiny
 from encoder_zoo.testing.comparing import (
@@ -73,7 +73,7 @@ def config_json_round_trip(family: Family) -> None:
     """Check that backbone arguments can be written to config.json and read again."""
     arguments = {n: v for n, v in make_changed_arguments(family).items() if n in family.config_keys}
     backbone = family.backbone(**arguments)
-    config = backbone_config(backbone, None)
+    config = make_backbone_config(backbone, None)
     check_config(config, family, CONFIG_PATH)
     expected = {name: getattr(backbone, name) for name in family.config_keys}
     found = backbone_arguments(config, family)
@@ -86,7 +86,7 @@ def config_json_round_trip(family: Family) -> None:
 def every_number_in_config_json_is_checked(family: Family) -> None:
     """Check that strings in numeric config.json fields raise errors."""
     backbone = tiny.backbone(family)
-    config = backbone_config(backbone, None)
+    config = make_backbone_config(backbone, None)
     for argument in sorted(set(family.config_keys) - {"terms"}):
         key = family.config_keys[argument]
         with assert_refused(f"{key} is 'much'"):
@@ -100,10 +100,10 @@ def settings_beyond_config_json_are_refused(family: Family) -> None:
             continue
         backbone = family.backbone(**{**tiny.sizes(family), argument: value})
         if argument in family.config_keys:
-            assert backbone_config(backbone, None)[family.config_keys[argument]] == value
+            assert make_backbone_config(backbone, None)[family.config_keys[argument]] == value
             continue
         with assert_refused(argument):
-            backbone_config(backbone, None)
+            make_backbone_config(backbone, None)
 
 
 def get_config_round_trip(family: Family) -> None:

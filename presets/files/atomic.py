@@ -134,7 +134,7 @@ def replacing_file(
         >>> target.read_text()
         'whole'
     """
-    target = _absolute(path)
+    target = _make_absolute(path)
     _check_no_link(target)
     if target.exists():
         if not target.is_file():
@@ -176,7 +176,9 @@ def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
             logger.warning("%s was modified after it was saved, so it is kept.", path)
     if kind.manifest in owned:
         (target / kind.manifest).unlink()
-    for parent in sorted({target / name for name in own for name in _parents(name)}, reverse=True):
+    for parent in sorted(
+        {target / name for name in own for name in _list_parents(name)}, reverse=True
+    ):
         with contextlib.suppress(OSError):  # the folder is not empty
             parent.rmdir()
     with contextlib.suppress(OSError):
@@ -212,7 +214,7 @@ def check_folder(folder: str | os.PathLike) -> pathlib.Path:
         ValueError: If the path is a link or a regular file.
         PermissionError: If the folder is read-only.
     """
-    target = _absolute(folder)
+    target = _make_absolute(folder)
     _check_no_link(target)
     if target.exists() and not target.is_dir():
         raise ValueError(f"{target} is a file. Expected the path of a folder or a new path.")
@@ -234,7 +236,7 @@ def _check_exchangeable(target: pathlib.Path) -> None:
         )
 
 
-def _absolute(path: str | os.PathLike) -> pathlib.Path:
+def _make_absolute(path: str | os.PathLike) -> pathlib.Path:
     """Return the absolute path. Links are not followed for the last path component."""
     path = as_path(path)
     last = path.name if path.name not in ("", "..") else ""
@@ -289,7 +291,7 @@ def _check_replaceable(
 ) -> None:
     """Check that this package saved a file. Log a warning if users modified it."""
     path = target / name
-    if _is_link(target, name) or any((target / parent).is_file() for parent in _parents(name)):
+    if _is_link(target, name) or any((target / parent).is_file() for parent in _list_parents(name)):
         raise _make_foreign_error(target, name, kind)
     if not path.exists():
         return
@@ -318,11 +320,11 @@ def _make_foreign_error(target: pathlib.Path, name: str, kind: Kind) -> ValueErr
     )
 
 
-def _parents(name: str) -> list[str]:
+def _list_parents(name: str) -> list[str]:
     """List all parent folders on a relative path, from the outermost to the innermost folder.
 
     Example:
-        >>> _parents("assets/tokenizer/merges.txt")
+        >>> _list_parents("assets/tokenizer/merges.txt")
         ['assets', 'assets/tokenizer']
     """
     parts = name.split("/")[:-1]
@@ -330,7 +332,7 @@ def _parents(name: str) -> list[str]:
 
 
 def _is_link(target: pathlib.Path, name: str) -> bool:
-    return any((target / part).is_symlink() for part in [*_parents(name), name])
+    return any((target / part).is_symlink() for part in [*_list_parents(name), name])
 
 
 # -- temporary folders next to the target, and the exchange -------------------------------------
@@ -362,7 +364,7 @@ def _remove_leftovers(target: pathlib.Path) -> None:
     for path in target.parent.glob(f".{glob.escape(target.name)}.saving-*"):
         with contextlib.suppress(OSError):
             old = time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS
-            if _is_temporary(path) and (old or _process_has_ended(path.name)):
+            if _is_temporary(path) and (old or _has_process_ended(path.name)):
                 shutil.rmtree(path)
 
 
@@ -378,7 +380,7 @@ def _is_temporary(path: pathlib.Path) -> bool:
     return not path.is_symlink() and (path / _TEMPORARY).is_file()
 
 
-def _process_has_ended(name: str) -> bool:
+def _has_process_ended(name: str) -> bool:
     """Check whether the process named by a folder (...-HOST-PROCESS-RANDOM) has ended."""
     mine = re.search(rf"\.saving-{re.escape(platform.node())}-(\d+)-\w+$", name)
     if mine is None or os.name != "posix":  # not known for other hosts or on Windows
@@ -403,7 +405,7 @@ def _reset_permissions(new: pathlib.Path, target: pathlib.Path) -> None:
 
 def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> None:
     """Link or copy all user files to the new folder."""
-    ours = {folder for name in owned for folder in _parents(name)}
+    ours = {folder for name in owned for folder in _list_parents(name)}
     folders = []
     for path, name in _walk(target):
         there = new / name

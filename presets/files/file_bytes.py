@@ -62,7 +62,7 @@ class FileBytes:
         while waiting:
             taken = self._file.readinto(waiting)
             if not taken:
-                raise self.error("it was changed while it was read")
+                raise self.make_error("it was changed while it was read")
             waiting = waiting[taken:]
         return content
 
@@ -76,9 +76,9 @@ class FileBytes:
         if self.size < expected:
             raise ValueError(f"{self.name} is cut off: {sizes}. Download it again.")
         if exact and self.size > expected:
-            raise self.error(sizes)
+            raise self.make_error(sizes)
 
-    def error(self, what: str, advice: str | None = None) -> ValueError:
+    def make_error(self, what: str, advice: str | None = None) -> ValueError:
         """Create an error for this file."""
         return ValueError(f"{self.name}: {what}. {advice or self._advice}.")
 

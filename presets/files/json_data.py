@@ -98,14 +98,14 @@ def from_json_value(value: object) -> object:
     return float(value) if value in ("inf", "-inf") else value
 
 
-def json_bytes(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """Encode a value as JSON, for `parse_object` or `parse_array`.
 
     Raises:
         ValueError: If numbers are not finite, or if strings contain lone surrogates.
 
     Example:
-        >>> json_bytes({"a": "ä"}).decode()
+        >>> encode_json({"a": "ä"}).decode()
         '{\\n  "a": "ä"\\n}\\n'
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -113,7 +113,7 @@ def json_bytes(value: object) -> bytes:
     return text.encode()
 
 
-def json_files(files: Mapping[str, object]) -> dict[str, bytes]:
+def encode_json_files(files: Mapping[str, object]) -> dict[str, bytes]:
     """Encode the contents of several files.
 
     Bytes are kept as they are, and other values are converted to JSON.
@@ -122,10 +122,10 @@ def json_files(files: Mapping[str, object]) -> dict[str, bytes]:
         files: Dictionary that maps file names to their contents.
 
     Example:
-        >>> json_files({"a.json": [1], "b": b"2"})
+        >>> encode_json_files({"a.json": [1], "b": b"2"})
         {'a.json': b'[\\n  1\\n]\\n', 'b': b'2'}
     """
-    return {n: v if isinstance(v, bytes) else json_bytes(v) for n, v in files.items()}
+    return {n: v if isinstance(v, bytes) else encode_json(v) for n, v in files.items()}
 
 
 def parse_object(

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles, get_size
-from encoder_zoo.presets.files.json_data import json_bytes
+from encoder_zoo.presets.files.json_data import encode_json
 
 MANIFEST_NAME = "encoder_zoo.json"
 MANIFEST_FORMAT = 1
@@ -44,7 +44,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST
     versions = {"format": MANIFEST_FORMAT, "encoder_zoo": __version__}
     manifest = {**versions, **settings, "files": files}
     manifest["sha256"] = digest(manifest)
-    (folder / name).write_bytes(json_bytes(manifest))
+    (folder / name).write_bytes(encode_json(manifest))
 
 
 def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dict:
@@ -125,7 +125,7 @@ def _check(file: BinaryIO, entry: Mapping) -> None:
         raise ValueError(
             _describe_change(file.name, f"it has {size} bytes, expected {entry['bytes']}")
         )
-    found = checksum(file)
+    found = hash_file(file)
     if found != entry["sha256"]:
         expected = entry["sha256"][:12]
         raise ValueError(_describe_change(file.name, f"SHA-256 {found[:12]}, expected {expected}"))
@@ -138,12 +138,12 @@ def _describe_change(path: str | pathlib.PurePath, how: str) -> str:
     )
 
 
-def checksum(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> str:
+def hash_file(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> str:
     """Compute a hexadecimal checksum over a prefix and an open file's contents.
 
     Example:
         >>> import io
-        >>> checksum(io.BytesIO())[:12]
+        >>> hash_file(io.BytesIO())[:12]
         'e3b0c44298fc'
     """
     digest = hashlib.new(algorithm, prefix)
@@ -154,9 +154,9 @@ def checksum(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> 
 
 
 def compute_checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Compute the checksum of the file at a path. See `checksum`."""
+    """Compute the checksum of the file at a path. See `hash_file`."""
     with open(path, "rb") as file:
-        return checksum(file, algorithm, prefix)
+        return hash_file(file, algorithm, prefix)
 
 
 def digest(manifest: Mapping) -> str:

@@ -84,7 +84,7 @@ class OpenFolder(FolderFiles):
             ValueError: If a file was modified while reading.
         """
         for name, file in self._files.items():
-            if _state(file) != self._states[name]:
+            if _get_state(file) != self._states[name]:
                 raise ValueError(
                     f"{self.path / name} was changed while it was read, so the result could mix "
                     "two versions. Load it again after the other process has finished writing. "
@@ -107,9 +107,9 @@ class OpenFolder(FolderFiles):
     def _open_all(self, patterns: list[str]) -> None:
         deep = [pattern for pattern in patterns if "/" in pattern]
         globs = [pattern for pattern in deep if glob.has_magic(pattern)]
-        exact = [pattern for pattern in deep if pattern not in globs and self._stat(pattern)]
-        inner = [n for n in self._names_inside(globs) if _matches(n, globs)]
-        top = [name for name in self.listed if _matches(name, patterns)]
+        exact = [pattern for pattern in deep if pattern not in globs and self._read_state(pattern)]
+        inner = [n for n in self._list_inside(globs) if _is_match(n, globs)]
+        top = [name for name in self.listed if _is_match(name, patterns)]
         for name in [*top, *exact, *inner]:
             try:
                 self._open(name)
@@ -120,10 +120,10 @@ class OpenFolder(FolderFiles):
                     raise ValueError(f"{self.path / name}: file not found.") from None
                 raise FolderReplaced from None
 
-    def _names_inside(self, patterns: list[str]) -> list[str]:
+    def _list_inside(self, patterns: list[str]) -> list[str]:
         """List all paths inside subfolders that match the patterns."""
         folders = {pattern.split("/")[0] for pattern in patterns}
-        found = [name for name in self.listed if _matches(name, folders)]
+        found = [name for name in self.listed if _is_match(name, folders)]
         return [f"{name}/{inner}" for name in found for inner in self._list(name)]
 
     def _list(self, folder: str) -> list[str]:
@@ -141,12 +141,12 @@ class OpenFolder(FolderFiles):
 
     def _open(self, name: str) -> None:
         path = self.path / name
-        state = self._stat(name)
+        state = self._read_state(name)
         if state is None:
             raise FileNotFoundError(path)
         if not self._is_link(name) and not stat.S_ISREG(state.st_mode):
             raise ValueError(f"{path} is not a regular file.")
-        real = self._real(path) if self._has_links(name) else None
+        real = self._resolve_link(path) if self._has_links(name) else None
 
         def opener(_: str, flags: int) -> int:
             # Opening a pipe would block until a writer connects.
@@ -154,7 +154,7 @@ class OpenFolder(FolderFiles):
             return os.open(path if self._handle is None else name, flags, dir_fd=self._handle)
 
         file = self.keep(open(path, "rb", opener=opener))  # noqa: SIM115  closed by `close`
-        self._files[name], self._states[name] = file, _state(file)
+        self._files[name], self._states[name] = file, _get_state(file)
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is not a regular file.")
         # A link may now point to another version.
@@ -163,7 +163,7 @@ class OpenFolder(FolderFiles):
         if self._handle is None:
             self._check_not_replaced()
 
-    def _stat(self, name: str) -> os.stat_result | None:
+    def _read_state(self, name: str) -> os.stat_result | None:
         """Return the state for a path without following links. Missing paths return None."""
         path = self.path / name if self._handle is None else name
         try:
@@ -172,7 +172,7 @@ class OpenFolder(FolderFiles):
             return None
 
     def _is_link(self, name: str) -> bool:
-        found = self._stat(name)
+        found = self._read_state(name)
         return found is not None and stat.S_ISLNK(found.st_mode)
 
     def _has_links(self, name: str) -> bool:
@@ -180,7 +180,7 @@ class OpenFolder(FolderFiles):
         parts = name.split("/")
         return any(self._is_link("/".join(parts[: i + 1])) for i in range(len(parts)))
 
-    def _real(self, path: pathlib.Path) -> pathlib.Path:
+    def _resolve_link(self, path: pathlib.Path) -> pathlib.Path:
         """Return a link's target. Raise an error if it is outside this folder.
 
         In the hub cache, links point to blobs next to the snapshots or repositories.
@@ -198,11 +198,11 @@ class OpenFolder(FolderFiles):
         return real
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
+def _is_match(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _state(file: BinaryIO) -> tuple[int, int]:
+def _get_state(file: BinaryIO) -> tuple[int, int]:
     """Return an open file's size and modification time."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
@@ -248,7 +248,7 @@ class InputFiles:
     def check_unchanged(self) -> None:
         """Check that no file has changed."""
         for path, before in zip(self.paths, self._states, strict=True):
-            if not path.exists() or _version(os.stat(path)) != _version(before):
+            if not path.exists() or _get_version(os.stat(path)) != _get_version(before):
                 raise ValueError(
                     f"{path} was changed while it was read. The output so far belongs to "
                     "the previous version. Restore that version and try again, or write to another "
@@ -256,7 +256,7 @@ class InputFiles:
                 )
 
 
-def _version(state: os.stat_result) -> tuple:
+def _get_version(state: os.stat_result) -> tuple:
     # The system sets the change time (ctime), so nobody can reset it.
     times = state.st_mtime_ns, state.st_ctime_ns
     return state.st_dev, state.st_ino, state.st_size, *times

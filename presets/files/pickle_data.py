@@ -100,7 +100,7 @@ class PickleStream:
 
     def error(self, what: str, *advice: str) -> ValueError:
         """Create an error for this part of the file."""
-        return self.source.error(f"{self.name} {what}", *advice)
+        return self.source.make_error(f"{self.name} {what}", *advice)
 
 
 class PickleInterpreter:
@@ -180,7 +180,7 @@ class PickleInterpreter:
         values, self._stack = self._stack, self._below.pop()
         return values
 
-    def _top(self, kind: type | tuple[type, ...], word: str) -> Any:
+    def _get_top(self, kind: type | tuple[type, ...], word: str) -> Any:
         if not self._stack or not isinstance(self._stack[-1], kind):
             raise self._refuse(f"modifies an object that is not {word}")
         return self._stack[-1]
@@ -191,7 +191,7 @@ class PickleInterpreter:
             raise self._stream.error("ends with values on its stack")
         return value
 
-    def _protocol(self) -> None:
+    def _check_protocol(self) -> None:
         if (version := self._stream.take(1)[0]) != 2:
             raise self._refuse(f"has protocol {version}, expected 2")
 
@@ -233,16 +233,16 @@ class PickleInterpreter:
             raise self._stream.error(f"memorizes {index}, expected {len(self._memo)}")
         self._memo.append(self._stack[-1])
 
-    def _recall(self, index: int) -> None:
+    def _push_memo(self, index: int) -> None:
         if index >= len(self._memo):
             raise self._stream.error(f"recalls {index} of {len(self._memo)} memorized values")
         self._stack.append(self._memo[index])
 
     def _extend(self, values: list) -> None:
-        self._top(list, "a list").extend(values)
+        self._get_top(list, "a list").extend(values)
 
     def _set_items(self, values: list) -> None:
-        target = self._top(dict, "a dictionary")
+        target = self._get_top(dict, "a dictionary")
         if len(values) % 2:
             raise self._stream.error("sets a key without a value")
         for key, value in zip(values[::2], values[1::2], strict=True):
@@ -263,7 +263,7 @@ class PickleInterpreter:
 
     def _build(self) -> None:
         (state,) = self._pop(1)
-        self._top(OrderedMapping, "an OrderedDict")
+        self._get_top(OrderedMapping, "an OrderedDict")
         if type(state) is not dict:
             raise self._refuse("gives an OrderedDict a state that is not a dictionary")
         # This state contains layer versions, which are not needed.
@@ -275,7 +275,7 @@ def _name_instruction(code: bytes) -> str:
 
 
 _INSTRUCTION: dict[bytes, Callable[[PickleInterpreter], None]] = {
-    b"\x80": PickleInterpreter._protocol,
+    b"\x80": PickleInterpreter._check_protocol,
     b"(": PickleInterpreter._mark,
     b"N": lambda self: self._stack.append(None),
     b"\x88": lambda self: self._stack.append(True),
@@ -303,6 +303,6 @@ _INSTRUCTION: dict[bytes, Callable[[PickleInterpreter], None]] = {
     b"Q": PickleInterpreter._push_persistent,
     b"q": lambda self: self._memorize(self._number("<B")),
     b"r": lambda self: self._memorize(self._number("<I")),
-    b"h": lambda self: self._recall(self._number("<B")),
-    b"j": lambda self: self._recall(self._number("<I")),
+    b"h": lambda self: self._push_memo(self._number("<B")),
+    b"j": lambda self: self._push_memo(self._number("<I")),
 }

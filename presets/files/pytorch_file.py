@@ -64,7 +64,7 @@ class PyTorchFile:
         """
         view = self._views[name]
         dtype = view.storage.dtype
-        start = self._storages.content_start(view.storage.key) + view.start * dtype.itemsize
+        start = self._storages.find_content_start(view.storage.key) + view.start * dtype.itemsize
         numbers = self._source.read_array(start, view.span * dtype.itemsize).view(dtype)
         if view.is_contiguous:
             return numbers.reshape(view.shape)
@@ -74,21 +74,23 @@ class PyTorchFile:
     def _map_tensors(self, value: object) -> dict[str, TensorView]:
         """Map state dict names to tensors."""
         if not isinstance(value, dict):
-            raise self._source.error("it does not contain a dictionary of tensors", _STATE_DICT)
+            raise self._source.make_error(
+                "it does not contain a dictionary of tensors", _STATE_DICT
+            )
         if not all(type(name) is str for name in value):
-            raise self._source.error("it contains names that are numbers", _STATE_DICT)
+            raise self._source.make_error("it contains names that are numbers", _STATE_DICT)
         views = {name: view for name, view in value.items() if type(view) is TensorView}
         seen: set[int] = set()
         for name in value:
             if name not in views and not _is_plain_data(value[name], seen):
                 keys = ", ".join(quote(key) for key in [*value][:8])
-                raise self._source.error(
+                raise self._source.make_error(
                     f"{quote(name)} contains other objects than tensors and plain data. Its keys "
                     f"are {keys}, so it could be a training checkpoint",
                     _STATE_DICT,
                 )
         if value and not views:
-            raise self._source.error("it contains no tensors", _STATE_DICT)
+            raise self._source.make_error("it contains no tensors", _STATE_DICT)
         self._check_sizes(views.values())
         return views
 
@@ -99,7 +101,7 @@ class PyTorchFile:
             for view in set(views)
         )
         if total > _MAX_SPANS * self._source.size:
-            raise self._source.error(
+            raise self._source.make_error(
                 f"its tensors need {total} bytes, but the file has {self._source.size}"
             )
 
@@ -122,20 +124,20 @@ def _is_plain_data(value: object, seen: set[int]) -> bool:
 _STORAGES = {"float32": "FloatStorage", "float16": "HalfStorage", "bfloat16": "BFloat16Storage"}
 
 
-def pytorch_bytes(tensors: Mapping[str, np.ndarray]) -> bytes:
+def encode_pytorch_file(tensors: Mapping[str, np.ndarray]) -> bytes:
     """Encode a dictionary of tensors in the same format as torch.save.
 
     Args:
         tensors: Dictionary that maps names to float32, float16 or bfloat16 arrays.
 
     Example:
-        >>> file = io.BytesIO(pytorch_bytes({"bias": np.ones(2, "float32")}))
+        >>> file = io.BytesIO(encode_pytorch_file({"bias": np.ones(2, "float32")}))
         >>> file.name = "linear.pt"
         >>> PyTorchFile(file).read("bias").tolist()
         [1.0, 1.0]
     """
     pickled = b"".join(
-        _text(name) + _pickle_tensor(str(i), value)
+        _pickle_text(name) + _pickle_tensor(str(i), value)
         for i, (name, value) in enumerate(tensors.items())
     )
     # Protocol 2, an empty dictionary, its items, and the end marker.
@@ -154,27 +156,27 @@ def pytorch_bytes(tensors: Mapping[str, np.ndarray]) -> bytes:
 def _pickle_tensor(key: str, value: np.ndarray) -> bytes:
     """Encode a `_rebuild_tensor_v2` call with storage, offset, shape, strides and more."""
     strides = [stride // value.itemsize for stride in np.ascontiguousarray(value).strides]
-    storage = [_text("storage"), _global("torch", _STORAGES[str(value.dtype)])]
-    storage += [_text(key), _text("cpu"), _integer(value.size)]
-    hooks = _global("collections", "OrderedDict") + b")R"  # a call without arguments
-    arguments = [_tuple(storage) + b"Q", _integer(0)]
-    arguments += [_tuple(map(_integer, sizes)) for sizes in (value.shape, strides)]
+    storage = [_pickle_text("storage"), _pickle_global("torch", _STORAGES[str(value.dtype)])]
+    storage += [_pickle_text(key), _pickle_text("cpu"), _pickle_integer(value.size)]
+    hooks = _pickle_global("collections", "OrderedDict") + b")R"  # a call without arguments
+    arguments = [_pickle_tuple(storage) + b"Q", _pickle_integer(0)]
+    arguments += [_pickle_tuple(map(_pickle_integer, sizes)) for sizes in (value.shape, strides)]
     arguments += [b"\x89", hooks]  # no gradient
-    return _global("torch._utils", "_rebuild_tensor_v2") + _tuple(arguments) + b"R"
+    return _pickle_global("torch._utils", "_rebuild_tensor_v2") + _pickle_tuple(arguments) + b"R"
 
 
-def _text(text: str) -> bytes:
+def _pickle_text(text: str) -> bytes:
     content = text.encode("utf-8")
     return b"X" + struct.pack("<I", len(content)) + content
 
 
-def _integer(number: int) -> bytes:
+def _pickle_integer(number: int) -> bytes:
     return b"J" + struct.pack("<i", number)
 
 
-def _global(module: str, name: str) -> bytes:
+def _pickle_global(module: str, name: str) -> bytes:
     return f"c{module}\n{name}\n".encode()
 
 
-def _tuple(items: Iterable[bytes]) -> bytes:
+def _pickle_tuple(items: Iterable[bytes]) -> bytes:
     return b"(" + b"".join(items) + b"t"

@@ -62,7 +62,7 @@ class SafetensorsFile:
         self._file, self.path = file, file.name
         self._source = FileBytes(file, "The file is damaged or not safetensors")
         header, self._data_start = self._read_header()
-        self._entries = {name: self._entry(name, entry) for name, entry in header.items()}
+        self._entries = {name: self._check_entry(name, entry) for name, entry in header.items()}
         self.shapes = {name: shape for name, (_, shape, _) in self._entries.items()}
         self._check_layout()
 
@@ -88,7 +88,7 @@ class SafetensorsFile:
     def _read_header(self) -> tuple[dict, int]:
         length = int.from_bytes(self._source.read(0, 8), "little")
         if length > _HEADER_BYTES:
-            raise self._source.error(
+            raise self._source.make_error(
                 f"the header has {length} bytes, but the limit is {_HEADER_BYTES}"
             )
         text = self._source.read(8, length)
@@ -96,26 +96,28 @@ class SafetensorsFile:
         header.pop("__metadata__", None)
         return header, 8 + length
 
-    def _entry(self, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int]:
+    def _check_entry(self, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int]:
         """Check dtype, shape and offsets for a tensor, and return dtype, shape and start."""
         try:
             dtype, shape, (start, end) = (entry[k] for k in ("dtype", "shape", "data_offsets"))
             numbers = [*shape, start, end]
         except (TypeError, KeyError, ValueError):
-            raise self._source.error(f"the header's entry for {quote(name)} is malformed") from None
+            raise self._source.make_error(
+                f"the header's entry for {quote(name)} is malformed"
+            ) from None
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             known = ", ".join(_DTYPES)
-            raise self._source.error(
+            raise self._source.make_error(
                 f"{quote(name)} has the dtype {quote(dtype)}. Expected one of {known}"
             )
         if len(shape) > _MAX_AXES or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
-            raise self._source.error(
+            raise self._source.make_error(
                 f"{quote(name)} has an invalid shape {quote(shape)} or invalid offsets "
                 f"{quote([start, end])}"
             )
         expected = math.prod(shape) * _DTYPES[dtype].itemsize
         if end - start != expected:
-            raise self._source.error(
+            raise self._source.make_error(
                 f"{quote(name)} has {end - start} bytes, but its shape requires {expected}"
             )
         return _DTYPES[dtype], tuple(shape), start
@@ -127,6 +129,8 @@ class SafetensorsFile:
             self._entries.items(), key=lambda item: (item[1][2], math.prod(item[1][1]))
         ):
             if start != end:
-                raise self._source.error(f"{quote(name)} starts at byte {start}, expected {end}")
+                raise self._source.make_error(
+                    f"{quote(name)} starts at byte {start}, expected {end}"
+                )
             end += math.prod(shape) * dtype.itemsize
         self._source.check_size(self._data_start + end, exact=True)

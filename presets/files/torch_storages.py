@@ -44,14 +44,14 @@ def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
     if beginning.startswith(b"PK\3\4"):
         return ZipStorages(source)
     if beginning[257:262] == b"ustar":
-        raise source.error(
+        raise source.make_error(
             "it is a tar archive from a PyTorch version before 0.1.10",
             "Load it with PyTorch and save it again",
         )
     if beginning.startswith(b"\x80"):
         return StreamedStorages(source)
     source.check_size(4)
-    raise source.error(f"it starts with {quote(beginning[:8])}, unlike files of torch.save")
+    raise source.make_error(f"it starts with {quote(beginning[:8])}, unlike files of torch.save")
 
 
 class ZipStorages:
@@ -78,48 +78,50 @@ class ZipStorages:
         for storage in pickle.storages.values():
             self._check_size(storage)
 
-    def content_start(self, key: str) -> int:
+    def find_content_start(self, key: str) -> int:
         """Return the offset at which a storage's elements start.
 
         Raises:
             ValueError: If a zip archive entry does not match its directory.
         """
-        return self._directory.content_start(f"{self._root}/data/{key}")
+        return self._directory.find_content_start(f"{self._root}/data/{key}")
 
     def _find_root(self, names: Iterable[str]) -> str:
         roots = {name.split("/")[0] for name in names}
         (root, *others) = sorted(roots)
         if others:
-            raise self._source.error(
+            raise self._source.make_error(
                 f"its zip archive has {len(roots)} folders, expected one folder"
             )
         for name in names:
             if name == f"{root}/constants.pkl" or name.startswith(f"{root}/code/"):
-                raise self._source.error(
+                raise self._source.make_error(
                     f"it is a TorchScript program that contains {quote(name)}. {NOTHING_RUNS}",
                     "Expected a file that was saved with torch.save(model.state_dict(), path)",
                 )
         if f"{root}/data.pkl" not in names:
-            raise self._source.error("its zip archive has no data.pkl")
+            raise self._source.make_error("its zip archive has no data.pkl")
         for name in names:
             # PyTorch ignores case in names such as BYTEORDER.
             part = name.split("/")[1]
             if part != part.lower() and part.lower() in ("data", "byteorder", "version"):
-                raise self._source.error(f"{quote(name)} is in capitals. Expected {part.lower()!r}")
+                raise self._source.make_error(
+                    f"{quote(name)} is in capitals. Expected {part.lower()!r}"
+                )
             if name.lower().endswith(".pkl") and name != f"{root}/data.pkl":
-                raise self._source.error(f"its zip archive has a second pickle, {quote(name)}")
+                raise self._source.make_error(f"its zip archive has a second pickle, {quote(name)}")
         return root
 
     def _find(self, name: str) -> tuple[int, int]:
         name = f"{self._root}/{name}"
-        return self._directory.content_start(name), self._directory.entries[name].size
+        return self._directory.find_content_start(name), self._directory.entries[name].size
 
     def _check_byte_order(self) -> None:
         """Reject big-endian files. Before PyTorch 2.1, files do not contain the byte order."""
         if f"{self._root}/byteorder" in self._directory.entries:
             start, size = self._find("byteorder")
             if (order := self._source.read(start, min(size, 8))) != b"little":
-                raise self._source.error(
+                raise self._source.make_error(
                     f"its byte order is {quote(order)}. Expected b'little'",
                     "Save it again in this order",
                 )
@@ -127,10 +129,10 @@ class ZipStorages:
     def _check_size(self, storage: Storage) -> None:
         entry = self._directory.entries.get(f"{self._root}/data/{storage.key}")
         if entry is None:
-            raise self._source.error(f"storage {quote(storage.key)} is missing")
+            raise self._source.make_error(f"storage {quote(storage.key)} is missing")
         expected = storage.size * storage.dtype.itemsize
         if entry.size != expected:
-            raise self._source.error(
+            raise self._source.make_error(
                 f"storage {quote(storage.key)} has {entry.size} bytes, expected {expected}"
             )
 
@@ -150,16 +152,20 @@ class StreamedStorages:
         stream = PickleStream(source, 0, source.size, "its pickle")
         plain = PickleInterpreter(stream)
         if plain.load() != _MAGIC_NUMBER or plain.load() != _PROTOCOL:
-            raise source.error("it does not start with PyTorch's magic number and version 1001")
+            raise source.make_error(
+                "it does not start with PyTorch's magic number and version 1001"
+            )
         system = plain.load()
         if not isinstance(system, dict) or system.get("little_endian") is not True:
-            raise source.error("it was written on a big-endian machine", "Save it again elsewhere")
+            raise source.make_error(
+                "it was written on a big-endian machine", "Save it again elsewhere"
+            )
         pickle = TensorPickle(source)
         self.value = pickle.load(stream)
         self._storages = pickle.storages
         self._starts = self._find_starts(plain.load(), stream.position)
 
-    def content_start(self, key: str) -> int:
+    def find_content_start(self, key: str) -> int:
         """Check a storage's element count and return the offset to its first element.
 
         Raises:
@@ -168,7 +174,7 @@ class StreamedStorages:
         start = self._starts[key]
         count = int.from_bytes(self._source.read(start - _COUNT_BYTES, _COUNT_BYTES), "little")
         if count != self._storages[key].size:
-            raise self._source.error(
+            raise self._source.make_error(
                 f"storage {quote(key)} has {count} elements, expected {self._storages[key].size}"
             )
         return start
@@ -176,9 +182,9 @@ class StreamedStorages:
     def _find_starts(self, keys: object, start: int) -> dict[str, int]:
         """Map storage keys to offsets. All storages together fill the rest of the file."""
         if type(keys) is not list or not all(type(key) is str for key in keys):
-            raise self._source.error("its list of storages is malformed")
+            raise self._source.make_error("its list of storages is malformed")
         if len(keys) != len(self._storages) or set(keys) != set(self._storages):
-            raise self._source.error("its list of storages does not match its tensors")
+            raise self._source.make_error("its list of storages does not match its tensors")
         starts = {}
         for key in keys:
             starts[key] = start + _COUNT_BYTES
@@ -275,68 +281,68 @@ class TensorPickle:
         globals = {
             **dict.fromkeys(_STORAGE_DTYPES),
             "collections.OrderedDict": self._make_ordered,
-            "torch._utils._rebuild_tensor_v2": self._tensor,
-            "torch._utils._rebuild_parameter": self._parameter,
+            "torch._utils._rebuild_tensor_v2": self._make_tensor,
+            "torch._utils._rebuild_parameter": self._make_parameter,
         }
-        return PickleInterpreter(stream, globals, self._storage).load()
+        return PickleInterpreter(stream, globals, self._make_storage).load()
 
-    def _storage(self, key: Any) -> Storage:
+    def _make_storage(self, key: Any) -> Storage:
         """Create a storage from ('storage', class, key, device, size[, part in old files])."""
         match key:
             case ("storage", Global(kind), str(name), str(), size, *part):
                 pass
             case _:
-                raise self._source.error("a storage is malformed")
+                raise self._source.make_error("a storage is malformed")
         if kind not in _STORAGE_DTYPES or not _is_size_list(size):
-            raise self._source.error(f"storage {quote(name)} is malformed")
+            raise self._source.make_error(f"storage {quote(name)} is malformed")
         storage = Storage(name, _STORAGE_DTYPES[kind], size)
         if self.storages.setdefault(name, storage) != storage:
-            raise self._source.error(f"storage {quote(name)} has two types or sizes")
+            raise self._source.make_error(f"storage {quote(name)} has two types or sizes")
         match part:
             case [] | [None]:
                 return storage
             case [(_, start, size)] if _is_size_list(start, size) and start + size <= storage.size:
                 return dataclasses.replace(storage, size=size, start=start)
-        raise self._source.error(f"a part of storage {quote(name)} exceeds it")
+        raise self._source.make_error(f"a part of storage {quote(name)} exceeds it")
 
     def _make_ordered(self, arguments: tuple) -> OrderedMapping:
         if arguments:
-            raise self._source.error("an OrderedDict is created with arguments", NOTHING_RUNS)
+            raise self._source.make_error("an OrderedDict is created with arguments", NOTHING_RUNS)
         return OrderedMapping()
 
-    def _tensor(self, arguments: tuple) -> TensorView:
+    def _make_tensor(self, arguments: tuple) -> TensorView:
         """Create a tensor from (storage, offset, shape, strides, requires_grad, hooks)."""
         match arguments:
             case (Storage() as storage, offset, tuple(shape), tuple(strides), bool(), hooks, *more):
                 pass
             case _:
-                raise self._source.error("a tensor is malformed")
+                raise self._source.make_error("a tensor is malformed")
         if type(hooks) is not OrderedMapping or hooks or any(more):
-            raise self._source.error("a tensor has hooks or attributes")
+            raise self._source.make_error("a tensor has hooks or attributes")
         if len(shape) != len(strides) or len(shape) > _MAX_RANK:
-            raise self._source.error(
+            raise self._source.make_error(
                 f"a tensor has {len(shape)} dimensions and {len(strides)} strides. Expected the "
                 f"same number, at most {_MAX_RANK}"
             )
         if not _is_size_list(offset, *shape, *strides):
-            raise self._source.error("a tensor has an invalid shape, offset or stride")
+            raise self._source.make_error("a tensor has an invalid shape, offset or stride")
         if math.prod(max(n, 1) for n in shape) * storage.dtype.itemsize >= 2**63:
-            raise self._source.error(f"a tensor has the invalid shape {quote(shape)}")
+            raise self._source.make_error(f"a tensor has the invalid shape {quote(shape)}")
         used = tuple(s if n > 1 else 0 for n, s in zip(shape, strides, strict=True))
         view = TensorView(storage, storage.start + offset, shape, used)
         if view.span and offset + view.span > storage.size:
-            raise self._source.error(
+            raise self._source.make_error(
                 f"a tensor of shape {quote(shape)}, strides {quote(strides)} and offset {offset} "
                 f"exceeds storage {quote(storage.key)}, which has {storage.size} elements"
             )
         return view
 
-    def _parameter(self, arguments: tuple) -> TensorView:
+    def _make_parameter(self, arguments: tuple) -> TensorView:
         """Create a parameter's tensor from (tensor, requires_grad, hooks)."""
         match arguments:
             case (TensorView() as view, bool(), OrderedMapping() as hooks) if not hooks:
                 return view
-        raise self._source.error("a parameter is malformed, or has hooks")
+        raise self._source.make_error("a parameter is malformed, or has hooks")
 
 
 def _is_size_list(*values: object) -> bool:

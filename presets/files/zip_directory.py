@@ -65,7 +65,7 @@ class ZipDirectory:
         >>> directory = ZipDirectory(source)
         >>> directory.entries["folder/letters"].size
         3
-        >>> source.read(directory.content_start("folder/letters"), 3)
+        >>> source.read(directory.find_content_start("folder/letters"), 3)
         b'abc'
     """
 
@@ -73,7 +73,7 @@ class ZipDirectory:
         self._source = source
         count, size, self._start = self._read_end()
         if size > _DIRECTORY_BYTES:
-            raise self._error(
+            raise self._make_error(
                 f"its zip directory has {size} bytes, but the limit is {_DIRECTORY_BYTES}"
             )
         entries = self._read_entries(source.read(self._start, size), count)
@@ -81,16 +81,16 @@ class ZipDirectory:
         spelled: dict[str, str] = {}  # PyTorch ignores the case of names
         for entry in entries:
             if entry.name in self.entries:
-                raise self._error(f"the zip entry {quote(entry.name)} occurs twice")
+                raise self._make_error(f"the zip entry {quote(entry.name)} occurs twice")
             first = spelled.setdefault(entry.name.lower(), entry.name)
             if first != entry.name:
-                raise self._error(
+                raise self._make_error(
                     f"its zip entries {quote(first)} and {quote(entry.name)} only differ in case"
                 )
             self.entries[entry.name] = entry
         self._check_layout()
 
-    def content_start(self, name: str) -> int:
+    def find_content_start(self, name: str) -> int:
         """Check an entry header and return the offset to its content.
 
         Raises:
@@ -106,14 +106,14 @@ class ZipDirectory:
             or self._source.read(entry.header + _LOCAL.size, name_size) != name.encode()
             or start + entry.size > self._ends[name]
         ):
-            raise self._error(
+            raise self._make_error(
                 f"the header of the zip entry {quote(name)} is not equal to its entry in the "
                 "directory"
             )
         return start
 
-    def _error(self, what: str) -> ValueError:
-        return self._source.error(what, _ADVICE)
+    def _make_error(self, what: str) -> ValueError:
+        return self._source.make_error(what, _ADVICE)
 
     def _read_end(self) -> tuple[int, int, int]:
         """Return the entry count, directory size in bytes and directory offset."""
@@ -122,7 +122,7 @@ class ZipDirectory:
         tail = source.read(end, _END.size) if end >= 0 else bytes(_END.size)
         signature, disk, first, here, entries, size, start, comment = _END.unpack(tail)
         if (signature, comment) != (b"PK\5\6", 0):
-            raise self._error("it is cut off, because a zip archive ends with its directory")
+            raise self._make_error("it is cut off, because a zip archive ends with its directory")
         found: tuple[int, ...] = disk, first, here, entries, size, start
         if end >= _END64.size + _LOCATOR.size:
             end64 = end - _END64.size - _LOCATOR.size
@@ -131,11 +131,11 @@ class ZipDirectory:
                 large = self._read_end64(tail, end64)
                 limits = [0xFFFF] * 4 + [_IN_EXTRA] * 2
                 if found != tuple(map(min, large, limits)):
-                    raise self._error("its zip directory has two sizes")
+                    raise self._make_error("its zip directory has two sizes")
                 found, end = large, end64
         disk, first, here, entries, size, start = found
         if (disk, first, here) != (0, 0, entries) or start + size != end:
-            raise self._error("its zip directory does not end at the end of the file")
+            raise self._make_error("its zip directory does not end at the end of the file")
         return entries, size, start
 
     def _read_end64(self, tail: bytes, end64: int) -> tuple[int, ...]:
@@ -144,7 +144,7 @@ class ZipDirectory:
         located = _LOCATOR.unpack_from(tail, _END64.size)
         expected = b"PK\6\6", _END64.size - 12, b"PK\6\7", 0, end64, 1
         if (signature, size, *located) != expected:
-            raise self._error("the end of its zip directory is damaged")
+            raise self._make_error("the end of its zip directory is damaged")
         return tuple(fields)
 
     def _read_entries(self, content: bytes, count: int) -> list[ZipEntry]:
@@ -152,36 +152,38 @@ class ZipDirectory:
         start = 0
         while start < len(content):
             if len(content) - start < _CENTRAL.size or content[start : start + 4] != b"PK\1\2":
-                raise self._error("its zip directory is damaged")
+                raise self._make_error("its zip directory is damaged")
             fields = _CENTRAL.unpack_from(content, start)
             name_start = start + _CENTRAL.size
             extra_start, comment_start, start = (
                 name_start + sum(fields[10 : 11 + i]) for i in range(3)
             )
             name, extra = content[name_start:extra_start], content[extra_start:comment_start]
-            entries.append(self._entry(fields, name, extra))
+            entries.append(self._read_entry(fields, name, extra))
         if start != len(content) or len(entries) != count:
-            raise self._error("its zip directory is damaged")
+            raise self._make_error("its zip directory is damaged")
         return entries
 
-    def _entry(self, fields: tuple, name: bytes, extra: bytes) -> ZipEntry:
+    def _read_entry(self, fields: tuple, name: bytes, extra: bytes) -> ZipEntry:
         text = name.decode("utf-8", "backslashreplace")
         _, _, _, flags, method, _, _, _, packed, size, _, _, _, disk, _, _, header = fields
         if flags & _ENCRYPTED:
-            raise self._error(f"the zip entry {quote(text)} is encrypted")
+            raise self._make_error(f"the zip entry {quote(text)} is encrypted")
         if method != 0 or flags & ~(_SIZES_FOLLOW | _UTF8):
-            raise self._error(
+            raise self._make_error(
                 f"the zip entry {quote(text)} is compressed, but only uncompressed entries are "
                 "supported"
             )
         if not all(map(is_plain, text.split("/"))):
-            raise self._error(f"the zip entry {quote(text)} is not a plain name in a folder")
-        size, packed, header = self._large(text, extra, size, packed, header)
+            raise self._make_error(f"the zip entry {quote(text)} is not a plain name in a folder")
+        size, packed, header = self._read_large_numbers(text, extra, size, packed, header)
         if size != packed or disk != 0:
-            raise self._error(f"the zip entry {quote(text)} has two sizes, {packed} and {size}")
+            raise self._make_error(
+                f"the zip entry {quote(text)} has two sizes, {packed} and {size}"
+            )
         return ZipEntry(text, flags, header, size)
 
-    def _large(self, name: str, extra: bytes, *numbers: int) -> list[int]:
+    def _read_large_numbers(self, name: str, extra: bytes, *numbers: int) -> list[int]:
         """Return an entry's numbers. 64-bit numbers are read from the extra field."""
         field = b""
         while len(extra) >= 4:
@@ -191,7 +193,7 @@ class ZipDirectory:
             extra = extra[4 + size :]
         needed = sum(number == _IN_EXTRA for number in numbers)
         if len(field) < 8 * needed:
-            raise self._error(f"the zip entry {quote(name)} has no size")
+            raise self._make_error(f"the zip entry {quote(name)} has no size")
         large = iter(struct.unpack_from(f"<{needed}Q", field))
         return [next(large) if number == _IN_EXTRA else number for number in numbers]
 
@@ -200,8 +202,10 @@ class ZipDirectory:
         ordered = sorted(self.entries.values(), key=lambda entry: entry.header)
         starts = [entry.header for entry in ordered] + [self._start]
         if starts[0] != 0:
-            raise self._error("it does not start with its first zip entry")
+            raise self._make_error("it does not start with its first zip entry")
         for entry, end in zip(ordered, starts[1:], strict=True):
             if entry.header + _LOCAL.size + len(entry.name.encode()) + entry.size > end:
-                raise self._error(f"the zip entry {quote(entry.name)} overlaps the following data")
+                raise self._make_error(
+                    f"the zip entry {quote(entry.name)} overlaps the following data"
+                )
         self._ends = {entry.name: end for entry, end in zip(ordered, starts[1:], strict=True)}

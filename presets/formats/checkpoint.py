@@ -174,11 +174,11 @@ class EnlargedCheckpoint(Checkpoint):
 def backbone_layers(backbone: Backbone) -> dict[str, str]:
     """Return a dict {attribute path to a backbone layer: name in the checkpoint}."""
     family = backbone.family
-    layers = number_names(family.tensors, block_indices(backbone))
+    layers = number_block_names(family.tensors, map_block_indices(backbone))
     return {**layers, **({"pooler_dense": family.pooler} if backbone.pooler else {})}
 
 
-def block_indices(backbone: Backbone) -> dict[str, list[int]]:
+def map_block_indices(backbone: Backbone) -> dict[str, list[int]]:
     """Return a dict {attribute with a list of blocks: index of each distinct block}.
 
     Repeated blocks use the index where they first occur.
@@ -190,7 +190,9 @@ def block_indices(backbone: Backbone) -> dict[str, list[int]]:
     }
 
 
-def number_names(names: Mapping[str, str], indices: Mapping[str, Sequence[int]]) -> dict[str, str]:
+def number_block_names(
+    names: Mapping[str, str], indices: Mapping[str, Sequence[int]]
+) -> dict[str, str]:
     """Replace {} in names by the indices of blocks.
 
     Args:
@@ -200,7 +202,7 @@ def number_names(names: Mapping[str, str], indices: Mapping[str, Sequence[int]])
 
     Example:
         >>> names = {"norm": "LayerNorm", "blocks.{}.dense": "layer.{}.fc"}
-        >>> number_names(names, {"blocks": [0, 3]})
+        >>> number_block_names(names, {"blocks": [0, 3]})
         {'norm': 'LayerNorm', 'blocks.0.dense': 'layer.0.fc', 'blocks.3.dense': 'layer.1.fc'}
     """
     once = {ours: theirs for ours, theirs in names.items() if "{}" not in ours}
@@ -297,7 +299,7 @@ def copy(
     """
     advice = "Pass allow_nonfinite=True to load it anyway."
     for name, (weight, transposed) in matched.items():
-        value = float_values(checkpoint.tensor(name))
+        value = convert_to_float32(checkpoint.tensor(name))
         if not allow_nonfinite:
             check_weights(value, f"{checkpoint.folder}: {name}", advice)
         weight.assign(value.T if transposed else value)
@@ -309,7 +311,7 @@ def make_stored_array(weight: keras.Variable, transposed: bool, dtype: object = 
     return np.ascontiguousarray(value.T if transposed else value, dtype)
 
 
-def float_values(tensor: np.ndarray) -> np.ndarray:
+def convert_to_float32(tensor: np.ndarray) -> np.ndarray:
     """Convert a tensor to float32. Values that are too large become infinite."""
     with np.errstate(over="ignore"):
         return tensor.astype("float32")

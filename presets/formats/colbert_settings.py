@@ -75,12 +75,12 @@ def read_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
     Source: PyLate 1.6, `models/colbert.py`, for the defaults. sentence-transformers 6.2,
     `multi_vector_encoder/model.py`, for `query_expansion`.
     """
-    settings, path = theirs.model_settings(files.root), files.root.path / MODEL_SETTINGS
+    settings, path = theirs.read_model_settings(files.root), files.root.path / MODEL_SETTINGS
     expands = read_field(settings, "do_query_expansion", JSON_FLAG, path, True)
     found = {
         "query_marker": read_field(settings, "query_prefix", JSON_TEXT, path, "[Q] ") or None,
         "document_marker": read_field(settings, "document_prefix", JSON_TEXT, path, "[D] ") or None,
-        "prompts": _prompts(files.root),
+        "prompts": _read_prompts(files.root),
         "query_length": read_field(settings, "query_length", LENGTH, path, 32),
         "document_length": read_field(settings, "document_length", LENGTH, path, 180),
         "expand_queries": expands,
@@ -89,7 +89,7 @@ def read_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
         "skiplist": list(read_field(settings, "skiplist_words", WORDS, path, PUNCTUATION)),
     }
     if "query_expansion" in settings:
-        found |= _expansion(settings["query_expansion"], tokenizer, path)
+        found |= _read_expansion(settings["query_expansion"], tokenizer, path)
     return found
 
 
@@ -146,20 +146,20 @@ def read_sentence_transformers(
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`, `multi_vector_encoder`.
     """
-    name, settings = theirs.transformer_settings(files)
+    name, settings = theirs.read_transformer_settings(files)
     path, longest = files.path / name, theirs.read_length(files)
     found = {
         "query_length": read_field(settings, "query_length", LENGTH, path, longest),
         "document_length": read_field(settings, "document_length", LENGTH, path, longest),
-        "skiplist": _skiplist(files.root, masks),
+        "skiplist": _read_skiplist(files.root, masks),
     }
     expansion = settings.get("query_expansion")
     if expansion is not None and not masks:
         raise invalid(f"{path}: query_expansion", expansion, "null without a MultiVectorMask")
-    found |= _expansion(expansion, tokenizer, path)
-    prompts, markers = _prompts(files.root), {}
+    found |= _read_expansion(expansion, tokenizer, path)
+    prompts, markers = _read_prompts(files.root), {}
     for role, marker in zip(ROLE_PROMPTS, MARKERS, strict=True):
-        markers[marker] = _marker(prompts.get(role, ""), tokenizer)
+        markers[marker] = _find_marker(prompts.get(role, ""), tokenizer)
         if markers[marker] is not None:
             del prompts[role]
     return {**found, **markers, "prompts": prompts}
@@ -179,12 +179,12 @@ def read_bge_m3(files: FolderFiles) -> dict[str, object]:
     Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`. Its default length
     is 512 tokens. Here, the default is the length in the folder.
     """
-    settings, path = theirs.model_settings(files.root), files.root.path / MODEL_SETTINGS
+    settings, path = theirs.read_model_settings(files.root), files.root.path / MODEL_SETTINGS
     longest = theirs.read_length(files)
     return {
         "query_marker": None,
         "document_marker": None,
-        "prompts": _prompts(files.root),
+        "prompts": _read_prompts(files.root),
         "query_length": read_field(settings, "query_length", LENGTH, path, longest),
         "document_length": read_field(settings, "document_length", LENGTH, path, longest),
         "expand_queries": False,
@@ -193,7 +193,7 @@ def read_bge_m3(files: FolderFiles) -> dict[str, object]:
     }
 
 
-def _expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, object]:
+def _read_expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, object]:
     """Convert `query_expansion`, an object with strategy, attend, token and length, or null."""
     if expansion is None:
         return {"expand_queries": False, "attend_to_expansion": False}
@@ -213,7 +213,7 @@ def _expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, ob
     }
 
 
-def _skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
+def _read_skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
     """Read words to skip in documents from MultiVectorMask modules."""
     words: list[str] = []
     for module in masks:
@@ -233,7 +233,7 @@ def _skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
     return words
 
 
-def _prompts(files: FolderFiles) -> dict[str, str]:
+def _read_prompts(files: FolderFiles) -> dict[str, str]:
     """Return the non-empty prompts of queries and documents."""
     prompts = theirs.read_prompts(files).get("prompts", {})
     found = {
@@ -243,7 +243,7 @@ def _prompts(files: FolderFiles) -> dict[str, str]:
     return {role: text for role, text in found.items() if text}
 
 
-def _marker(prompt: str, tokenizer) -> str | None:
+def _find_marker(prompt: str, tokenizer) -> str | None:
     """Return a prompt as a marker, or None.
 
     A prompt is a marker when it is tokenized to a single token and does not affect the text that

@@ -153,7 +153,7 @@ def backbone_arguments(config: Mapping, family: Family) -> dict:
     return arguments
 
 
-def backbone_config(backbone: Backbone, tokenizer) -> dict:
+def make_backbone_config(backbone: Backbone, tokenizer) -> dict:
     """Create config.json content for a backbone.
 
     Args:
@@ -245,7 +245,7 @@ def check_sizes(
 
 def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
     """Check that the weights contain all blocks of the configuration."""
-    for key, blocks, wanted in _own_blocks(config, family):
+    for key, blocks, wanted in _list_own_blocks(config, family):
         first = f"{blocks}.{{}}."
         name = next(name for ours, name in family.tensors.items() if ours.startswith(first))
         layers = 0
@@ -260,7 +260,7 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
             )
 
 
-def _own_blocks(config: Mapping, family: Family) -> list[tuple[str, str, int]]:
+def _list_own_blocks(config: Mapping, family: Family) -> list[tuple[str, str, int]]:
     """Return tuples (key in config.json, name of a list of blocks, number of distinct blocks)."""
     lists = {family.blocks: "blocks", "num_decoder_layers": "decoder_blocks"}
     keys = {family.config_keys[n]: blocks for n, blocks in lists.items() if n in family.config_keys}
@@ -274,4 +274,4 @@ def _estimate(config: Mapping, family: Family) -> int:
     rows = vocabulary + arguments.get("max_sequence_length", 512)
     block = 4 * hidden**2 + 2 * hidden * arguments["intermediate_dim"]
     width = arguments.get("embedding_dim", hidden)
-    return rows * width + sum(count for *_, count in _own_blocks(config, family)) * block
+    return rows * width + sum(count for *_, count in _list_own_blocks(config, family)) * block

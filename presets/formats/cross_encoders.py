@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.files.json_data import json_bytes
+from encoder_zoo.presets.files.json_data import encode_json
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, default_labels
 from encoder_zoo.presets.formats.embedding_modules import TORCH_ACTIVATIONS, read_activation
 from encoder_zoo.presets.formats.preset_files import CONFIG, MODEL_SETTINGS, MODULES
@@ -20,8 +20,8 @@ from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.sentence_transformers import (
     check_case,
     check_transformer,
-    model_settings,
     read_length,
+    read_model_settings,
     read_modules,
 )
 
@@ -48,7 +48,7 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
     """
     noted, path = config.get(_SINCE_4), files.path / CONFIG
     candidates = [
-        (files.root.path / MODEL_SETTINGS, model_settings(files.root).get("activation_fn")),
+        (files.root.path / MODEL_SETTINGS, read_model_settings(files.root).get("activation_fn")),
         (path, noted.get("activation_fn") if isinstance(noted, dict) else noted),
         (path, config.get(_BEFORE_4)),
     ]
@@ -84,7 +84,10 @@ class CrossEncoderFolder(FolderFormat):
 
     def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
         check_case(preset.files, tokenizer)
-        settings, path = model_settings(preset.files.root), preset.files.root.path / MODEL_SETTINGS
+        settings, path = (
+            read_model_settings(preset.files.root),
+            preset.files.root.path / MODEL_SETTINGS,
+        )
         prompt, is_own = settings.get("default_prompt_name"), "activation_fn" in settings
         if is_own and prompt is not None and (settings.get("prompts") or {}).get(prompt):
             raise invalid(
@@ -95,20 +98,20 @@ class CrossEncoderFolder(FolderFormat):
         return {"max_length": read_length(preset.files)}
 
     def config_fields(self, task: keras.Model) -> dict[str, object]:
-        return cross_encoder_config(task.activation)
+        return make_cross_encoder_config(task.activation)
 
     def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         if task.preprocessor is None:
             return {}
         config = json.loads(task.preprocessor.tokenizer.to_files()[_TOKENIZER])
         length = task.preprocessor.max_sequence_length  # length of a pair with special tokens
-        return {_TOKENIZER: json_bytes({**config, "model_max_length": length})}
+        return {_TOKENIZER: encode_json({**config, "model_max_length": length})}
 
 
 def _check_modules(checkpoint: Checkpoint) -> None:
     """Check that a cross-encoder only has a Transformer module. Other models are ignored."""
     files = checkpoint.files.root
-    is_other = model_settings(files).get("model_type", "CrossEncoder") != "CrossEncoder"
+    is_other = read_model_settings(files).get("model_type", "CrossEncoder") != "CrossEncoder"
     if MODULES not in files or is_other:
         return
     kinds = [module.kind for module in read_modules(files)]
@@ -122,11 +125,11 @@ def _check_modules(checkpoint: Checkpoint) -> None:
     check_transformer(checkpoint.files, "sequence-classification")
 
 
-def cross_encoder_config(activation: str) -> dict[str, object]:
+def make_cross_encoder_config(activation: str) -> dict[str, object]:
     """Return the config.json fields for an activation. Versions 2 to 6 read these fields.
 
     Example:
-        >>> cross_encoder_config("linear")["sbert_ce_default_activation_function"]
+        >>> make_cross_encoder_config("linear")["sbert_ce_default_activation_function"]
         'torch.nn.modules.linear.Identity'
     """
     name = TORCH_ACTIVATIONS[activation]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.files.json_data import json_files
+from encoder_zoo.presets.files.json_data import encode_json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.embedding_modules import (
     POOLING_FLAGS,
     check_normalize,
-    dense_files,
     load_dense,
+    make_dense_files,
     read_dense_layers,
     read_pooling,
 )
@@ -29,7 +29,7 @@ from encoder_zoo.presets.formats.preset_files import (
     TRANSFORMER_SETTINGS,
 )
 from encoder_zoo.presets.formats.preset_task import FolderFormat
-from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, static_files
+from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, make_static_files
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.opening import TokenizerPreset
@@ -57,7 +57,7 @@ class EmbeddingFolder(FolderFormat):
         listed = {n: v for n, v in checkpoint.listed_settings.items() if n in names}
         is_static = isinstance(checkpoint, StaticCheckpoint)
         if is_static and MODULES not in files:
-            return {"pooling": "mean", "normalize": False, **checkpoint.own_arguments()}
+            return {"pooling": "mean", "normalize": False, **checkpoint.read_own_arguments()}
         if MODULES not in files:
             if "pooling" not in {**listed, **given}:
                 logger.warning(
@@ -65,7 +65,7 @@ class EmbeddingFolder(FolderFormat):
                     checkpoint.folder.name,
                 )
             return listed
-        _, *others = theirs.embedding_modules(files)
+        _, *others = theirs.read_embedding_modules(files)
         width, pooling = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]], "mean"
         if not is_static:
             pooling_module, *others = others
@@ -78,8 +78,8 @@ class EmbeddingFolder(FolderFormat):
         for module in normalizing:
             check_normalize(files, module)
         arguments = {"pooling": pooling, "dense": dense, "normalize": bool(normalizing)}
-        arguments |= checkpoint.own_arguments() if is_static else {}
-        return {**arguments, **_model_arguments(files, width)}
+        arguments |= checkpoint.read_own_arguments() if is_static else {}
+        return {**arguments, **_read_model_arguments(files, width)}
 
     def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
         files, root = preset.files, preset.files.root
@@ -89,7 +89,10 @@ class EmbeddingFolder(FolderFormat):
         names = ("prompts", "default_prompt")
         arguments = {n: v for n, v in preset.listed_settings.items() if n in names}
         arguments |= {"max_length": theirs.read_length(files), **theirs.read_prompts(root)}
-        if MODULES in root and (modules := theirs.embedding_modules(root))[0].kind != theirs.STATIC:
+        if (
+            MODULES in root
+            and (modules := theirs.read_embedding_modules(root))[0].kind != theirs.STATIC
+        ):
             pooling = modules[1]
             _, arguments["include_prompt"] = read_pooling(root, pooling, None)
         return arguments
@@ -104,7 +107,7 @@ class EmbeddingFolder(FolderFormat):
             logger.warning(message, checkpoint.folder.name)
             return set()
         files = checkpoint.files.root
-        modules = theirs.select_modules(theirs.embedding_modules(files), "Dense")
+        modules = theirs.select_modules(theirs.read_embedding_modules(files), "Dense")
         for layer, module in zip(task.dense_layers, modules, strict=True):
             load_dense(layer, files, module, allow_nonfinite)
         return set()
@@ -122,39 +125,39 @@ class EmbeddingFolder(FolderFormat):
         modules = [(path, f"{_TYPES}{kind}") for kind, path in zip(kinds, paths, strict=True)]
         files: dict[str, object] = {
             MODULES: theirs.make_modules_json(modules),
-            MODEL_SETTINGS: embedder_settings(task),
+            MODEL_SETTINGS: make_embedder_settings(task),
         }
         if is_static:
-            files |= static_files(task, dtype)
+            files |= make_static_files(task, dtype)
         else:
             length = (task.preprocessor or task.backbone).max_sequence_length
             files[TRANSFORMER_SETTINGS[0]] = theirs.make_length_json(length)
-            files[f"{paths[1]}/{CONFIG}"] = _pooling_config(task)
-        width = task.backbone.hidden_dim * len(_as_list(task.pooling))
+            files[f"{paths[1]}/{CONFIG}"] = _make_pooling_config(task)
+        width = task.backbone.hidden_dim * len(_wrap_in_list(task.pooling))
         of_dense = [path for path in paths if path.endswith("_Dense")]
-        files |= dense_files(task.dense_layers, of_dense, width, "dense", dtype)
-        return json_files(files)
+        files |= make_dense_files(task.dense_layers, of_dense, width, "dense", dtype)
+        return encode_json_files(files)
 
 
-def _model_arguments(files: FolderFiles, width: int) -> dict[str, object]:
+def _read_model_arguments(files: FolderFiles, width: int) -> dict[str, object]:
     similarity = theirs.read_similarity(files, SIMILARITIES)
     dim = theirs.read_count(files, "truncate_dim")
     dim = None if dim is None or dim >= width else dim
     return {"similarity_function": similarity, "dim": dim}
 
 
-def embedder_settings(task: keras.Model) -> dict[str, object]:
+def make_embedder_settings(task: keras.Model) -> dict[str, object]:
     """Create the content of `config_sentence_transformers.json` for a `TextEmbedder`."""
     return theirs.make_settings_json(task, "SentenceTransformer", truncate_dim=task.dim)
 
 
-def _pooling_config(task: keras.Model) -> dict[str, object]:
+def _make_pooling_config(task: keras.Model) -> dict[str, object]:
     """Create a Pooling configuration with as few fields as possible.
 
     Version 2.2 rejects fields of later versions. Flags cannot store the order in which vectors are
     concatenated. For other orders, this will write a list that versions before 5.4 reject.
     """
-    modes, width = _as_list(task.pooling), task.backbone.hidden_dim
+    modes, width = _wrap_in_list(task.pooling), task.backbone.hidden_dim
     if modes == [mode for mode in POOLING_FLAGS.values() if mode in modes]:
         always = list(POOLING_FLAGS.values())[:4]
         flags = {
@@ -167,5 +170,5 @@ def _pooling_config(task: keras.Model) -> dict[str, object]:
     return config if includes_prompt else {**config, "include_prompt": False}
 
 
-def _as_list(pooling: str | list[str]) -> list[str]:
+def _wrap_in_list(pooling: str | list[str]) -> list[str]:
     return [pooling] if isinstance(pooling, str) else pooling

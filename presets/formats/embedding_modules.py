@@ -15,7 +15,7 @@ from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.json_data import COUNT, JSON_FLAG, read_field
-from encoder_zoo.presets.files.pytorch_file import PyTorchFile, pytorch_bytes
+from encoder_zoo.presets.files.pytorch_file import PyTorchFile, encode_pytorch_file
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     check_not_quantized,
@@ -67,7 +67,7 @@ def read_pooling(
     Raises:
         ValueError: If field values are invalid, or if dimensions differ from `width`.
     """
-    config, path = _module_config(files, module)
+    config, path = _read_module_config(files, module)
     own = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
     _check_fields(config, (*own, *POOLING_FLAGS), path)
     for field in own[:2]:
@@ -106,7 +106,7 @@ def read_dense(
     Raises:
         ValueError: If field values are invalid, or if `in_features` differs from `width`.
     """
-    config, path = _module_config(files, module)
+    config, path = _read_module_config(files, module)
     sizes, flags = ("in_features", "out_features"), ("bias", "use_residual")
     names = ("module_input_name", "module_output_name")
     _check_fields(config, (*sizes, *flags, *names, "activation_function"), path)
@@ -168,7 +168,7 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
 
     Source: sentence-transformers 6.2, `sparse_encoder/modules/splade_pooling.py`.
     """
-    config, path = _module_config(files, module)
+    config, path = _read_module_config(files, module)
     # Sizes are read from the weights.
     sizes = ("embedding_dimension", "word_embedding_dimension")
     _check_fields(config, ("pooling_strategy", "activation_function", *sizes), path)
@@ -191,7 +191,7 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
         ValueError: If the module reads or writes another tensor.
     """
     if f"{module.path}/{CONFIG}" in files:
-        config, path = _module_config(files, module)
+        config, path = _read_module_config(files, module)
         names = ("module_input_name", "module_output_name")
         _check_fields(config, names, path)
         _check_names(config, names, path, embedding)
@@ -222,7 +222,7 @@ def read_activation(name: object, field: object, expected: tuple[str, ...] = ())
     return classes[matched[1]]
 
 
-def _module_config(files: FolderFiles, module: Module) -> tuple[dict, object]:
+def _read_module_config(files: FolderFiles, module: Module) -> tuple[dict, object]:
     return files.read_json(CONFIG, module.path), files.path / module.path / CONFIG
 
 
@@ -323,7 +323,7 @@ def _load(
     copy(weights, matched, allow_nonfinite)
 
 
-def dense_files(
+def make_dense_files(
     layers: Sequence[keras.layers.Layer], paths: Sequence[str], width: int, name: str, dtype: object
 ) -> dict[str, object]:
     """Create the files of consecutive Dense modules.
@@ -343,13 +343,13 @@ def dense_files(
     """
     files: dict[str, object] = {}
     for i, (layer, path) in enumerate(zip(layers, paths, strict=True)):
-        files[f"{path}/{CONFIG}"] = _dense_config(layer, width, f"{name}[{i}]")
-        files[f"{path}/{SAFETENSORS.file}"] = save(_arrays(layer, dtype), metadata=PT)
+        files[f"{path}/{CONFIG}"] = _make_dense_config(layer, width, f"{name}[{i}]")
+        files[f"{path}/{SAFETENSORS.file}"] = save(_make_arrays(layer, dtype), metadata=PT)
         width = layer.units
     return files
 
 
-def _dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, object]:
+def _make_dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, object]:
     """Create a Dense module's configuration. Error messages contain the name."""
     activation = "silu" if layer.activation == "swish" else layer.activation
     if activation not in TORCH_ACTIVATIONS:
@@ -367,7 +367,7 @@ def _dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str,
     }
 
 
-def _arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
+def _make_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
     """Return `Projection` weights with their names in files."""
     for path in _LAYERS:
         check_not_quantized(layer, path)
@@ -435,7 +435,7 @@ class LinearFile(Checkpoint):
         _load(layer, self, allow_nonfinite)
 
 
-def linear_bytes(layer: keras.layers.Layer, dtype: object) -> bytes:
+def encode_linear_file(layer: keras.layers.Layer, dtype: object) -> bytes:
     """Create a PyTorch file with a `Projection`'s linear layer."""
-    arrays = _arrays(layer, dtype)
-    return pytorch_bytes({name.removeprefix("linear."): a for name, a in arrays.items()})
+    arrays = _make_arrays(layer, dtype)
+    return encode_pytorch_file({name.removeprefix("linear."): a for name, a in arrays.items()})

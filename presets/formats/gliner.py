@@ -18,10 +18,10 @@ from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders import find_family
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.files.json_data import json_bytes
+from encoder_zoo.presets.files.json_data import encode_json
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
-from encoder_zoo.presets.formats.preset_files import CONFIG, GLINER, tokenizer_file_names
+from encoder_zoo.presets.formats.preset_files import CONFIG, GLINER, list_tokenizer_files
 from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
@@ -146,7 +146,7 @@ def read_config(files: FolderFiles) -> dict:
     return config
 
 
-def encoder_address(files: FolderFiles) -> str | None:
+def find_encoder_address(files: FolderFiles) -> str | None:
     """Return an address for downloading encoder files when any are missing, else None.
 
     Versions before 0.2.7 do not store the encoder's configuration or tokenizer.
@@ -159,7 +159,7 @@ def encoder_address(files: FolderFiles) -> str | None:
             named.
     """
     config = read_config(files)
-    if config["encoder_config"] is not None and any(n in files for n in tokenizer_file_names()):
+    if config["encoder_config"] is not None and any(n in files for n in list_tokenizer_files()):
         return None
     name = config.get("model_name")
     if not isinstance(name, str) or GLINER_REPOSITORY.fullmatch(name) is None:
@@ -187,7 +187,7 @@ def read_encoder(
     own = config["encoder_config"]
     found = {"model_type": "deberta-v2", **own} if own else dict(encoder.read_json(CONFIG))
     family = find_family(found.get("model_type"))
-    has_tokenizer = any(name in files for name in tokenizer_file_names())
+    has_tokenizer = any(name in files for name in list_tokenizer_files())
     holder = files if has_tokenizer or encoder is None else encoder
     stored = read_stored_tokenizer(holder, found, family.tokenizer if family else None)
     if config.get("class_token_index", -1) == -1:  # gliner adds its tokens while loading
@@ -282,7 +282,7 @@ class GlinerFolder(FolderFormat):
         }
 
     def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
-        from encoder_zoo.presets.formats.config import backbone_config  # needs Keras
+        from encoder_zoo.presets.formats.config import make_backbone_config  # needs Keras
 
         prepares = task.preprocessor
         tokenizer = prepares and prepares.tokenizer
@@ -292,7 +292,7 @@ class GlinerFolder(FolderFormat):
             "model_type": "gliner_uni_encoder_span",
             "model_name": (origin and origin.base_model) or task.backbone.family.name,
             "name": "encoder_zoo",
-            "encoder_config": backbone_config(task.backbone, tokenizer),
+            "encoder_config": make_backbone_config(task.backbone, tokenizer),
             "vocab_size": task.backbone.vocabulary_size,
             "class_token_index": tokenizer.token_to_id(marker) if tokenizer else -1,
             "ent_token": marker,
@@ -309,4 +309,4 @@ class GlinerFolder(FolderFormat):
             "post_fusion_schema": "",
             "fuse_layers": False,
         }
-        return {GLINER: json_bytes(config)}
+        return {GLINER: encode_json(config)}

@@ -130,11 +130,11 @@ def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
         if weights.file in files:
             return [read(files.file(weights.file))]
         if weights.index in files:
-            return [read(file) for file in _shards(files, weights.index)]
-    raise ValueError(no_weights(files.path, files.listed))
+            return [read(file) for file in _open_shards(files, weights.index)]
+    raise ValueError(describe_missing_weights(files.path, files.listed))
 
 
-def _shards(files: FolderFiles, index: str) -> list[BinaryIO]:
+def _open_shards(files: FolderFiles, index: str) -> list[BinaryIO]:
     """Open all files listed in an index."""
     names = files.read_json(index).get("weight_map")
     field = f"{files.path / index}: weight_map"
@@ -144,7 +144,7 @@ def _shards(files: FolderFiles, index: str) -> list[BinaryIO]:
     return [files.file(shards[name], field) for name in sorted(shards)]
 
 
-def no_weights(source: object, names: Iterable[str]) -> str:
+def describe_missing_weights(source: object, names: Iterable[str]) -> str:
     """Create the error message for missing weights or unknown formats."""
     others = sorted(n for n in names if n.endswith((".bin", ".pt", ".pth", ".h5", ".msgpack")))
     found = f", only {', '.join(others)}" if others else ""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.files.json_data import json_bytes, json_files
+from encoder_zoo.presets.files.json_data import encode_json, encode_json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, copy, match
 from encoder_zoo.presets.formats.colbert_settings import (
@@ -26,15 +26,15 @@ from encoder_zoo.presets.formats.colbert_settings import (
     read_sentence_transformers,
     read_stanford,
 )
-from encoder_zoo.presets.formats.embedding_folder import embedder_settings
+from encoder_zoo.presets.formats.embedding_folder import make_embedder_settings
 from encoder_zoo.presets.formats.embedding_modules import (
     SENTENCE,
     TOKEN_OUTPUTS,
     LinearFile,
     check_normalize,
-    dense_files,
-    linear_bytes,
+    encode_linear_file,
     load_dense,
+    make_dense_files,
     read_dense_layers,
 )
 from encoder_zoo.presets.formats.preset_files import (
@@ -65,9 +65,9 @@ _OF_SINGLE_VECTORS = ("cosine", "dot", "euclidean", "manhattan")
 _PROJECTION = {"dense": "linear"}  # name of the projection in ColBERT
 
 
-def _form(preset: Checkpoint | TokenizerPreset) -> str:
+def _find_layout(preset: Checkpoint | TokenizerPreset) -> str:
     """Return the file layout for a preset."""
-    settings = theirs.model_settings(preset.files.root)
+    settings = theirs.read_model_settings(preset.files.root)
     if _STANFORD in (preset.config.get("architectures") or []):
         return _STANFORD
     if settings.get("model_type") == _PYLATE or "query_prefix" in settings:
@@ -88,7 +88,7 @@ class LateInteractionFolder(FolderFormat):
     settings += ("skiplist", *MARKERS, "expand_queries", "expansion_length")
     settings += ("attend_to_expansion", "similarity_function", "score_first")
 
-    def tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> list[str]:
+    def list_tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> list[str]:
         known = set(tokenizer.get_vocabulary())
         markers = {**_settings(preset, tokenizer), **given}
         needed = dict.fromkeys(markers.get(name) for name in MARKERS)
@@ -101,18 +101,18 @@ class LateInteractionFolder(FolderFormat):
         return {n: None if n in MARKERS and v not in known else v for n, v in found.items()}
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping[str, object]) -> dict[str, object]:
-        form = _form(checkpoint)
-        similarity = _similarity(checkpoint.files.root, form)
+        form = _find_layout(checkpoint)
+        similarity = _read_similarity(checkpoint.files.root, form)
         projections, normalize = [], True
         if form == _STANFORD:
-            projections = [_stanford_projection(checkpoint)]
+            projections = [_read_stanford_projection(checkpoint)]
         elif form == _BGE_M3:
             layer = LinearFile(checkpoint.files, COLBERT_LINEAR)
             layer.check_width(checkpoint.config[checkpoint.family.config_keys["hidden_dim"]])
             projections = [_make_projection_settings(layer.units, "linear", layer.use_bias, False)]
         elif MODULES in checkpoint.files.root:
             theirs.check_transformer(checkpoint.files, "feature-extraction", has_roles=form == _ST)
-            modules = _modules(checkpoint.files.root, form)
+            modules = _read_modules(checkpoint.files.root, form)
             width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
             embedding = SENTENCE if form == _ENCODER else TOKEN_OUTPUTS
             dense = read_dense_layers(checkpoint.files.root, modules, width, embedding)
@@ -134,7 +134,7 @@ class LateInteractionFolder(FolderFormat):
     def restore(
         self, task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
     ) -> set[str]:
-        form, files = _form(checkpoint), checkpoint.files.root
+        form, files = _find_layout(checkpoint), checkpoint.files.root
         if "projections" not in given and form == _STANFORD:
             matched, _ = match(checkpoint, task.projection_layers[0], _PROJECTION)
             copy(checkpoint, matched, allow_nonfinite)
@@ -145,7 +145,7 @@ class LateInteractionFolder(FolderFormat):
             )
             return set()
         has_modules = MODULES in files and form != _BGE_M3
-        modules = _modules(files, form) if has_modules and "projections" not in given else []
+        modules = _read_modules(files, form) if has_modules and "projections" not in given else []
         dense = theirs.select_modules(modules, "Dense")
         if not dense and task.projection_layers:
             message = "%s: the projection starts from random weights. Fine-tune before use."
@@ -162,24 +162,24 @@ class LateInteractionFolder(FolderFormat):
         if not task.normalize:
             raise invalid("normalize", False, "True, because PyLate always normalizes vectors")
         if task.preprocessor is not None and not task.preprocessor.score_first:
-            return _bge_m3_files(task, dtype)
+            return _make_bge_m3_files(task, dtype)
         layers = task.projection_layers
         paths = [f"{i}_Dense" for i in range(1, 1 + len(layers))]
         modules = [("", "sentence_transformers.models.Transformer")]
         modules += [(path, "pylate.models.Dense.Dense") for path in paths]
-        settings = _pylate_settings(task)
+        settings = _make_pylate_settings(task)
         files = {
             MODULES: theirs.make_modules_json(modules),
             MODEL_SETTINGS: settings,
             TRANSFORMER_SETTINGS[0]: theirs.make_length_json(settings["document_length"]),
         }
-        files |= dense_files(layers, paths, task.backbone.hidden_dim, "projections", dtype)
-        return json_files(files)
+        files |= make_dense_files(layers, paths, task.backbone.hidden_dim, "projections", dtype)
+        return encode_json_files(files)
 
 
 def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
     """Return preprocessor settings for a preset in any layout, such as markers and lengths."""
-    form, files = _form(preset), preset.files
+    form, files = _find_layout(preset), preset.files
     if form == _STANFORD:
         return read_stanford(files)
     if form == _PYLATE:
@@ -190,9 +190,9 @@ def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, obje
     return read_bge_m3(files) if form == _BGE_M3 else dict(NEW_MARKERS)
 
 
-def _similarity(files: FolderFiles, form: str) -> str:
+def _read_similarity(files: FolderFiles, form: str) -> str:
     """Return the token similarity that a folder defines."""
-    found = theirs.model_settings(files).get("similarity_fn_name")
+    found = theirs.read_model_settings(files).get("similarity_fn_name")
     if not isinstance(found, str) or found in _OF_SINGLE_VECTORS:
         return "meanmaxsim" if form == _BGE_M3 else "maxsim"
     if found.lower() not in ("maxsim", "meanmaxsim"):
@@ -202,7 +202,7 @@ def _similarity(files: FolderFiles, form: str) -> str:
     return found.lower()
 
 
-def _stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
+def _read_stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
     shape = checkpoint.shapes.get("linear.weight", ())
     width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
     if len(shape) != 2 or shape[1] != width:
@@ -225,7 +225,7 @@ def _make_projection_settings(units: int, activation: str, use_bias: bool, resid
     return {"units": units, **{n: v for n, v in chosen.items() if v != defaults[n]}}
 
 
-def _modules(files: FolderFiles, form: str) -> list[Module]:
+def _read_modules(files: FolderFiles, form: str) -> list[Module]:
     """Read and check all modules in a folder."""
     modules = theirs.read_modules(files)
     kinds = [module.kind for module in modules]
@@ -244,7 +244,7 @@ def _modules(files: FolderFiles, form: str) -> list[Module]:
     return modules
 
 
-def hybrid_files(
+def make_hybrid_files(
     dense: keras.Model, terms: keras.Model, tokens: keras.Model, dtype: object
 ) -> dict[str, bytes]:
     """Create BGE-M3 files that are needed in addition to `TextEmbedder` files.
@@ -269,18 +269,18 @@ def hybrid_files(
             found,
             f"{expected}, as in BGE-M3. Save the models separately",
         )
-    files = _bge_m3_files(tokens, dtype)
-    settings = embedder_settings(dense)
+    files = _make_bge_m3_files(tokens, dtype)
+    settings = make_embedder_settings(dense)
     if terms.max_terms:
         settings["max_active_dims"] = terms.max_terms
     return {
-        SPARSE_LINEAR: linear_bytes(terms.head, dtype),
+        SPARSE_LINEAR: encode_linear_file(terms.head, dtype),
         COLBERT_LINEAR: files[COLBERT_LINEAR],
-        MODEL_SETTINGS: json_bytes(settings),
+        MODEL_SETTINGS: encode_json(settings),
     }
 
 
-def _bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
+def _make_bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
     """Create files for BGE-M3 token vectors."""
     preprocessor, [first, *others] = task.preprocessor, task.projection_layers
     plain = {"expand_queries": False, "skiplist": [], "query_marker": None, "document_marker": None}
@@ -304,10 +304,10 @@ def _bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
     }
     length = max(preprocessor.longest("query"), preprocessor.longest("document"))
     files = {MODEL_SETTINGS: settings, TRANSFORMER_SETTINGS[0]: theirs.make_length_json(length)}
-    return json_files({**files, COLBERT_LINEAR: linear_bytes(first, dtype)})
+    return encode_json_files({**files, COLBERT_LINEAR: encode_linear_file(first, dtype)})
 
 
-def _pylate_settings(task: keras.Model) -> dict[str, object]:
+def _make_pylate_settings(task: keras.Model) -> dict[str, object]:
     """Create model settings. PyLate defaults are used for models without a preprocessor."""
     preprocessor, longest = task.preprocessor, task.backbone.max_sequence_length
     settings = {"model_type": _PYLATE, "default_prompt_name": None}

@@ -83,34 +83,37 @@ TOKENIZER_JSON = (
 )
 
 
-def preset_files() -> list[str]:
+def list_preset_patterns() -> list[str]:
     """Return patterns for all preset files except the model card.
 
     Example:
-        >>> {"config.json", "*.safetensors", "vocab.txt", "merges.txt"} <= set(preset_files())
+        >>> {"config.json", "*.safetensors", "vocab.txt"} <= set(list_preset_patterns())
         True
     """
-    return [*replaced_preset_files(), *SAFETENSORS.patterns]
+    return [*list_replaced_preset_patterns(), *SAFETENSORS.patterns]
 
 
-def replaced_preset_files() -> list[str]:
-    """Return patterns for the files in `preset_files` that saving replaces.
+def list_replaced_preset_patterns() -> list[str]:
+    """Return patterns for the files in `list_preset_patterns` that saving replaces.
 
     Adapters and other additional weights are kept.
     """
     shards = "model-*-of-*.safetensors"
     weights = [SAFETENSORS.file, SAFETENSORS.index, shards, *PYTORCH.patterns]
-    return [CONFIG, GLINER, MANIFEST, *weights, *tokenizer_file_names()]
+    return [CONFIG, GLINER, MANIFEST, *weights, *list_tokenizer_files()]
 
 
-def module_files() -> list[str]:
+def list_module_patterns() -> list[str]:
     """Return patterns for the files of sentence-transformers in addition to the encoder.
 
     Example:
-        >>> {"modules.json", "[0-9]*_*/config.json"} <= set(module_files())
+        >>> {"modules.json", "[0-9]*_*/config.json"} <= set(list_module_patterns())
         True
     """
-    inner, folders = [*preset_files(), *TRANSFORMER_SETTINGS, IDF], (_MODULE_FOLDER, _ROUTE_FOLDER)
+    inner, folders = (
+        [*list_preset_patterns(), *TRANSFORMER_SETTINGS, IDF],
+        (_MODULE_FOLDER, _ROUTE_FOLDER),
+    )
     return [
         *MODULE_SETTINGS,
         *LINEAR,
@@ -118,8 +121,8 @@ def module_files() -> list[str]:
     ]
 
 
-def replaced_module_files() -> list[str]:
-    """Return patterns for the files and folders in `module_files` that saving replaces."""
+def list_replaced_module_patterns() -> list[str]:
+    """Return patterns for the files and folders in `list_module_patterns` that saving replaces."""
     kinds = ("Transformer", "Pooling", "SpladePooling", "Dense", "Normalize")
     kinds += ("Classifier", "MultiVectorMask", "StaticEmbedding")
     routed = ("Transformer", "MLMTransformer", "SpladePooling", "SparseStaticEmbedding", "IDF")
@@ -128,7 +131,7 @@ def replaced_module_files() -> list[str]:
     return [*MODULE_SETTINGS, *LINEAR, *folders, *routed]
 
 
-def tokenizer_file_names() -> list[str]:
+def list_tokenizer_files() -> list[str]:
     """Return the file names of all tokenizer classes."""
     vocabularies = [file for kind in TOKENIZERS for file in kind.files]
     return list(dict.fromkeys([*TOKENIZER_JSON, *vocabularies]))

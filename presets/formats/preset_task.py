@@ -67,7 +67,7 @@ class FolderFormat:
         """
         return {}
 
-    def tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> Sequence[str]:
+    def list_tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> Sequence[str]:
         """Return tokens that are needed for the task but missing from the tokenizer.
 
         Args:

@@ -98,7 +98,7 @@ class Module(NamedTuple):
     path: str
 
 
-def encoder_files(files: FolderFiles) -> FolderFiles:
+def find_encoder_files(files: FolderFiles) -> FolderFiles:
     """Return encoder files from the root or from a subfolder such as `0_Transformer`.
 
     For a Router with several encoders, this is the document encoder.
@@ -115,7 +115,7 @@ def encoder_files(files: FolderFiles) -> FolderFiles:
     if (routes := read_routes(files)) is not None:
         folder = routes.document[0].path
         return Subfolder(files, folder) if folder else files
-    first = first_module(files)
+    first = read_first_module(files)
     path, matched = first.get("path"), _TYPE.fullmatch(str(first.get("type")))
     is_encoder = matched is not None and matched[1] in ENCODERS
     if is_encoder and is_plain(path) and f"{path}/{CONFIG}" in files:
@@ -123,7 +123,7 @@ def encoder_files(files: FolderFiles) -> FolderFiles:
     return files
 
 
-def first_module(files: FolderFiles) -> Mapping:
+def read_first_module(files: FolderFiles) -> Mapping:
     """Return the first `modules.json` entry without any checks. Missing files return {}."""
     entries = files.read_json_array(MODULES) if MODULES in files else []
     return entries[0] if entries and isinstance(entries[0], dict) else {}
@@ -154,7 +154,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
 
     Source: sentence-transformers 6.2, `base/modules/router.py`.
     """
-    first = first_module(files)
+    first = read_first_module(files)
     matched = _TYPE.fullmatch(str(first.get("type")))
     if matched is None or matched[1] != "Router":
         return None
@@ -273,7 +273,7 @@ def read_modules(files: FolderFiles) -> list[Module]:
     return modules
 
 
-def embedding_modules(files: FolderFiles) -> list[Module]:
+def read_embedding_modules(files: FolderFiles) -> list[Module]:
     """Read `modules.json` for a text embedding model.
 
     Args:
@@ -310,7 +310,7 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
     Raises:
         ValueError: If field values are not implemented.
     """
-    name, settings = transformer_settings(files)
+    name, settings = read_transformer_settings(files)
     modalities = settings.get("modality_config") or {}
     text = modalities.get("text", {}) if isinstance(modalities, dict) else modalities
     output = text.get("method_output_name", _TEXT_OUTPUT) if isinstance(text, dict) else text
@@ -326,7 +326,7 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
         if value != expected:
             raise invalid(f"{files.path / name}: {field}", value, f"{expected!r}")
     known = (*_READ, *OF_ROLES) if has_roles else _READ
-    for field, name_today, value in _flat(settings):
+    for field, name_today, value in _flatten_settings(settings):
         decided = name_today in known or name_today in IRRELEVANT
         if not decided and value not in (None, False, [], {}):
             raise invalid(
@@ -334,7 +334,7 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
             )
 
 
-def _flat(settings: Mapping) -> Iterator[tuple[str, str, object]]:
+def _flatten_settings(settings: Mapping) -> Iterator[tuple[str, str, object]]:
     """Yield (name, current name, value) for all fields of `sentence_bert_config.json`.
 
     This yields fields inside `..._kwargs` one by one.
@@ -348,7 +348,7 @@ def _flat(settings: Mapping) -> Iterator[tuple[str, str, object]]:
             yield name, name_today, value
 
 
-def transformer_settings(files: FolderFiles) -> tuple[str, dict]:
+def read_transformer_settings(files: FolderFiles) -> tuple[str, dict]:
     """Return the name and content of `sentence_bert_config.json`. A missing file is read as {}.
 
     Args:
@@ -370,17 +370,17 @@ def read_length(files: FolderFiles) -> int | None:
     Source: sentence-transformers 6.2, `base/modules/transformer.py`; before 5.4
     `models/Transformer.py`.
     """
-    name, settings = transformer_settings(files)
+    name, settings = read_transformer_settings(files)
     for field in ("processor_kwargs", "tokenizer_args"):
         own = settings.get(field)
         if isinstance(own, dict) and (length := own.get("model_max_length")) is not None:
             return check_max_length(length, f"{files.path / name}: {field}: model_max_length")
     if (length := settings.get("max_seq_length")) is not None:
         return check_max_length(length, f"{files.path / name}: max_seq_length")
-    return tokenizer_length(files)
+    return read_tokenizer_length(files)
 
 
-def tokenizer_length(files: FolderFiles) -> int | None:
+def read_tokenizer_length(files: FolderFiles) -> int | None:
     """Return the maximum sequence length from `tokenizer_config.json`. Missing lengths return None.
 
     Args:
@@ -402,7 +402,7 @@ def check_case(files: FolderFiles, tokenizer) -> None:
     Raises:
         ValueError: If `do_lower_case` is set, but the tokenizer keeps upper case.
     """
-    name, settings = transformer_settings(files)
+    name, settings = read_transformer_settings(files)
     if settings.get("do_lower_case") and not getattr(tokenizer, "lowercase", False):
         cure = "write false there, and lowercase the texts before you pass them"
         if hasattr(tokenizer, "strip_accents"):
@@ -425,7 +425,7 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
     Raises:
         ValueError: If `prompts` is not an object with strings, or if the default prompt is missing.
     """
-    settings, path = model_settings(files), files.path / MODEL_SETTINGS
+    settings, path = read_model_settings(files), files.path / MODEL_SETTINGS
     default, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(
         isinstance(text, str | type(None)) for text in prompts.values()
@@ -444,7 +444,7 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
     return {name: value for name, value in found.items() if value}
 
 
-def model_settings(files: FolderFiles) -> dict:
+def read_model_settings(files: FolderFiles) -> dict:
     """Read `config_sentence_transformers.json`. Missing files return {}.
 
     Raises:
@@ -472,7 +472,9 @@ def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
         ValueError: If the similarity is not in `known`.
     """
     path = files.path / MODEL_SETTINGS
-    return read_field(model_settings(files), "similarity_fn_name", one_of(*known), path, known[0])
+    return read_field(
+        read_model_settings(files), "similarity_fn_name", one_of(*known), path, known[0]
+    )
 
 
 def read_count(files: FolderFiles, field: str) -> int | None:
@@ -485,7 +487,7 @@ def read_count(files: FolderFiles, field: str) -> int | None:
     Raises:
         ValueError: If the field is not a positive integer.
     """
-    return read_field(model_settings(files), field, COUNT, files.path / MODEL_SETTINGS)
+    return read_field(read_model_settings(files), field, COUNT, files.path / MODEL_SETTINGS)
 
 
 def select_modules(modules: Sequence[Module], kind: str) -> list[Module]:

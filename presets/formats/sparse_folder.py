@@ -19,19 +19,19 @@ from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import check_argument
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
-from encoder_zoo.presets.files.json_data import JSON_FLAG, json_files
+from encoder_zoo.presets.files.json_data import JSON_FLAG, encode_json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     check_weights,
-    float_values,
+    convert_to_float32,
     make_stored_array,
 )
 from encoder_zoo.presets.formats.embedding_modules import (
     PT,
     LinearFile,
     ModuleCheckpoint,
-    linear_bytes,
+    encode_linear_file,
     read_splade_pooling,
 )
 from encoder_zoo.presets.formats.preset_files import (
@@ -83,24 +83,24 @@ class SparseFolder(FolderFormat):
         return {}
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
-        arguments = self._own_arguments(checkpoint)
+        arguments = self._read_own_arguments(checkpoint)
         if given.get("pooling") == TOKEN_WEIGHTS:
             arguments.pop("activation", None)  # applies to logits, which token weights do not use
         if "query_encoder" in given:
             return arguments
-        if (files := _query_model(checkpoint)) is not None:
+        if (files := _find_query_model(checkpoint)) is not None:
             arguments["query_encoder"] = files
-        if (found := _query_table(checkpoint)) is not None:
+        if (found := _read_query_table(checkpoint)) is not None:
             family = checkpoint.family
             arguments["query_encoder"] = self._load_table_class()(
                 self._read_tokenizer(found.files, family),
-                theirs.tokenizer_length(found.files),
+                theirs.read_tokenizer_length(found.files),
                 checkpoint.config[family.config_keys["vocabulary_size"]],
                 trainable=found.is_trained,
             )
         return arguments
 
-    def _own_arguments(self, checkpoint: Checkpoint) -> dict[str, object]:
+    def _read_own_arguments(self, checkpoint: Checkpoint) -> dict[str, object]:
         """Return the arguments except the query encoder.
 
         Folders without `SpladePooling` contain an encoder or a masked language model. In this case
@@ -111,11 +111,11 @@ class SparseFolder(FolderFormat):
         if not theirs.select_modules(modules, "SpladePooling"):
             if SPARSE_LINEAR not in checkpoint.files:
                 return {}
-            _token_weights(checkpoint)
-            return {"pooling": TOKEN_WEIGHTS, **_model_arguments(files, THEIRS_OF_VECTORS)}
+            _open_token_weights(checkpoint)
+            return {"pooling": TOKEN_WEIGHTS, **_read_model_arguments(files, THEIRS_OF_VECTORS)}
         _check_modules(files, modules, checkpoint.files)
         pooling, activation = read_splade_pooling(files, modules[1])
-        return {"pooling": pooling, "activation": activation, **_model_arguments(files)}
+        return {"pooling": pooling, "activation": activation, **_read_model_arguments(files)}
 
     def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
         theirs.check_case(preset.files, tokenizer)
@@ -134,7 +134,7 @@ class SparseFolder(FolderFormat):
         if isinstance(table, self._load_table_class()) and "query_encoder" not in given:
             _restore_query_table(table.weight, table.tokenizer, checkpoint, allow_nonfinite)
         if task.pooling == TOKEN_WEIGHTS and SPARSE_LINEAR in checkpoint.files:
-            _token_weights(checkpoint).load(task.head, allow_nonfinite)
+            _open_token_weights(checkpoint).load(task.head, allow_nonfinite)
         elif task.pooling == TOKEN_WEIGHTS:
             logger.warning(
                 "%s: the token weight layer starts from random weights. Fine-tune before use.",
@@ -157,14 +157,16 @@ class SparseFolder(FolderFormat):
             TRANSFORMER_SETTINGS[0]: theirs.make_length_json(length),
         }
         if task.pooling == TOKEN_WEIGHTS:
-            return json_files({**files, SPARSE_LINEAR: linear_bytes(task.head, dtype)})
+            return encode_json_files({**files, SPARSE_LINEAR: encode_linear_file(task.head, dtype)})
         if task.query_encoder is None:
             paths = {"": "MLMTransformer", "1_SpladePooling": "SpladePooling"}
             modules = [(path, f"{_TYPES}{kind}") for path, kind in paths.items()]
             files[MODULES] = theirs.make_modules_json(modules)
-            return json_files({**files, f"1_SpladePooling/{CONFIG}": _pooling(task)})
-        files[f"document_1_SpladePooling/{CONFIG}"] = _pooling(task)
-        of_queries, others = _query_files(task, dtype)
+            return encode_json_files(
+                {**files, f"1_SpladePooling/{CONFIG}": _make_pooling_config(task)}
+            )
+        files[f"document_1_SpladePooling/{CONFIG}"] = _make_pooling_config(task)
+        of_queries, others = _make_query_files(task, dtype)
         document = ["", "document_1_SpladePooling"]
         kinds = {name: name.split("_")[-1] or "MLMTransformer" for name in (*of_queries, *document)}
         is_default = preprocessor is not None and preprocessor.default_prompt == "query"
@@ -180,7 +182,7 @@ class SparseFolder(FolderFormat):
             },
         }
         model = {QUERY_MODEL: task.query_encoder} if QUERY_MODEL in of_queries else {}
-        return {**json_files({**files, **others}), **model}
+        return {**encode_json_files({**files, **others}), **model}
 
 
 def _list_modules(checkpoint: Checkpoint) -> Sequence[Module]:
@@ -206,7 +208,7 @@ class QueryTable(NamedTuple):
     is_trained: bool
 
 
-def _query_table(checkpoint: Checkpoint) -> QueryTable | None:
+def _read_query_table(checkpoint: Checkpoint) -> QueryTable | None:
     """Return a preset's query table, or None if it has no table.
 
     Args:
@@ -237,7 +239,7 @@ def _query_table(checkpoint: Checkpoint) -> QueryTable | None:
     return QueryTable(inner, routes.query[0], not frozen)
 
 
-def _query_model(checkpoint: Checkpoint) -> FolderFiles | None:
+def _find_query_model(checkpoint: Checkpoint) -> FolderFiles | None:
     """Return files for a separate query encoder. Presets with one encoder return None.
 
     Args:
@@ -267,7 +269,7 @@ def _restore_query_table(
     Raises:
         ValueError: If weights have another shape, or if a token is not in the vocabulary.
     """
-    table = _query_table(checkpoint)
+    table = _read_query_table(checkpoint)
     files = table.files
     given = files.read_json(CONFIG).get("path") if table.module and CONFIG in files else None
     if table.module is None or given is not None:
@@ -278,7 +280,7 @@ def _restore_query_table(
         found = weights.shapes.get("weight")
         if found not in ((tokenizer.vocabulary_size,), tuple(weight.shape)):
             raise invalid(path, found, f"{tuple(weight.shape)}, one weight per term")
-        values = float_values(weights.tensor("weight"))
+        values = convert_to_float32(weights.tensor("weight"))
     if not allow_nonfinite:
         check_weights(values, path, "Pass allow_nonfinite=True to load it anyway.")
     # Embeddings can have extra rows that are not used for tokens. They do not occur in queries.
@@ -314,10 +316,10 @@ def _read_token_weights(given: object, files: FolderFiles, tokenizer) -> tuple[n
         if type(value) not in (int, float):
             raise invalid(f"{path}: the weight of {quote(token)}", value, "a number")
         values[known[token]] = value
-    return float_values(values), path
+    return convert_to_float32(values), path
 
 
-def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dict[str, object]:
+def _read_model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dict[str, object]:
     """Return `max_terms` and the similarity from the model settings.
 
     Args:
@@ -325,7 +327,7 @@ def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dic
         of_others: Tuple of strings. Similarities to ignore, because they belong to other vectors in
             the same folder. Defaults to ().
     """
-    settings, similarity = theirs.model_settings(files), SPARSE_SIMILARITIES[0]
+    settings, similarity = theirs.read_model_settings(files), SPARSE_SIMILARITIES[0]
     found, model_type = (settings.get(n) for n in ("similarity_fn_name", "model_type"))
     if found not in of_others or model_type == "SparseEncoder":
         similarity = theirs.read_similarity(files, SPARSE_SIMILARITIES)
@@ -333,7 +335,7 @@ def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dic
     return {"max_terms": most, "similarity_function": similarity}
 
 
-def _token_weights(checkpoint: Checkpoint) -> LinearFile:
+def _open_token_weights(checkpoint: Checkpoint) -> LinearFile:
     """Open the layer of token weights and check its shape."""
     layer = LinearFile(checkpoint.files, SPARSE_LINEAR)
     if layer.units != 1:
@@ -353,7 +355,7 @@ def _check_modules(files: FolderFiles, modules: list[Module], encoder: FolderFil
             f"{files.path / MODULES}: the modules are {', '.join(kinds)}. Expected an "
             "MLMTransformer, or a Transformer, and a SpladePooling, in this order."
         )
-    name, settings = theirs.transformer_settings(encoder)
+    name, settings = theirs.read_transformer_settings(encoder)
     if kinds[0] == "Transformer" and "transformer_task" not in settings:
         raise ValueError(
             f"{encoder.path / name}: transformer_task is missing, so the Transformer has no head. "
@@ -362,7 +364,7 @@ def _check_modules(files: FolderFiles, modules: list[Module], encoder: FolderFil
     theirs.check_transformer(encoder, "fill-mask")
 
 
-def _pooling(task: keras.Model) -> dict[str, object]:
+def _make_pooling_config(task: keras.Model) -> dict[str, object]:
     return {
         "pooling_strategy": task.pooling,
         "activation_function": task.activation,
@@ -370,7 +372,7 @@ def _pooling(task: keras.Model) -> dict[str, object]:
     }
 
 
-def _query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str, object]]:
+def _make_query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str, object]]:
     """Create the files of the query modules.
 
     This does not include configuration, weights or tokenizer for a second encoder.
@@ -383,7 +385,7 @@ def _query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str,
         length = queries.preprocessor.max_sequence_length
         return [QUERY_MODEL, "query_1_SpladePooling"], {
             f"{QUERY_MODEL}/{TRANSFORMER_SETTINGS[0]}": theirs.make_length_json(length),
-            f"query_1_SpladePooling/{CONFIG}": _pooling(queries),
+            f"query_1_SpladePooling/{CONFIG}": _make_pooling_config(queries),
         }
     name = "query_0_SparseStaticEmbedding"
     files: dict[str, object] = {CONFIG: {"frozen": not queries.trainable}}

@@ -28,8 +28,8 @@ from encoder_zoo.presets.formats.preset_files import CONFIG, MODULES, SAFETENSOR
 from encoder_zoo.presets.formats.sentence_transformers import (
     STATIC,
     Module,
-    embedding_modules,
-    first_module,
+    read_embedding_modules,
+    read_first_module,
 )
 
 if TYPE_CHECKING:
@@ -73,21 +73,21 @@ class StoredFile(NamedTuple):
         """Return further tokenizer arguments."""
         return {}
 
-    def special_tokens_to_add(self, tokenizer: FileTokenizer) -> list:
+    def list_special_tokens_to_add(self, tokenizer: FileTokenizer) -> list:
         """Return special tokens from the files that are missing in the tokenizer."""
         return []
 
 
-def static_module(files: FolderFiles) -> Module | None:
+def find_static_module(files: FolderFiles) -> Module | None:
     """Return the table module for folders with static embeddings, else None.
 
     Args:
         files: `FolderFiles` for the whole folder.
     """
     if MODULES in files:
-        if str(first_module(files).get("type")).split(".")[-1] != STATIC:
+        if str(read_first_module(files).get("type")).split(".")[-1] != STATIC:
             return None
-        return embedding_modules(files)[0]
+        return read_embedding_modules(files)[0]
     config = files.read_json(CONFIG) if CONFIG in files else {}
     return Module(STATIC, "") if config.get("model_type") == MODEL_TYPE else None
 
@@ -175,7 +175,7 @@ class StaticCheckpoint(Checkpoint):
         text = self.files.read_text(TOKENIZER)
         return StoredFile({"tokenizer_json": text, "keeps_unknown": keeps})
 
-    def own_arguments(self) -> dict[str, object]:
+    def read_own_arguments(self) -> dict[str, object]:
         """Return the `TextEmbedder` arguments in the config.json of model2vec."""
         if "normalize" not in self.own:
             return {}
@@ -190,7 +190,7 @@ class StaticCheckpoint(Checkpoint):
         return length
 
 
-def static_files(task: keras.Model, dtype: object) -> dict[str, object]:
+def make_static_files(task: keras.Model, dtype: object) -> dict[str, object]:
     """Create additional files for a `TextEmbedder` with a `TokenTable`.
 
     Args:

@@ -63,7 +63,7 @@ class StoredTokenizer(NamedTuple):
         segments = template.uses_segments and (family is None or family.uses_segments)
         segments = segments and self._returns_segments()
         pairs = {"uses_segments": segments, "pair_separators": template.pair_separators}
-        found = {**pairs, **_sides(self.files), **_model_max_length(self.files)}
+        found = {**pairs, **_read_sides(self.files), **_read_max_length(self.files)}
         in_text = self.files.config_value("special_tokens_in_text")  # only in this package
         return found if in_text is None else {**found, "special_tokens_in_text": in_text}
 
@@ -80,7 +80,7 @@ class StoredTokenizer(NamedTuple):
         is_of_5 = self.files.config_value("backend") is not None
         return not is_of_5 or self.files.tokenizer_class in _WITH_SEGMENTS
 
-    def special_tokens_to_add(self, tokenizer: Tokenizer) -> list[dict[str, object]]:
+    def list_special_tokens_to_add(self, tokenizer: Tokenizer) -> list[dict[str, object]]:
         """Return special tokens from the files, without tokens that were already added.
 
         Args:
@@ -113,7 +113,7 @@ class StoredTokenizer(NamedTuple):
         return [*found.values(), *({"content": token, "special": True} for token in further)]
 
 
-def _sides(files: TokenizerFiles) -> dict[str, str]:
+def _read_sides(files: TokenizerFiles) -> dict[str, str]:
     """Read the truncation and padding sides.
 
     tokenizer_config.json has priority over tokenizer.json.
@@ -136,7 +136,7 @@ def _sides(files: TokenizerFiles) -> dict[str, str]:
     return found
 
 
-def _model_max_length(files: TokenizerFiles) -> dict[str, int]:
+def _read_max_length(files: TokenizerFiles) -> dict[str, int]:
     """Read the maximum length in tokenizer_config.json. Old versions name it "max_len"."""
     config = files.contents.get("tokenizer_config.json", {})
     for name in ("model_max_length", "max_len"):
@@ -180,7 +180,7 @@ def read_stored_tokenizer(
     Raises:
         ValueError: If a tokenizer file is invalid. See also `choose_tokenizer`.
     """
-    kind = choose_tokenizer(_contents(files, TOKENIZER_JSON), config, files.listed, default)
+    kind = choose_tokenizer(_read_contents(files, TOKENIZER_JSON), config, files.listed, default)
     stored = StoredTokenizer(kind, read_tokenizer_files(files, kind))
     return _fix_pair_template(stored) if GLINER in files else stored
 
@@ -219,10 +219,10 @@ def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerF
     Raises:
         ValueError: If files are missing or too large.
     """
-    return _contents(files, (*TOKENIZER_JSON, *kind.files))
+    return _read_contents(files, (*TOKENIZER_JSON, *kind.files))
 
 
-def _contents(files: FolderFiles, names: Iterable[str]) -> TokenizerFiles:
+def _read_contents(files: FolderFiles, names: Iterable[str]) -> TokenizerFiles:
     contents = {name: read_content(files, name) for name in names if name in files}
     return TokenizerFiles(files.path, contents)
 

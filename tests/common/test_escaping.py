@@ -21,7 +21,7 @@ from encoder_zoo.common.escaping import (
 )
 from encoder_zoo.extras.display.marks import answer, entities, explanation
 from encoder_zoo.extras.display.picture import Picture
-from encoder_zoo.presets.files.json_data import json_bytes
+from encoder_zoo.presets.files.json_data import encode_json
 from encoder_zoo.presets.model_card import TRANSFORMERS, Description, Usage, make_card
 from encoder_zoo.presets.origin import Origin
 
@@ -195,5 +195,5 @@ def test_a_label_that_begins_with_a_sign_is_shown_whole(label):
 def test_what_utf_8_cannot_hold_is_not_written_as_settings():
     for setting in ({"prompts": {"query": "a \udc80"}}, {"\ud800": 1}, ["b", "\ud83d"]):
         with pytest.raises(ValueError, match=r"A setting .*'\\ud"):
-            json_bytes(setting)
-    assert json.loads(json_bytes({"a": "\U0001f600"})) == {"a": "\U0001f600"}
+            encode_json(setting)
+    assert json.loads(encode_json({"a": "\U0001f600"})) == {"a": "\U0001f600"}

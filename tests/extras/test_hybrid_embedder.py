@@ -12,7 +12,7 @@ from paths import GOLDEN
 from processes import printed
 
 import encoder_zoo as ez
-from encoder_zoo.presets.files.pytorch_file import pytorch_bytes
+from encoder_zoo.presets.files.pytorch_file import encode_pytorch_file
 from encoder_zoo.tasks.embedding.sparse_pooling import pool_term_weights
 from encoder_zoo.tasks.retrieval.documents import Documents
 
@@ -115,7 +115,7 @@ class TestBadFiles:
     def test_errors_name_the_file(self, name, tensors, message, tmp_path):
         folder = shutil.copytree(FOLDER, tmp_path / "m")
         tensors = {key: value.astype("float32") for key, value in tensors.items()}
-        (folder / name).write_bytes(pytorch_bytes(tensors))
+        (folder / name).write_bytes(encode_pytorch_file(tensors))
         cls = ez.SparseEncoder if name == LINEARS[0] else ez.LateInteraction
         with pytest.raises(ValueError, match=message) as error:
             cls.from_preset(folder)

@@ -194,7 +194,7 @@ class TestExamples:
 
 
 def test_words_that_yaml_reads_as_something_else_are_quoted():
-    from encoder_zoo.presets.model_card import _yaml
+    from encoder_zoo.presets.model_card import _format_yaml
 
     values = ["en", "no", "y", "Off", "null", "1.5", "a: b", "x #y", 'he said "hi"', "ä\nb"]
-    assert yaml.safe_load(_yaml("language", values)) == {"language": values}
+    assert yaml.safe_load(_format_yaml("language", values)) == {"language": values}

@@ -286,12 +286,12 @@ def test_a_corpus_is_of_one_version_or_says_that_it_was_replaced(tiny, tmp_path)
         right, refused = expected[corpus.sha256], 0
         for number in range(corpus.num_shards):
             try:
-                tokens = corpus.shard(number).tokens
+                tokens = corpus.open_shard(number).tokens
             except ValueError as error:
                 assert "replaced" in str(error)
                 refused += 1
             else:
-                np.testing.assert_array_equal(tokens, right.shard(number).tokens)
+                np.testing.assert_array_equal(tokens, right.open_shard(number).tokens)
         return refused
 
     assert {0, 1} <= set(results_with(change, read))

@@ -16,7 +16,7 @@ from paths import GOLDEN
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.formats.cross_encoders import cross_encoder_config
+from encoder_zoo.presets.formats.cross_encoders import make_cross_encoder_config
 from encoder_zoo.presets.hub import select_files
 from encoder_zoo.presets.registry import get_listed_settings
 
@@ -552,7 +552,7 @@ class TestCrossEncoders:
 
     @pytest.mark.slow
     def test_both_older_forms_are_written(self):
-        assert cross_encoder_config("linear") == {
+        assert make_cross_encoder_config("linear") == {
             "sentence_transformers": {"activation_fn": self.IDENTITY, "version": "4.0.0"},
             "sbert_ce_default_activation_function": self.IDENTITY,
         }

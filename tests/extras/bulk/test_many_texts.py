@@ -529,7 +529,7 @@ def test_tasks_answer_batches_without_text_with_their_columns(name, columns, bat
 def test_sparse_vectors_are_lists_of_their_entries():
     sparse = pytest.importorskip("scipy.sparse")
     matrix = sparse.csr_matrix(np.float32([[0, 2, 0], [0, 0, 0], [1, 0, 3]]))
-    found = columns.answer_columns(matrix, "embed")["embedding"].to_pylist()
+    found = columns.make_answer_columns(matrix, "embed")["embedding"].to_pylist()
     assert [[tuple(entry.values()) for entry in row] for row in found] == [
         [(1, 2.0)],
         [],

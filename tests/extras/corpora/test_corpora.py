@@ -45,7 +45,7 @@ def ids(document):
 def held(corpus):
     """The documents of a corpus, as lists of sentences of ids."""
     found = []
-    for shard in map(corpus.shard, range(corpus.num_shards)):
+    for shard in map(corpus.open_shard, range(corpus.num_shards)):
         sentences = [shard.tokens[a:b].tolist() for a, b in itertools.pairwise(shard.sentences)]
         found += [sentences[a:b] for a, b in itertools.pairwise(shard.documents)]
     return found
@@ -73,7 +73,7 @@ def test_files_and_documents_become_the_ids_of_their_sentences(tokenizer, tmp_pa
     assert held(corpus) == [ids(document) for document in texts]
     assert corpus.num_shards > 2 and corpus.num_documents == len(texts)
     assert corpus.num_tokens == sum(len(s.split()) for document in texts for s in document)
-    assert corpus.shard(0).tokens.dtype == "uint16"
+    assert corpus.open_shard(0).tokens.dtype == "uint16"
     assert "60 documents" in capsys.readouterr().out
     corpus.verify()
 
@@ -226,9 +226,9 @@ def test_a_changed_bit_is_found_when_its_file_is_read(corpus, tmp_path):
     content[-1] ^= 1
     path.write_bytes(content)
     damaged = ez.PretrainingCorpus(folder)
-    damaged.shard(0)
+    damaged.open_shard(0)
     with pytest.raises(ValueError, match=f"{path.name} is damaged"):
-        damaged.shard(1)
+        damaged.open_shard(1)
 
 
 @pytest.mark.slow
@@ -299,7 +299,7 @@ class TestDamage:
             ez.PretrainingCorpus(folder).verify()
         path.write_bytes(content[:-2])
         with pytest.raises(ValueError, match="is damaged"):
-            ez.PretrainingCorpus(folder).shard(0)
+            ez.PretrainingCorpus(folder).open_shard(0)
 
     @pytest.mark.parametrize(
         "changes", [{"format": 2}, {"shards": [{}]}, {"shards": 7}, {"tokenizer": None}]
@@ -313,7 +313,7 @@ class TestDamage:
         manifest = json.loads((folder / "corpus.json").read_text())
         self.rewrite(folder, shards=[{**manifest["shards"][0], "file": "../x.safetensors"}])
         with pytest.raises(ValueError, match="corpus.json is .*x.safetensors"):
-            ez.PretrainingCorpus(folder).shard(0)
+            ez.PretrainingCorpus(folder).open_shard(0)
 
     @pytest.mark.parametrize(
         "sentences, wanted", [([0, 3, 3, 7], [0, 2, 3]), ([0, 3, 9], [0, 2]), ([0, 7], [0, 2, 1])]
@@ -321,12 +321,12 @@ class TestDamage:
     def test_borders_outside_of_the_tokens_are_refused(self, folder, sentences, wanted):
         self.rewrite(folder, Shard(np.ones(7), np.array(sentences), np.array(wanted)))
         with pytest.raises(ValueError, match="shard.*(sentence|document)"):
-            ez.PretrainingCorpus(folder).shard(0)
+            ez.PretrainingCorpus(folder).open_shard(0)
 
     def test_ids_outside_of_the_vocabulary_are_refused(self, folder, tokenizer):
         self.rewrite(folder, Shard.create([[[5, 6, 77]], [[5]]]))
-        shard = ez.PretrainingCorpus(folder).shard(0)
-        slots = [(shard, examples.full_sentences(shard, 8), 0)]
+        shard = ez.PretrainingCorpus(folder).open_shard(0)
+        slots = [(shard, examples.fill_with_sentences(shard, 8), 0)]
         with pytest.raises(ValueError, match="id 77.* 20 tokens"):
             read_examples(slots, tokenizer, len(TOKENS))
 
@@ -458,7 +458,7 @@ def document_of(shard, token):
 @pytest.mark.parametrize("length", [16, 64, 512])
 def test_full_sentences_fill_rows_across_documents(shard, length):
     """Liu et al. 2019, section 4.2: nothing is lost, and no further sentence would fit in."""
-    made = examples.full_sentences(shard, length)
+    made = examples.fill_with_sentences(shard, length)
     found = spans_of(made)
     assert [t for row in found for a, b in row for t in range(a, b)] == list(
         range(len(shard.tokens))
@@ -478,14 +478,14 @@ def test_full_sentences_fill_rows_across_documents(shard, length):
 
 
 def test_document_sentences_stay_in_their_document_and_fill_slots(shard):
-    made = examples.document_sentences(shard, 512, random.Random(0))
+    made = examples.fill_from_documents(shard, 512, random.Random(0))
     assert (np.diff(made.example_splits) == 1).all()
     spans = sorted(made.spans.tolist())
     assert [t for a, b in spans for t in range(a, b)] == list(range(len(shard.tokens)))
     assert all(document_of(shard, a) == document_of(shard, b - 1) for a, b in spans)
     slots = np.add.reduceat(made.lengths, made.slot_splits[:-1])
     assert slots.max() <= 512 and slots.mean() > 0.95 * 512 > made.lengths.mean()
-    again = examples.document_sentences(shard, 512, random.Random(1))
+    again = examples.fill_from_documents(shard, 512, random.Random(1))
     assert sorted(again.spans.tolist()) == spans and again.spans.tolist() != made.spans.tolist()
 
 
@@ -567,7 +567,7 @@ def test_a_single_document_has_real_pairs_only():
 
 
 def full(shard, rng):
-    return examples.full_sentences(shard, 16)
+    return examples.fill_with_sentences(shard, 16)
 
 
 def pairs(shard, rng):
@@ -582,22 +582,22 @@ def test_every_pass_has_every_row_once_in_another_order(corpus, monkeypatch):
     monkeypatch.setattr(reading, "WINDOW", 3)
     reader = Reader(corpus, full, seed=5)
     count = reader.count()
-    stream = keys(itertools.islice(reader.shuffled(), 2 * count))
+    stream = keys(itertools.islice(reader.iterate_shuffled(), 2 * count))
     ordered = keys(reader.ordered())
     assert len(set(ordered)) == count
     first, second = stream[:count], stream[count:]
     assert sorted(first) == sorted(second) == sorted(ordered)
     assert first != second and first != ordered
-    assert keys(itertools.islice(Reader(corpus, full, 6).shuffled(), count)) != first
+    assert keys(itertools.islice(Reader(corpus, full, 6).iterate_shuffled(), count)) != first
 
 
 def test_a_place_is_found_again_without_planning_what_is_done(corpus, monkeypatch):
     monkeypatch.setattr(reading, "WINDOW", 3)
     reader = Reader(corpus, pairs, seed=5)
     count = reader.count()
-    stream = keys(itertools.islice(reader.shuffled(), 4 * count))
+    stream = keys(itertools.islice(reader.iterate_shuffled(), 4 * count))
     for done in (1, count, 3 * count + 7):
-        rest = Reader(corpus, pairs, 5).shuffled(done)
+        rest = Reader(corpus, pairs, 5).iterate_shuffled(done)
         assert keys(itertools.islice(rest, 20)) == stream[done : done + 20]
     planned = []
 
@@ -606,7 +606,7 @@ def test_a_place_is_found_again_without_planning_what_is_done(corpus, monkeypatc
         return pairs(shard, rng)
 
     windows = json.loads(json.dumps(reader.windows))
-    rest = Reader(corpus, noted, 5, windows).shuffled(3 * count + 7)
+    rest = Reader(corpus, noted, 5, windows).iterate_shuffled(3 * count + 7)
     assert keys(itertools.islice(rest, 20)) == stream[3 * count + 7 :][:20]
     assert len(planned) <= 3 * 3  # of 3 shards each: the window, the one behind it, and a further
 
@@ -636,7 +636,7 @@ def test_workers_read_the_parts_of_each_batch(corpus, tokenizer):
 def test_rows_are_laid_out_as_the_preprocessor_lays_out_texts(tokenizer, tmp_path):
     given = [["the cat sat", "a dog"], ["his film ran away"]]
     corpus = ez.PretrainingCorpus.from_documents(tmp_path / "c", given, tokenizer, verbose=0)
-    shard = corpus.shard(0)
+    shard = corpus.open_shard(0)
     pair = examples.ShardExamples(
         np.array([[0, 3], [3, 5]]), np.array([0, 2]), np.array([0]), np.array([0, 1])
     )
@@ -645,7 +645,7 @@ def test_rows_are_laid_out_as_the_preprocessor_lays_out_texts(tokenizer, tmp_pat
     assert found["token_ids"].tolist() == expected["token_ids"].to_list()[0]
     assert found["first_length"].tolist() == expected["first_length"].numpy().tolist()
     assert found["labels"].tolist() == [0]
-    slots = [(shard, examples.full_sentences(shard, 32), 0)]
+    slots = [(shard, examples.fill_with_sentences(shard, 32), 0)]
     row = read_examples(slots, tokenizer, len(TOKENS))
     words = "[CLS] the cat sat a dog [SEP] his film ran away [SEP]".split()
     assert [TOKENS[i] for i in row["token_ids"]] == words

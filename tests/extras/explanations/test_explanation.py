@@ -11,10 +11,10 @@ from processes import run
 import encoder_zoo as ez
 from encoder_zoo.extras.explanations import attributions as attributions_module
 from encoder_zoo.extras.explanations.attributions import (
+    compute_lobatto_nodes,
+    compute_values_and_gradients,
     compute_weighted_logits,
     integrated_gradients,
-    lobatto,
-    values_and_gradients,
 )
 
 METHODS = ("integrated_gradients", "gradient_x_input")
@@ -62,7 +62,7 @@ def gap(found: dict) -> float:
 class TestIntegration:
     @pytest.mark.parametrize("count", [2, 4, 7])
     def test_the_quadrature_is_exact_for_polynomials(self, count):
-        nodes, weights = lobatto(count)
+        nodes, weights = compute_lobatto_nodes(count)
         for degree in range(2 * count - 2):
             assert weights @ nodes**degree == pytest.approx(1 / (degree + 1), abs=1e-12)
 
@@ -157,7 +157,7 @@ def test_gradients_are_those_of_finite_differences(tagger):
     def function(x):
         return compute_weighted_logits(tagger, inputs, weights, x)
 
-    _, gradients = values_and_gradients(function, vectors)
+    _, gradients = compute_values_and_gradients(function, vectors)
     np.testing.assert_allclose(gradients[0], gradients[1], atol=1e-6)
     for column, feature in ((0, 0), (2, 7), (4, 15)):
         step = np.zeros_like(vectors[:1])
