@@ -91,6 +91,7 @@ class Head:
             `Family.heads` is used.
         auto_class: Boolean. Whether the class can be loaded with `AutoModelFor...` in transformers.
         has_crf: Boolean. Whether to add transition scores for pairs of tags.
+        output_bias: Boolean. Whether to use a bias in the output layer.
 
     Example:
         >>> Head("classifier.out_proj", Hidden("classifier.dense", "tanh")).tensors
@@ -112,6 +113,7 @@ class Head:
     class_suffix: str | None = None
     auto_class: bool = True
     has_crf: bool = False
+    output_bias: bool = True
 
     @property
     def tensors(self) -> dict[str, str]:

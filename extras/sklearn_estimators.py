@@ -349,6 +349,11 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         arguments = {"problem_type": "regression", "num_classes": count}
         self._fine_tune(X, (y - mean) / scale, weights, **arguments)
         output = self.model_.head.output_dense
+        if output.bias is None:
+            raise ValueError(
+                f"TextRegressor needs an output layer with a bias. The classifiers of the family "
+                f"{self.model_.backbone.family.name!r} have no bias. Choose another preset."
+            )
         kernel, bias = map(keras.ops.convert_to_numpy, (output.kernel, output.bias))
         output.kernel.assign(kernel * scale)  # (D, C)
         output.bias.assign(bias * scale + mean)

@@ -1,7 +1,7 @@
 """EuroBERT: the blocks of Llama with bidirectional attention.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, G key and value
-heads, d head size.
+heads, d head width.
 """
 
 from __future__ import annotations
@@ -71,27 +71,40 @@ class RMSNorm(CalledDirectly, ConfigFromSignature, keras.layers.Layer):
         [[0.8500000238418579, 1.1299999952316284]]
     """
 
+    gamma_initializer = "ones"
+
     def __init__(self, epsilon: float = 1e-5, **kwargs):
         super().__init__(**kwargs)
         self.epsilon = epsilon
 
     def build(self, input_shape):
-        self.gamma = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="gamma")
+        shape = (input_shape[-1],)
+        self.gamma = self.add_weight(shape=shape, initializer=self.gamma_initializer, name="gamma")
         self.output_shape = tuple(input_shape)  # for `summary()`
 
     def call(self, inputs, training=None):
-        x = ops.cast(inputs, "float32")
-        x = x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + self.epsilon)
+        x = self.normalize(inputs)
         return ops.cast(x, inputs.dtype) * ops.cast(self.gamma, inputs.dtype)
+
+    def normalize(self, inputs):
+        """Compute x / sqrt(mean(x²) + ε) in float32."""
+        x = ops.cast(inputs, "float32")
+        return x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + self.epsilon)
 
 
 class MakesRMSNorms(MakesLayers):
-    """Mixin that creates `RMSNorm` layers from the attributes of `MakesLayers`."""
+    """Mixin that creates `RMSNorm` layers from the attributes of `MakesLayers`.
 
-    def make_norm(self, name: str) -> RMSNorm:
-        """Create and build an RMSNorm layer of width `hidden_dim`."""
-        layer = RMSNorm(epsilon=self.layer_norm_epsilon, name=name, dtype=self.dtype_policy)
-        layer.build((None, self.hidden_dim))
+    Attributes:
+        norm_class: The class of the layers, which a family can replace.
+    """
+
+    norm_class = RMSNorm
+
+    def make_norm(self, name: str, width: int | None = None) -> RMSNorm:
+        """Create and build an RMSNorm layer. By default, the width is `hidden_dim`."""
+        layer = self.norm_class(epsilon=self.layer_norm_epsilon, name=name, dtype=self.dtype_policy)
+        layer.build((None, width or self.hidden_dim))
         return layer
 
 
@@ -101,6 +114,8 @@ class GroupedQueryAttention(FastAttention):
 
     Args:
         num_key_value_heads: Positive integer. G, a divisor of `num_heads`.
+        head_dim: Positive integer. d, the width of a head. Defaults to None, which is `hidden_dim`
+            divided by `num_heads`.
         **kwargs: Additional arguments for `SelfAttention`.
 
     Raises:
@@ -116,7 +131,7 @@ class GroupedQueryAttention(FastAttention):
         (1, 3, 8)
     """
 
-    def __init__(self, *args, num_key_value_heads: int, **kwargs):
+    def __init__(self, *args, num_key_value_heads: int, head_dim: int | None = None, **kwargs):
         super().__init__(*args, **kwargs)
         if self.num_heads % num_key_value_heads:
             raise invalid(
@@ -125,29 +140,41 @@ class GroupedQueryAttention(FastAttention):
                 f"a multiple of num_key_value_heads={num_key_value_heads}",
             )
         self.num_key_value_heads = num_key_value_heads
+        self.head_dim = head_dim or self.hidden_dim // self.num_heads
 
     def build(self, input_shape=None):
-        width = self.hidden_dim // self.num_heads * self.num_key_value_heads
-        self.query_dense = self.make_dense("query", self.hidden_dim)
+        inner, width = (n * self.head_dim for n in (self.num_heads, self.num_key_value_heads))
+        self.query_dense = self.make_dense("query", inner)
         self.key_dense = self.make_dense("key", width)
         self.value_dense = self.make_dense("value", width)
-        self.output_dense = self.make_dense("output", self.hidden_dim, stddev=self.output_stddev)
+        self.output_dense = self.make_dense(
+            "output", self.hidden_dim, inner, stddev=self.output_stddev
+        )
         self.dropout_layer = self.make_dropout(self.attention_dropout)
 
     def project(self, x, rotation=None, **context):
         """Compute queries, keys and values, each (B, L, H, d). Groups of heads share a key."""
         batch, length = ops.shape(x)[:2]
-        rows, width = reshape(x, (-1, self.hidden_dim)), self.hidden_dim // self.num_heads
+        rows, width = reshape(x, (-1, self.hidden_dim)), self.head_dim
         layers = (self.query_dense, self.key_dense, self.value_dense)
         query, key, value = (
             reshape(layer(rows), (batch, length, layer.units // width, width)) for layer in layers
         )
+        query, key = self.normalize_heads(query, key)
         if self.rotary:
             query, key = rotate(query, rotation), rotate(key, rotation)
         shared = self.num_heads // self.num_key_value_heads
         if shared > 1:
             key, value = ops.repeat(key, shared, axis=2), ops.repeat(value, shared, axis=2)
         return query, key, value
+
+    def normalize_heads(self, query, key):
+        """Normalize queries and keys, (B, L, H or G, d), before they are rotated."""
+        return query, key
+
+    def join_heads(self, mixed, x):
+        inner = reshape(mixed, (-1, self.num_heads * self.head_dim))  # (B L, H d)
+        return reshape(self.output_dense(inner), ops.shape(x))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

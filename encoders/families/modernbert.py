@@ -5,7 +5,7 @@ Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, F
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import keras
@@ -185,23 +185,41 @@ class ModernBertBackbone(Backbone):
         return self.make_norm("norm")
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        length = ops.shape(inputs["token_ids"])[1]
-        positions = positions_in_texts(inputs.get("text_starts"), length)
-        width = self.hidden_dim // self.num_heads
-        everywhere = {
-            "attention_mask": self.attention_mask(inputs),
-            "rotation": rotation(positions, self.global_rope_theta, width),
-        }
-        nearby = {
-            "attention_mask": self.attention_mask(inputs, max_distance=self.local_attention // 2),
-            "rotation": rotation(positions, self.local_rope_theta, width),
-        }
-        return [nearby if i % self.global_every else everywhere for i in range(self.num_layers)]
+        types = _make_layer_types(self.num_layers, self.global_every)
+        return alternate_contexts(self, inputs, types, self.hidden_dim // self.num_heads)
 
     def text_vectors(self, sequence_output, inputs: Mapping):
         if self.pooling == "cls":
             return super().text_vectors(sequence_output, inputs)
         return average_tokens(sequence_output, add_padding_mask(inputs)["padding_mask"])
+
+
+def alternate_contexts(
+    backbone: Backbone, inputs: Mapping, types: Sequence[str], head_dim: int
+) -> list[Mapping]:
+    """Return the contexts of blocks with global or local attention. See `block_contexts`.
+
+    Args:
+        backbone: A backbone with the arguments `local_attention`, `global_rope_theta` and
+            `local_rope_theta`.
+        inputs: Dictionary of tensors, the inputs of the backbone.
+        types: List of strings. `GLOBAL` or `LOCAL` for each block.
+        head_dim: Even integer. The width of a head.
+    """
+    length = ops.shape(inputs["token_ids"])[1]
+    positions = positions_in_texts(inputs.get("text_starts"), length)
+    distance = backbone.local_attention // 2
+    contexts = {
+        GLOBAL: {
+            "attention_mask": backbone.attention_mask(inputs),
+            "rotation": rotation(positions, backbone.global_rope_theta, head_dim),
+        },
+        LOCAL: {
+            "attention_mask": backbone.attention_mask(inputs, max_distance=distance),
+            "rotation": rotation(positions, backbone.local_rope_theta, head_dim),
+        },
+    }
+    return [contexts[kind] for kind in types]
 
 
 def deep_stddev(backbone: Backbone) -> float:
@@ -252,14 +270,33 @@ def read_config(config: Mapping) -> dict:
         every = config.get("global_attn_every_n_layers", 3)
         fits = type(every) is int and every > 0 and types == _make_layer_types(len(types), every)
         config["global_attn_every_n_layers"] = every if fits else _period(types)
-    bases = config.get("rope_parameters")
-    if bases is not None and _ROTATION_BASES.holds(bases):
-        for kind, key in ((GLOBAL, "global_rope_theta"), (LOCAL, "local_rope_theta")):
-            if (base := (bases.get(kind) or {}).get("rope_theta")) is not None:
-                config[key] = base
+    config |= read_rotation_bases(config, "global_rope_theta", "local_rope_theta")
     if "local_rope_theta" in config and config["local_rope_theta"] is None:
         config["local_rope_theta"] = config.get("global_rope_theta", 160_000.0)
     return config
+
+
+def read_rotation_bases(config: Mapping, global_key: str, local_key: str) -> dict[str, float]:
+    """Return the bases of rotary positions that transformers 5 stores in nested objects.
+
+    Args:
+        config: Dictionary with the contents of config.json.
+        global_key: String. The key for the base in blocks with global attention.
+        local_key: String. The key for the base in blocks with local attention.
+
+    Example:
+        >>> parameters = {"full_attention": {"rope_theta": 10.0}, "sliding_attention": None}
+        >>> read_rotation_bases({"rope_parameters": parameters}, "rope_theta", "local_theta")
+        {'rope_theta': 10.0}
+    """
+    kinds = config.get("rope_parameters")
+    if kinds is None or not ROTATION_BASES.holds(kinds):
+        return {}
+    found = {
+        key: (kinds.get(kind) or {}).get("rope_theta")
+        for kind, key in ((GLOBAL, global_key), (LOCAL, local_key))
+    }
+    return {key: base for key, base in found.items() if base is not None}
 
 
 def _make_layer_types(layers: int, every: int) -> list[str]:
@@ -301,7 +338,7 @@ _LAYER_TYPES = Rule(
     lambda v: v is None or _is_alternating(v),
     f"a list that has {GLOBAL!r} first and at equal distances, and {LOCAL!r} everywhere else",
 )
-_ROTATION_BASES = Rule(
+ROTATION_BASES = Rule(
     lambda v: v is None or _has_default_rotation(v),
     f"objects for {GLOBAL!r} and {LOCAL!r} with a rope_theta and the rope_type 'default'",
 )
@@ -350,7 +387,7 @@ FAMILY = Family(
     read_config=read_config,
     rules={
         "layer_types": _LAYER_TYPES,
-        "rope_parameters": _ROTATION_BASES,
+        "rope_parameters": ROTATION_BASES,
         "rope_scaling": NO_VALUE,
         "partial_rotary_factor": one_of(None, 1),
         "head_dim": NO_VALUE,

@@ -94,6 +94,7 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
             `layers.initializer`).
         first_norm_epsilon: Optional float. Epsilon for a LayerNorm over the sum of x and `first`,
             before all other layers. Pass None to omit this LayerNorm.
+        use_bias: Boolean. Whether to use a bias in the output layer. Defaults to True.
 
     Call arguments:
         x: Float tensor of shape (B, D) or (B, L, D).
@@ -118,6 +119,7 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
         hidden_after_dropout: bool = False,
         stddev: float = INITIALIZER_RANGE,
         first_norm_epsilon: float | None = None,
+        use_bias: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -127,6 +129,7 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
         self.hidden_after_dropout = hidden_after_dropout
         self.stddev = stddev
         self.first_norm_epsilon = first_norm_epsilon
+        self.use_bias = use_bias
         self.first_norm = None
         if first_norm_epsilon is not None:
             self.first_norm = LayerNorm(
@@ -135,7 +138,11 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
         # The loss is computed in float32, also with mixed precision.
         self.output_dense = keras.layers.Dense(
-            units, kernel_initializer=initializer(stddev), name="logits", dtype="float32"
+            units,
+            use_bias=use_bias,
+            kernel_initializer=initializer(stddev),
+            name="logits",
+            dtype="float32",
         )
 
     def build(self, input_shape):
@@ -190,7 +197,15 @@ def make_head(
     stddev = head.stddev(backbone)
     epsilon = backbone.layer_norm_epsilon if head.first_norm else None
     layer = TaskHead(
-        units, dropout, hidden, after_dropout, stddev, epsilon, name="head", dtype=dtype
+        units,
+        dropout,
+        hidden,
+        after_dropout,
+        stddev,
+        epsilon,
+        head.output_bias,
+        name="head",
+        dtype=dtype,
     )
     layer.build((None, None, backbone.hidden_dim) if of_tokens else (None, backbone.hidden_dim))
     return layer
