@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.steps import processor_kind
+
+logger = logging.getLogger("encoder_zoo")
 
 
 class Template(NamedTuple):
@@ -130,6 +133,18 @@ def _first(pair: object) -> object:
 def _read_template_parts(step: Mapping, name: str) -> Template:
     """Read a TemplateProcessing step."""
     single, pair = _parts(step.get("single")), _parts(step.get("pair"))
+    if (
+        len(single) == 3
+        and pair[:3] == single
+        and _names(pair[3:]) == [single[0][1], "B", single[2][1]]
+    ):
+        # The template of transformers for tokenizers with `add_bos_token`, for example Gemma.
+        logger.warning(
+            "%s repeats the start token before the second text of a pair. It is not repeated here, "
+            "so pairs have other ids than in transformers. Single texts have the same ids.",
+            name,
+        )
+        del pair[3]
     texts = [i for i, (is_text, *_) in enumerate(pair) if is_text]
     if len(pair) > 3 and len(texts) == 2:
         first_column = texts[0]
@@ -142,6 +157,10 @@ def _read_template_parts(step: Mapping, name: str) -> Template:
         f"{name}: single is {_shorten(single)}, pair is {_shorten(pair)}. Expected one start token "
         "before or after the texts, and an end token after each text."
     )
+
+
+def _names(parts: Sequence[tuple[bool, object, object]]) -> list[object]:
+    return [name for _, name, _ in parts]
 
 
 def _parts(parts: object) -> list[tuple[bool, object, object]]:

@@ -73,3 +73,25 @@ def test_other_steps_are_followed_as_the_library_does(part, step):
     ours = GemmaTokenizer.from_files(TokenizerFiles("", files))
     expected = library.encode("a the  b", add_special_tokens=False).ids
     assert ours.tokenize("a the  b").numpy().tolist() == expected
+
+
+def test_a_template_that_repeats_the_start_token_is_read(caplog):
+    """As transformers writes it for tokenizers with `add_bos_token`."""
+    files = {name: json.loads(text) for name, text in made(False).to_files().items()}
+    start, text, end = (
+        {kind: {"id": name, "type_id": 0}}
+        for kind, name in (("SpecialToken", "<bos>"), ("Sequence", "A"), ("SpecialToken", "<eos>"))
+    )
+    second = [
+        {kind: {"id": name, "type_id": 1}}
+        for kind, name in (("SpecialToken", "<bos>"), ("Sequence", "B"), ("SpecialToken", "<eos>"))
+    ]
+    step = files["tokenizer.json"]["post_processor"]
+    step |= {"single": [start, text, end], "pair": [start, text, end, *second]}
+    library = Library.from_str(json.dumps(files["tokenizer.json"]))
+    template = TokenizerFiles("", files).template()
+    names = [name for _, name, _ in template.parts(is_pair=False)]
+    assert names == ["<bos>", "A", "<eos>"]
+    assert library.encode("a").tokens == ["<bos>", "a", "<eos>"]
+    assert [name for _, name, _ in template.parts(is_pair=True)] == [*names, "B", "<eos>"]
+    assert "start token" in caplog.text
