@@ -30,6 +30,7 @@ FAMILIES = {
     "nomic_bert": "NomicBertBackbone",
     "gte": "GteBackbone",
     "esm": "EsmBackbone",
+    "gemma3_text": "Gemma3TextBackbone",
 }
 # Maps other values of `model_type` in checkpoints to family names.
 OTHER_MODEL_TYPES = {"new": "gte"}

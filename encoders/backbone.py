@@ -75,6 +75,7 @@ class BackbonePresetArguments(PresetArguments, total=False):
     rope_scaling: Mapping[str, object]
     token_dropout: bool  # ESM-2
     mask_token_id: int
+    query_pre_attn_scalar: int  # Gemma 3
 
 
 class _BuiltAtOnce(type(keras.Model)):

@@ -35,7 +35,7 @@ data = tf.data.Dataset.from_tensor_slices((ids, np.arange(8) % 2)).batch(8)
 def trained(family, weights=None):
     keras.utils.set_random_seed(0)
     sizes = {"vocabulary_size": 32, "num_heads": 4, "hidden_dim": 16}  # multiples of the mesh's
-    sizes |= {"num_key_value_heads": 4} if family.name == "eurobert" else {}
+    sizes |= {"num_key_value_heads": 4} if family.name in ("eurobert", "gemma3_text") else {}
     task = tiny.task(family, ez.SequenceClassifier, **sizes)
     for layer in list_layers(task):
         if isinstance(layer, keras.layers.Dropout):

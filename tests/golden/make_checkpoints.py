@@ -194,6 +194,45 @@ def write_esm_vocabulary(folder: pathlib.Path) -> int:
     return len(tokens)
 
 
+def write_gemma_vocabulary(folder: pathlib.Path) -> int:
+    from tokenizers import (
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(?=▁)"), "isolated")  # to learn words
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    known = [*special, *(f"<0x{byte:02X}>" for byte in range(256))]
+    options = {"special_tokens": known, "initial_alphabet": ["▁"], "show_progress": False}
+    text = ["the cat sat on the mat and the dog ran under the film was good, not very bad!"] * 5
+    tokenizer.train_from_iterator(text, trainers.BpeTrainer(vocab_size=330, **options))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    fuse = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence(fuse)
+    ids = [(token, tokenizer.token_to_id(token)) for token in ("<bos>", "<eos>")]
+    single, pair = "<bos> $A <eos>", "<bos> $A <eos> $B <eos>"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=ids
+    )
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = content["added_tokens"][: len(special)]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    names = dict(zip(("pad", "eos", "bos", "unk", "mask"), special, strict=True))
+    settings = {f"{name}_token": token for name, token in names.items()}
+    settings |= {"cls_token": "<bos>", "sep_token": "<eos>"}
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return tokenizer.get_vocab_size()
+
+
 # Where the usual seed gives a LayerNorm eight numbers so alike that it magnifies rounding.
 SEEDS = {("Bart", "Model"): 2, ("DebertaV2", "ForMaskedLM"): 2}
 # For each tokenizer's class: what writes its files and says how many tokens they have.
@@ -209,6 +248,7 @@ WRITE = {
     "DebertaV2Tokenizer": write_deberta_vocabulary,
     "XLNetTokenizer": write_xlnet_vocabulary,
     "EsmTokenizer": write_esm_vocabulary,
+    "GemmaTokenizer": write_gemma_vocabulary,
 }
 
 
@@ -234,6 +274,9 @@ def make(family: Family, head: str, beam: bool = False) -> None:
         sizes |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "mask_token_id": 2}
     if family.name == "esm":
         sizes |= {"pad_token_id": 1, "mask_token_id": 32, "token_dropout": True}
+    if family.name == "gemma3_text":
+        sizes |= {"use_bidirectional_attention": True, "head_dim": 6, "query_pre_attn_scalar": 5}
+        sizes |= {"layer_types": ["sliding_attention", "full_attention"]}
     if family.name in ("deberta-v2", "esm"):
         sizes |= family.constants
     if head.endswith("Classification"):

@@ -23,6 +23,9 @@ SIZES = {
 MODERN = {"local_attention": 4, "pad_token_id": 1, "bos_token_id": 2, "cls_token_id": 2}
 MODERN |= {"eos_token_id": 3, "sep_token_id": 3}
 EURO = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 1, "mask_token_id": 0}
+GEMMA = {"head_dim": 6, "num_key_value_heads": 1, "query_pre_attn_scalar": 6, "sliding_window": 4}
+GEMMA |= {"use_bidirectional_attention": True}
+SLIDING, FULL = "sliding_attention", "full_attention"
 LINEAR = {"rope_type": "linear", "factor": 3.0, "rope_theta": 7.0}
 VARIATIONS = [
     ("DistilBert", {**DISTILBERT, "activation": "relu"}),
@@ -48,6 +51,10 @@ VARIATIONS = [
     ("EuroBert", {**SIZES, **EURO}),
     ("EuroBert", {**SIZES, **EURO, "num_attention_heads": 4, "num_key_value_heads": 2}),
     ("EuroBert", {**SIZES, **EURO, "rms_norm_eps": 1e-2, "rope_parameters": LINEAR}),
+    ("Gemma3Text", {**SIZES, **GEMMA}),
+    ("Gemma3Text", {**SIZES, **GEMMA, "num_key_value_heads": 2, "query_pre_attn_scalar": 3}),
+    ("Gemma3Text", {**SIZES, **GEMMA, "layer_types": [*[SLIDING, FULL] * 2, SLIDING]}),
+    ("Gemma3Text", {**SIZES, **GEMMA, "hidden_activation": "silu", "rms_norm_eps": 1e-2}),
 ]
 IDS = np.array([[2, 17, 29, 8, 3], [2, 9, 3, 1, 1]])
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])

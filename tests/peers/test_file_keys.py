@@ -198,7 +198,7 @@ TEXTS = ["the cat sat", "The CAT, sat on the mat. It was good!", "Café naïve",
 TEXTS += ["漢字 cat", "good bad film " * 12, "`` '' don't A-B (x)", ""]
 # Folders with the tokenizer of each class of transformers that families have; see `TOKENIZER_AS`.
 TOKENIZER_OF = ["Bert", "MPNet", "Roberta", "XLMRoberta", "Camembert", "Albert", "XLNet"]
-TOKENIZER_OF += ["DebertaV2", "ModernBert", "EuroBert"]
+TOKENIZER_OF += ["DebertaV2", "ModernBert", "EuroBert", "Gemma3Text"]
 # {folder: further names of a class with the same files}
 TOKENIZER_AS = {
     "Bert": ["DistilBertTokenizer", "ElectraTokenizer", "BertTokenizerFast"],

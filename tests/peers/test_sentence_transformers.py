@@ -26,7 +26,7 @@ TEXTS = [
     "  dogs  and   cats ",
 ]
 FAMILIES = ["Bert", "Roberta", "XLMRoberta", "DistilBert", "ModernBert", "DebertaV2", "Albert"]
-FAMILIES += ["Electra", "Camembert", "MPNet", "NomicBert", "Gte", "EuroBert"]
+FAMILIES += ["Electra", "Camembert", "MPNet", "NomicBert", "Gte", "EuroBert", "Gemma3Text"]
 POOLINGS = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 POOLINGS += [("mean", "cls"), ("cls", "max", "weightedmean")]
 PROMPT = "query : "

@@ -8,7 +8,7 @@ from processes import run
 
 from encoder_zoo.encoders import get_family
 
-FAMILIES = ("mpnet", "nomic_bert", "gte", "eurobert", "esm", "xlnet", "bart")
+FAMILIES = ("mpnet", "nomic_bert", "gte", "eurobert", "esm", "gemma3_text", "xlnet", "bart")
 TEXTS = ["a b ab", "", "c d e a b", "p", "naïve Straße 中国 🙂 e\u0301 \u2003 a  b."]
 ALONE = """
 import json, pathlib, sys
