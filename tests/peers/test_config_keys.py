@@ -66,6 +66,12 @@ IRRELEVANT = {
     "use_mems_eval": "memory of texts before, which is not passed on here",
     "use_mems_train": "memory of texts before, which is not passed on here",
     "legacy": "names of the masked-LM head's tensors, both of which are read",
+    "final_logit_softcapping": "generation",
+    "_sliding_window_pattern": "for information: layer_types says which blocks are local",
+    "image_token_id": "Gemma 3 with images, another model_type",
+    "mm_tokens_per_image": "Gemma 3 with images, another model_type",
+    "text_config": "Gemma 3 with images, another model_type",
+    "vision_config": "Gemma 3 with images, another model_type",
 }
 # Keys without a rule that are read all the same.
 READ = {
@@ -167,6 +173,8 @@ NEWER = {
     "rope_scaling": "rope_parameters",
     "global_rope_theta": "rope_parameters",
     "local_rope_theta": "rope_parameters",
+    "rope_local_base_freq": "rope_parameters",
+    "sliding_window_pattern": "layer_types",
     "global_attn_every_n_layers": "layer_types",
 }
 # Those that may be refused with a head or with other keys: by its tokenizer, or by transformers.
