@@ -1,1 +1,1 @@
-"""Base classes for tasks, with heads, class names and weights, and preset arguments."""
+"""Base classes for all tasks, and code that the tasks share."""

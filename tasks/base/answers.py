@@ -1,4 +1,4 @@
-"""The text side of answers: convert texts to examples and outputs to answers, without Keras.
+"""Convert texts to examples, and model outputs to answers. This code does not need Keras.
 
 Comments use these letters for shapes: B batch, L sequence, N examples.
 """
@@ -22,10 +22,10 @@ R = TypeVar("R")
 
 
 def prepares_in_numpy(method: Callable[P, R]) -> Callable[P, R]:
-    """Use NumPy instead of TensorFlow operations in a method of `Answers`, except in its runner.
+    """Make a method of `Answers` prepare its texts with NumPy instead of TensorFlow operations.
 
     Outside a graph, a TensorFlow operation takes longer than the same NumPy operation. TensorFlow
-    will still be used to prepare tensors, and texts that would get different tokens.
+    is still used for tensors, for texts that would get different tokens, and by the runner.
     """
 
     @functools.wraps(method)
@@ -40,37 +40,38 @@ def prepares_in_numpy(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def _has_tensors(values: object) -> bool:
-    """Return whether a value is a tensor, or a tuple of columns with a tensor."""
+    """Return whether a value is a tensor, or a tuple that contains a tensor."""
     is_tuple = isinstance(values, tuple)
     return any(map(_has_tensors, values)) if is_tuple else array_ops.is_tensor(values)
 
 
 class Runner(Protocol):
-    """Compute the tensor side of answers from arrays. A task does this on the Keras backend."""
+    """Protocol for objects that run the model, such as a task or the engine of an opened export."""
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = ...) -> Any:
         """Compute the outputs for texts or prepared inputs, in the input order."""
 
     def run_texts(self, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
-        """Compute the outputs for columns of texts, with `encode` to make the examples."""
+        """Compute the outputs for columns of texts, which `encode` converts to examples."""
 
     def run_examples(
         self, examples: dict, batch_size: int | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the example indices for each batch (B,), and the outputs for this batch."""
+        """Yield the example indices (B,) of each batch, and the outputs for this batch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """Answers to raw texts, computed by a runner.
+    """Base class that prepares raw texts, calls a runner, and decodes its outputs to answers.
 
-    A subclass has the settings and methods needed to answer. A task creates this object for every
-    call, with itself as the runner. An opened export creates it from the settings in its folder.
-    The attribute types are used as rules to check these settings.
+    A subclass has the settings of the task and the methods that answer, such as `classify`. A task
+    creates this object for every call, with itself as the runner. An opened export creates it from
+    the settings in its folder, and checks these settings against the type annotations of the
+    attributes.
 
     Attributes:
         preprocessor_class: Preprocessor class.
-        methods: A tuple of strings. Method names for answering.
+        methods: Tuple of strings. Names of the methods that answer.
         instead_of_predict: Optional string. Method to use for raw texts when `predict` only takes
             prepared inputs.
         opened_class: Class to use for opened exports with these answers.
@@ -86,7 +87,7 @@ class Answers:
     runner: Runner
 
     def with_model(self) -> Answers:
-        """Return equal answers that only need the model, to export its file."""
+        """Return a copy for the export of a model file. The copy only needs the model."""
         return self
 
     def predict_texts(self, x: Any, batch_size: int | None = None) -> Any:
@@ -103,13 +104,13 @@ class Answers:
     def compute_unpadded_outputs(
         self, examples: dict, batch_size: int | None = None, axis: int | None = 0
     ) -> list[np.ndarray]:
-        """Compute the outputs for every example without padding.
+        """Compute the outputs for every example, and remove the outputs at padding.
 
         Args:
             examples: Encoded examples.
             batch_size: Positive integer. Defaults to 32.
-            axis: Optional integer. Axis for the tokens in the output for an example. If None, there
-                is no such axis. Defaults to 0.
+            axis: Optional integer. Token axis in the output for a single example. Use None for
+                outputs without a token axis. Defaults to 0.
         """
         lengths = examples["token_ids"].row_lengths().numpy()
         outputs = {}

@@ -1,4 +1,4 @@
-"""Class names in arguments and in config.json, class weights, and probabilities from logits."""
+"""Read class names, resolve class weights, and convert logits to probabilities."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ def are_default_labels(names: list[str]) -> bool:
 
 
 def find_label_rows(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
-    """Return the index for each label in `names`, or None for missing labels.
+    """Return the index of each label in `names`. The index is None for a label that is missing.
 
-    Names that only differ in capitals and whitespace are treated as equal, unless this would be
-    ambiguous.
+    Capitalization and whitespace are ignored, unless two names would then be equal.
 
     Example:
         >>> find_label_rows(["positive", "mixed", "negative"], ["NEGATIVE", "POSITIVE"])
@@ -55,12 +54,12 @@ def find_label_rows(labels: Sequence[str], names: Sequence[str]) -> list[int | N
 
 
 def any_shared(labels: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether at least one label is in `names` (see `find_label_rows`)."""
+    """Return whether at least one of the labels is in `names`, compared as in `find_label_rows`."""
     return any(row is not None for row in find_label_rows(labels, names))
 
 
 def validate_labels(labels: Sequence[str | int] | None) -> list[str] | None:
-    """Check class names and convert them to strings. None is returned unchanged.
+    """Check class names and convert them to strings. If `labels` is None, None is returned.
 
     Raises:
         ValueError: If the labels are not a list, or if a label is not a name or occurs more than
@@ -87,15 +86,15 @@ def validate_labels(labels: Sequence[str | int] | None) -> list[str] | None:
         check_writable(name, f"labels[{i}]")
     if len(set(names)) != len(names):
         [(twice, _)] = collections.Counter(names).most_common(1)
-        raise ValueError(f"labels contains {quote(twice)} twice. Expected unique names.")
+        raise ValueError(f"`labels` contains {quote(twice)} twice. Expected unique names.")
     return names
 
 
 def numbers_are_names(labels: list[str] | None) -> bool:
-    """Return whether to read integers in labels as class names, because a class name is a number.
+    """Return whether an integer label is a class name, because some class name is an integer.
 
-    With the classes "1" to "5", for example, the label 1 is the first class, not the second, and 0
-    is invalid.
+    For example, if the classes are "1" to "5", the label 1 means the first class, and 0 is invalid.
+    In all other cases, an integer label is a class index.
 
     Example:
         >>> numbers_are_names(["1", "2", "3"]), numbers_are_names(["1 star", "2 stars"])
@@ -107,15 +106,16 @@ def numbers_are_names(labels: list[str] | None) -> bool:
 def label_indices(
     given: array_ops.Tensor | Sequence, labels: Sequence[str] | None
 ) -> array_ops.Tensor:
-    """Return the class index for every label, in memory or inside a graph.
+    """Convert labels to class indices, in memory or inside a TensorFlow graph.
 
     Args:
         given: Names or integers with shape (P,), as a tensor or Python values.
         labels: Optional list of strings. Class names.
 
     Returns:
-        Int32 tensor of shape (P,). For a name, this is its index. An integer is returned unchanged,
-        unless integers are used as names. For any other value, -1 is returned.
+        Int32 tensor of shape (P,). A name is converted to its index in `labels`. An integer is
+        returned unchanged, unless integers are class names (see `numbers_are_names`). Any other
+        value is converted to -1.
 
     Example:
         >>> label_indices(["up", 0, None, "left"], ["down", "up"]).numpy().tolist()
@@ -140,7 +140,7 @@ def label_indices(
 
     def index(label) -> int:
         named = as_names or isinstance(label, str | bytes)
-        if named or class_name(label) in known:  # e.g. True, when it is a name
+        if named or class_name(label) in known:  # such as True, when True is a class name
             return known.get(class_name(label), -1)
         if isinstance(label, float | np.floating) and float(label).is_integer():
             label = int(label)
@@ -156,12 +156,12 @@ def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> in
         ValueError: If `num_classes` does not match the labels.
     """
     if None not in (num_classes, labels) and num_classes != len(labels):
-        raise invalid("num_classes", num_classes, f"{len(labels)}, the number of labels")
+        raise invalid("num_classes", num_classes, f"{len(labels)}, the number of `labels`")
     return len(labels) if labels is not None else num_classes
 
 
 def count_and_names(classes: Sequence[str] | int) -> tuple[int, Sequence[str] | None]:
-    """Return the number of classes and the class names, or None without names."""
+    """Return the number of classes, and the class names or None."""
     return (classes, None) if isinstance(classes, int) else (len(classes), classes)
 
 
@@ -184,15 +184,16 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 def class_weights(
     given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
 ) -> np.ndarray:
-    """Return the weight for every class, float32 (C,).
+    """Compute the weight of every class from `class_weight`. Return a float32 array of shape (C,).
 
     Args:
-        given: A dict from class names or indices to weights, with 1 for missing classes. Can also
-            be "balanced" to use the inverse class frequency, with a mean of 1 over the examples.
+        given: Dict of class names or indices to weights, or "balanced". Classes that are missing in
+            the dict have the weight 1. With "balanced", the weights are the inverse class
+            frequencies, scaled to a mean of 1 over the examples.
         labels: Optional list of strings. Class names.
         num_classes: Positive integer. Number of classes C.
-        data: Dataset. One pass over the training data, in batches `(x, y)` or `(x, y,
-            sample_weight)`, to count the classes. Examples with weight 0 will not be counted.
+        data: Dataset. Training data in batches `(x, y)` or `(x, y, sample_weight)`. It is iterated
+            once to count the classes. Examples with weight 0 are not counted.
 
     Raises:
         ValueError: If `class_weight` is not a dictionary or "balanced", or if it contains an
@@ -227,7 +228,7 @@ def class_weights(
 def weigh_by_class(
     objective: Objective, data: Source, class_weight: Mapping | str, loss: object
 ) -> Source:
-    """Return the data with a weight for every example or token. See `Objective.weigh_classes`."""
+    """Add a weight for every example or token to the data. See `Objective.weigh_classes`."""
     classes = objective.labels, objective.num_classes
     return data.weighted(
         apply_class_weights, class_weights(class_weight, *classes, data.one_pass())
@@ -235,7 +236,7 @@ def weigh_by_class(
 
 
 def _number(key, labels: list[str] | None, num_classes: int) -> int:
-    """Return the class index for a name or index."""
+    """Return the index of a class that is given as a name or an index in `class_weight`."""
     name = str(key) if numbers_are_names(labels) else key
     if labels and name in labels:
         return labels.index(name)
@@ -243,11 +244,11 @@ def _number(key, labels: list[str] | None, num_classes: int) -> int:
     if is_number and not numbers_are_names(labels) and 0 <= key < num_classes:
         return int(key)
     classes = labels or list(range(num_classes))
-    raise invalid("A class in class_weight", key, f"one of {classes}")
+    raise invalid("A key of `class_weight`", key, f"one of {classes}")
 
 
 def _counts(batch: tuple, num_classes: int) -> np.ndarray:
-    """Return the number of examples per class in a batch, (C,)."""
+    """Count the examples of each class in a batch. Return an array of shape (C,)."""
     _, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     y = np.asarray(y)
     y = np.eye(num_classes)[y] if y.dtype.kind in "iu" else y  # (..., C)
@@ -256,12 +257,12 @@ def _counts(batch: tuple, num_classes: int) -> np.ndarray:
 
 
 def apply_class_weights(x, y, sample_weight=None, *, weights: np.ndarray):
-    """Multiply the sample weight for an example or a batch by its class weight.
+    """Multiply the sample weights by the class weights. Works for one example or a batch.
 
     Args:
         x: Inputs.
         y: Class indices, or probabilities (..., C).
-        sample_weight: Optional original weight. Defaults to None.
+        sample_weight: Optional tensor. Sample weights before the multiplication. Defaults to None.
         weights: Float array of shape (C,). See `class_weights`.
 
     Example:
@@ -284,13 +285,14 @@ def apply_class_weights(x, y, sample_weight=None, *, weights: np.ndarray):
 def label_weights(
     given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
 ) -> np.ndarray:
-    """Return the weights for absent and present labels, float32 (2, C).
+    """Compute the weights of absent labels (row 0) and present labels (row 1), float32 (2, C).
 
     Args:
-        given: A dict from label names or indices to the weight for present labels. Can also be
-            "balanced" to use the inverse frequencies for both cases per label, with a mean of 1
+        given: Dict of label names or indices to weights, or "balanced". A weight in the dict is
+            used for examples that have the label. With "balanced", each label has two weights, for
+            examples with and without the label. Both are inverse frequencies, scaled to a mean of 1
             over the examples.
-        labels, num_classes, data: See `class_weights`. The labels are rows (B, C).
+        labels, num_classes, data: See `class_weights`. In `data`, `y` has shape (B, C).
 
     Raises:
         ValueError: If the weights are invalid. See `class_weights`.
@@ -317,7 +319,7 @@ def label_weights(
 
 
 def apply_label_weights(x, y, sample_weight=None, *, weights: np.ndarray):
-    """Return a batch with a weight (B, C) for every label, multiplied by the example's weight.
+    """Give every label in a batch its weight, multiplied by the sample weight, shape (B, C).
 
     Args:
         x: Inputs.

@@ -30,17 +30,19 @@ def _are_thresholds(value: object) -> bool:
 
 
 Thresholds = Annotated[
-    Mapping[str, float], Rule(_are_thresholds, "a dict from labels to numbers from 0 to 1")
+    Mapping[str, float], Rule(_are_thresholds, "a dict of labels to numbers between 0 and 1")
 ]
 
 
 class Calibration(TypedDict):
-    """The result from `calibrate`.
+    """Result of `calibrate`.
 
     Attributes:
         temperature: Float. The logits will be divided by this value in all later answers.
-        loss_before, loss: Floats. Mean cross-entropy for the held-out labels in nats.
-        error_before, error: Floats. Expected calibration error (see `calibration_error`).
+        loss_before, loss: Floats. Mean cross-entropy on the held-out labels in nats, before and
+            after calibration.
+        error_before, error: Floats. Expected calibration error (see `calibration_error`), before
+            and after calibration.
     """
 
     temperature: float
@@ -51,16 +53,16 @@ class Calibration(TypedDict):
 
 
 class ScoredLabels(NamedTuple):
-    """The model answers to held-out examples at any score, and whether they are correct.
+    """All answers of the model to held-out examples, and whether each answer is correct.
 
     Attributes:
         names: A list of strings. Names for the C labels that have thresholds.
-        scores: A list with an array (N,) per label, with scores between 0 and 1. N can differ
+        scores: List of one array of shape (N,) per label. Scores between 0 and 1. N can differ
             between labels.
-        right: A list with a boolean array (N,) per label. Whether the answer with this score is
-            correct.
-        counts: A list of integers. Number of true answers per label, including answers that were
-            not found by the model.
+        right: List of one boolean array of shape (N,) per label. Whether the answer with the score
+            at the same index is correct.
+        counts: List of integers. Number of true answers per label, including answers that the model
+            did not find.
         thresholds: A list of floats. Current threshold per label.
     """
 
@@ -93,8 +95,8 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
     """
     if not len(logits):
         raise ValueError(
-            "Calibration requires labels, but none were received. Pass held-out examples with "
-            "labels."
+            "Calibration requires labels, but there are no labels in the data. Pass held-out "
+            "examples with labels."
         )
     _check_finite("calibrate", logits)
     logits, targets = logits.astype("float64"), targets.astype("float64")
@@ -105,8 +107,8 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
         errors.append(_error(_probabilities(scaled, activation), targets, activation))
     if temperature in (COLDEST, HOTTEST):
         logger.warning(
-            "The temperature is %g, the limit of the search, because the predictions for the "
-            "held-out examples are %s.",
+            "The temperature is set to %g, the limit of the search, because the predictions for "
+            "the held-out examples are %s.",
             temperature,
             "all correct" if temperature == COLDEST else "no better than chance",
         )
@@ -120,18 +122,17 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
 
 
 def _check_finite(method: str, values: np.ndarray) -> None:
-    """Raise a ValueError if outputs are not finite, so a temperature or threshold cannot be
-    computed."""
+    """Raise a ValueError if outputs are NaN or infinite."""
     if not np.isfinite(values).all():
         wrong = int(np.count_nonzero(~np.isfinite(values)))
         raise ValueError(
             f"{method}: {wrong} of {values.size} outputs of the model are NaN or infinite. Train "
-            "it again, with a lower learning rate or in float32."
+            "the model again, with a lower learning rate or in float32."
         )
 
 
 def check_weights_finite(task: keras.Model) -> None:
-    """Raise a ValueError if a tagger's weights are NaN, because it would not find any entities."""
+    """Raise a ValueError if a weight of a tagger is NaN or infinite."""
     for weight in task.weights:
         if not np.isfinite(keras.ops.convert_to_numpy(weight)).all():
             raise ValueError(
@@ -163,7 +164,7 @@ def _fit_temperature(logits: np.ndarray, targets: np.ndarray, activation: str) -
 
 
 def _loss(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
-    """Compute the mean cross-entropy, separately for each class with "sigmoid"."""
+    """Compute the mean cross-entropy. With "sigmoid", every class is a binary problem."""
     if activation == "sigmoid":
         return float(np.mean(np.logaddexp(0, logits) - targets * logits))
     highest = logits.max(axis=1, keepdims=True)
@@ -198,13 +199,13 @@ def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
 
 
 def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[float, float]:
-    """Return the threshold with the highest F1, and this F1.
+    """Find the threshold with the highest F1. Return the threshold and its F1.
 
-    When several thresholds are equally good, the threshold nearest to 0.5 is returned. A threshold
-    between two scores is computed as the mean of both scores.
+    If several thresholds have the same F1, the threshold nearest to 0.5 is returned. A threshold
+    between two scores is the mean of both scores.
 
     Args:
-        scores: Float array of shape (N,), from 0 to 1. Answer scores to apply the threshold to.
+        scores: Float array of shape (N,), from 0 to 1. Scores of the answers.
         right: Boolean array of shape (N,). Whether each answer is correct.
         count: Integer. Number of true answers, including answers that were not found.
 
@@ -229,14 +230,14 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[f
 def answers_at_scores(
     scores: np.ndarray, right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return all distinct scores above 0 in descending order, and the results at each threshold.
+    """Count all answers and the correct answers at each distinct score.
 
     Args:
         scores, right: See `best_threshold`.
 
     Returns:
-        The distinct scores, the number of answers with at least each score, and how many of these
-        answers are correct.
+        Three arrays: the distinct scores above 0 in descending order, the number of answers with
+        this score or a higher score, and the number of correct answers among them.
 
     Example:
         >>> found = answers_at_scores(np.array([0.25, 0.75, 0.25]), np.array([1, 1, 0]) > 0)
@@ -245,20 +246,20 @@ def answers_at_scores(
     """
     order = np.argsort(-scores, kind="stable")
     scores, right = scores[order].astype("float64"), right[order]
-    ends = np.append(scores[1:], 0.0) < scores  # equal scores belong together
+    ends = np.append(scores[1:], 0.0) < scores  # equal scores are counted at once
     return scores[ends], np.arange(1, len(scores) + 1)[ends], np.cumsum(right)[ends]
 
 
 def tune_thresholds(answers: ScoredLabels) -> dict[str, float]:
-    """Return the best threshold of each label. A label without examples keeps 0.5, which is logged.
+    """Find the best threshold for each label. A label without examples keeps 0.5.
 
     Raises:
         ValueError: If there are neither answers nor labels, or if a score is NaN.
     """
     if not any(answers.counts) and not any(map(len, answers.scores)):
         raise ValueError(
-            "Tuning thresholds requires labels, but none were received. Pass held-out examples "
-            "with labels."
+            "Tuning thresholds requires labels, but there are no labels in the data. Pass "
+            "held-out examples with labels."
         )
     for scores in answers.scores:
         _check_finite("tune_thresholds", np.asarray(scores))
@@ -281,7 +282,7 @@ def tune_thresholds(answers: ScoredLabels) -> dict[str, float]:
 def expand_thresholds(
     given: float | Mapping[str, float] | None, names: Iterable[object], default: float
 ) -> np.ndarray:
-    """Return the threshold for each label, float32 (C,).
+    """Return one threshold per label as a float32 array of shape (C,).
 
     Args:
         given: Float for all labels, dict from labels to floats, or None to use the default.
@@ -302,16 +303,17 @@ def expand_thresholds(
     own = set(names)
     for label in known:
         if label not in own:
-            raise invalid("A label in thresholds", label, f"one of {names}")
+            raise invalid("A key of `thresholds`", label, f"one of {names}")
     return np.array([known.get(name, default) for name in names], "float32")
 
 
 def select_answered(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]:
-    """Return the labels to answer with for each text, in the given order.
+    """Return the indices of the labels in the answer to each text, in the given order.
 
     Args:
-        order: Integer array of shape (N, C). The order to return the labels in, per text.
-        answered: Boolean array of shape (N, C). Whether to include each label in the answer.
+        order: Integer array of shape (N, C). Label indices for each text, in the order of the
+            answer.
+        answered: Boolean array of shape (N, C). Whether each label is part of the answer.
 
     Example:
         >>> scores = np.array([[0.25, 0.75, 0.5]])
@@ -324,11 +326,12 @@ def select_answered(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]
 def check_abstention(
     abstain_below: float | None, kind: str | None, top_k: int | None = None
 ) -> None:
-    """Raise a ValueError if a classifier abstains but does not answer with a single class.
+    """Raise a ValueError if `abstain_below` is set for answers that are not a single class.
 
     Args:
         abstain_below: Optional float. Minimum answer score.
-        kind: Optional string. Answer description, for answers that are not a single class.
+        kind: Optional string. What the classifier predicts instead of a single class, such as
+            "numbers".
         top_k: Optional integer. Number of requested labels. Defaults to None.
 
     Example:
@@ -346,15 +349,15 @@ def check_abstention(
         raise invalid(
             "abstain_below",
             abstain_below,
-            f"None together with top_k={top_k}, which returns any score",
+            f"None together with top_k={top_k}, because `top_k` returns labels with any score",
         )
 
 
 def abstaining(answers: list[dict], least: float | None) -> list[dict]:
-    """Replace labels by None in answers with a score that is too low.
+    """Replace the label by None in every answer whose score is below the minimum.
 
     Args:
-        answers: A list of `{"label", "score"}`, one per text.
+        answers: List of `{"label", "score"}`, one per text.
         least: Optional float. Minimum answer score. Pass None to keep every label.
 
     Example:

@@ -8,7 +8,7 @@ Method = Literal["integrated_gradients", "gradient_x_input"]
 
 
 class WordAttribution(TypedDict):
-    """A word from character `start` to `end` in text `part`, and how much it adds to a logit."""
+    """A word and its contribution to a logit. `start` and `end` are offsets in the text `part`."""
 
     part: int
     text: str
@@ -18,10 +18,10 @@ class WordAttribution(TypedDict):
 
 
 class Attributions(TypedDict):
-    """The words for one or two texts, and how much each word adds to a logit.
+    """The words of a text or a pair, with the contribution of each word to a logit.
 
-    `baseline` is the logit for the same texts with all words masked. The attributions for all words
-    add up to `logit` minus `baseline`.
+    `baseline` is the logit for the same texts with all words masked. The attributions sum to
+    `logit` minus `baseline`.
     """
 
     texts: list[str]

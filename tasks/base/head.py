@@ -1,4 +1,4 @@
-"""The layers between a backbone and the task logits, built from the family's `Head`.
+"""Task heads: the layers that compute logits from the outputs of a backbone.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, C outputs.
 """
@@ -83,7 +83,7 @@ class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TaskHead(ConfigFromSignature, keras.layers.Layer):
-    """Head with LayerNorm, hidden layer, dropout and output layer, to compute float32 logits.
+    """Task head that computes float32 logits with an optional hidden layer and an output layer.
 
     Args:
         units: Positive integer. Number of outputs C.
@@ -152,7 +152,7 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
             self.hidden.build(input_shape)
             input_shape = (*input_shape[:-1], self.hidden.units)
         self.output_dense.build(input_shape)
-        self.output_shape = (*input_shape[:-1], self.units)  # for `summary()`
+        self.output_shape = (*input_shape[:-1], self.units)  # needed by `summary()`
 
     def call(self, x, training=None, first=None):
         if self.first_norm is not None:
@@ -172,16 +172,16 @@ def make_head(
     dtype: keras.DTypePolicy,
     of_tokens: bool = False,
 ) -> TaskHead:
-    """Create and build the family head.
+    """Create and build the head that the family uses for a task.
 
     Args:
         head: `Head`. The family's head record.
-        backbone: `Backbone` to read the outputs from.
+        backbone: `Backbone` whose outputs the head reads.
         units: Positive integer. Number of outputs C.
         dropout: Float. See `head_dropout`.
         dtype: The task's Keras dtype policy.
-        of_tokens: Boolean. Whether to read all tokens in a text (B, L, D), instead of one vector
-            (B, D). Defaults to False.
+        of_tokens: Boolean. Whether the head reads all token vectors (B, L, D) instead of one vector
+            per text (B, D). Defaults to False.
 
     Example:
         >>> from encoder_zoo import RobertaBackbone
@@ -219,7 +219,7 @@ def make_hidden(
     activation: str | None = None,
     layer_norm_epsilon: float | None = None,
 ) -> HiddenLayer:
-    """Create the hidden layer for a family's head, with settings that can come from the backbone.
+    """Create the hidden layer of a head. Settings missing in the record are read from the backbone.
 
     Args:
         hidden: `Hidden`. The family's layer record.
@@ -227,7 +227,8 @@ def make_hidden(
             record.
         units: Positive integer. Output width.
         dtype: The task's Keras dtype policy.
-        activation, layer_norm_epsilon: Values to use instead of the family values. Default to None.
+        activation, layer_norm_epsilon: Optional values that replace the values of the family.
+            Default to None.
     """
     return HiddenLayer(
         units,
@@ -261,11 +262,11 @@ def text_logits(
 
 
 def check_pooler(task: keras.Model, name: str) -> None:
-    """Check that the backbone has a pooler when this is needed for the task head.
+    """Check that the backbone has a pooler if the head of the task reads the pooler output.
 
     Args:
         task: A task with a backbone.
-        name: String. Name for this kind of task in the error message, such as "reranker".
+        name: String. Kind of task for the error message, such as "reranker".
 
     Raises:
         ValueError: If the head reads the pooler's output and the backbone has no pooler.
@@ -278,12 +279,12 @@ def check_pooler(task: keras.Model, name: str) -> None:
 
 
 def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float:
-    """Return the dropout rate for a head.
+    """Return the dropout rate of a head: the given rate, or the default of the family.
 
     Args:
         head: `Head`. The family's head record.
-        backbone: `Backbone` with the default rate for most families.
-        dropout: Optional float. The given rate.
+        backbone: `Backbone`. Its dropout rate is the default for most families.
+        dropout: Optional float. Dropout rate that replaces the default.
 
     Example:
         >>> from encoder_zoo import BertBackbone
@@ -302,16 +303,16 @@ def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CustomHead(ConfigFromSignature, keras.layers.Layer):
-    """Wrap a Keras layer as the task head, with float32 logits.
+    """Task head that wraps a custom Keras layer and returns float32 logits.
 
     Args:
-        layer: Keras layer to map (B, D) or (B, L, D) to (B, C) or (B, L, C).
+        layer: Keras layer that maps (B, D) to (B, C), or (B, L, D) to (B, L, C).
 
     Attributes:
         units: Integer. Number of outputs C.
 
     Raises:
-        ValueError: If the layer changes dimensions other than the last.
+        ValueError: If the layer changes a dimension other than the last.
 
     Example:
         >>> import numpy as np
@@ -330,7 +331,7 @@ class CustomHead(ConfigFromSignature, keras.layers.Layer):
         if outputs.shape[:-1] != tuple(input_shape[:-1]) or outputs.shape[-1] is None:
             expected = str((*input_shape[:-1], "classes")).replace("'", "")
             raise invalid(
-                "The shape of head's outputs", outputs.shape, f"{expected} for {tuple(input_shape)}"
+                "The output shape of `head`", outputs.shape, f"{expected} for {tuple(input_shape)}"
             )
         self.units = outputs.shape[-1]
 

@@ -1,4 +1,4 @@
-"""Compute the task outputs for texts in memory and for encoded examples in batches.
+"""Run a task on texts in memory or on encoded examples, batch by batch.
 
 Comments use these letters for shapes: B is the batch size and L the sequence length.
 """
@@ -33,13 +33,14 @@ from encoder_zoo.tasks.training.streams import as_stream, ending_quietly
 
 
 def predict_inputs(task, x, batch_size: int, predict: functools.partial):
-    """Compute the outputs for raw or preprocessed inputs in the input order.
+    """Compute the outputs for raw or prepared inputs, in the input order.
 
     Args:
         task: `TextModel`.
         x: Inputs. See `TextModel.predict`.
         batch_size: Integer. Number of examples per batch.
-        predict: Keras's `predict`. It is called with a dataset, or with arrays and the batch size.
+        predict: Function. `keras.Model.predict`. It is called with a dataset, or with arrays and
+            the batch size.
     """
     maker = dataclasses.replace(task.batch_maker, separate=lambda x, y: (x, y), fills=False)
     given = Given.of(as_stream(x, maker))
@@ -65,7 +66,7 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
 
 
 def _predict_batches(batches, predict: functools.partial):
-    """Compute the outputs for batches of any size, padded to be divided over all devices."""
+    """Compute the outputs for batches of any size. Each batch is padded to fill all devices."""
     devices, sizes = data_parallel_devices(), []
     if devices == 1:
         return predict(batches)
@@ -86,7 +87,7 @@ def _predict_batches(batches, predict: functools.partial):
 
 
 def _predict_arrays(x: dict, batch_size: int, predict: functools.partial):
-    """Compute the outputs for preprocessed inputs in batches to be divided over all devices."""
+    """Compute the outputs for prepared inputs. Each batch is divided over all devices."""
     count, devices = len(x["token_ids"]), data_parallel_devices()
     if devices == 1 or not count:
         return predict(x, batch_size)
@@ -97,16 +98,16 @@ def _predict_arrays(x: dict, batch_size: int, predict: functools.partial):
 
 
 def predict_texts(task, x, batch_size: int, predict: functools.partial):
-    """Compute the outputs for texts in memory in the input order.
+    """Compute the outputs for texts in memory, in the input order.
 
     Args:
         task: `TextModel` with a preprocessor.
         x: Texts or pairs of texts.
         batch_size: Integer. Number of examples per batch.
-        predict: Keras's `predict`, to be called with a dataset. The Keras loop is not used for a
-            single batch when `verbose=0` is the only option.
+        predict: Function. `keras.Model.predict`. It is called with a dataset, except for a single
+            batch when `verbose=0` is the only option.
     """
-    with use_numpy():  # encoding with TensorFlow converts the texts to tensors
+    with use_numpy():  # with TensorFlow, the texts are converted to tensors
         texts = tuple(task.preprocessor.read_texts(x))
     if _is_quiet(predict) and 0 < len(texts[0]) <= batch_size:
         return predict_few(task, texts)
@@ -134,12 +135,13 @@ def _is_quiet(predict: functools.partial) -> bool:
 def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarray:
     """Compute the outputs for one batch of texts.
 
-    It would take Keras longer to loop over a dataset than to run the model.
+    The model is called directly, because for a single batch `keras.Model.predict` takes longer to
+    set up its loop than to run the model.
 
     Args:
         task: `TextModel` with a preprocessor.
         texts: A tuple with one or two string tensors of shape (B,).
-        encode: A function to encode the texts. Defaults to the preprocessor's `encode`.
+        encode: Function that converts texts to examples. Defaults to the preprocessor's `encode`.
     """
     preprocessor, collate = task.preprocessor, task.batch_maker.collate()
     quick = preprocessor.tokenizer.library_is_equal
@@ -150,7 +152,7 @@ def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarra
 
 
 def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
-    """Compute the outputs for some encoded examples.
+    """Compute the outputs for the encoded examples at the given indices, as one batch.
 
     Args:
         task: `TextModel` with a preprocessor.
@@ -183,7 +185,7 @@ def _outputs(task, inputs: dict) -> np.ndarray:
 def example_outputs(
     task, examples: dict, batch_size: PositiveInt | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Compute the outputs for encoded examples in batches, starting with the longest examples.
+    """Yield the outputs for encoded examples, batch by batch, starting with the longest examples.
 
     Args:
         task: `TextModel`.
@@ -200,13 +202,13 @@ def example_outputs(
 
 @validate_arguments
 def text_outputs(task, texts: tuple, batch_size: PositiveInt, encode: Callable) -> np.ndarray:
-    """Compute the outputs for texts in memory in the input order.
+    """Compute the outputs for texts in memory, in the input order.
 
     Args:
         task: `TextModel`.
         texts: A tuple with one or two columns of texts, each of shape (N,) with N >= 1.
         batch_size: Positive integer. Number of examples per batch.
-        encode: A function to encode a tuple of columns.
+        encode: Function that converts a tuple of columns to examples.
     """
     if texts[0].shape[0] <= batch_size:
         return predict_few(task, texts, encode)

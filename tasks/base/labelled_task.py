@@ -1,4 +1,4 @@
-"""Base class for the tasks with classes. Labels are given, learned, or loaded from a checkpoint."""
+"""Base class for tasks with classes, whose labels are given, learned or loaded."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ TUNED_SETTINGS = {"temperature": (1.0, "calibrate"), "thresholds": (None, "tune_
 class LabelledTask(Task):
     """Base class for the tasks whose head has one output for each class.
 
-    Without labels and a number of classes, they will be learned in the first `fit`, which then
-    builds the head.
+    If neither the labels nor the number of classes are given, the first call to `fit` learns the
+    labels and builds the head.
 
     Attributes:
         labels: Optional list of strings. Class names.
@@ -75,8 +75,7 @@ class LabelledTask(Task):
         """Set a custom head to use instead of the family head."""
         if head is not None and not isinstance(head, keras.layers.Layer):
             raise invalid("head", head, "a Keras layer", TypeError)
-        # Keras must not track this layer twice. It will be tracked in `head` once the classes are
-        # known.
+        # The layer is tracked in `head` when the classes are known. Keras must not track it twice.
         object.__setattr__(self, "given_head", head)
 
     def build_head(self) -> keras.layers.Layer | None:
@@ -96,7 +95,7 @@ class LabelledTask(Task):
         head.build((None, *[None] * of_tokens, self.backbone.hidden_dim))
         if head.units != self.num_classes:
             raise invalid(
-                "The number of outputs of head",
+                "The number of outputs of `head`",
                 head.units,
                 f"{self.num_classes}, one for each class",
             )
@@ -121,7 +120,7 @@ class LabelledTask(Task):
             )
 
     def load_weights(self, filepath, *args, **kwargs) -> None:
-        """Load model weights with the same number of classes, as in Keras.
+        """Load weights from a file, like `keras.Model.load_weights`.
 
         Raises:
             ValueError: If the weights in the file do not match this model, or if this model's
@@ -132,10 +131,10 @@ class LabelledTask(Task):
             super().load_weights(filepath, *args, **kwargs)
         except ValueError as error:
             raise ValueError(
-                f"The weights in {filepath} do not fit this {type(self).__name__} with "
+                f"The weights in {filepath} do not match this {type(self).__name__} with "
                 f"{self.num_classes} outputs. Create it with the labels of the saved model, or "
                 "load a whole model that was saved with .save('model.keras') or save_to_preset. "
-                f"Error of Keras: {error}"
+                f"Error in Keras: {error}"
             ) from error
 
     def call(self, inputs, training=None):
@@ -169,7 +168,7 @@ class LabelledTask(Task):
             if name in self.kept_weights:
                 value = self.kept_weights[name]
                 weight.assign(value.T if transposed else value)
-        if self.compiled:  # the metrics know the labels now
+        if self.compiled:  # rebuild the metrics with the learned labels
             self.compile(**self.recipe.arguments, **self.recipe.options)
 
     # -- confidence ----------------------------------------------------------------------------
@@ -178,7 +177,7 @@ class LabelledTask(Task):
     def calibrate(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> Calibration:
-        """Calibrate the scores, so that 80% of the answers with a score of 0.8 are correct.
+        """Calibrate the scores, so that for example 80% of the answers with score 0.8 are correct.
 
         This method searches for the temperature with the lowest cross-entropy on held-out examples.
         The logits will be divided by this temperature in all later answers, which changes the
@@ -220,7 +219,7 @@ class LabelledTask(Task):
     def tune_thresholds(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> dict[str, float]:
-        """Set the minimum score for each label to the value with the highest F1 on held-out texts.
+        """For each label, set the minimum score that gives the highest F1 on held-out texts.
 
         The thresholds will be used in all later answers unless a `threshold` is passed. They are
         saved with the preset, and they are removed in the next `fit`. To calibrate the scores as
@@ -252,7 +251,7 @@ class LabelledTask(Task):
         return dict(self.thresholds)
 
     def _score_labels(self, x, y=None, batch_size: int | None = None) -> ScoredLabels:
-        """Return example scores and labels for `tune_thresholds` and `display.thresholds`."""
+        """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
         x, y = self._check_held_out("tune_thresholds", x, y)
         return self._score_examples(x, y, batch_size)
 
@@ -266,7 +265,7 @@ class LabelledTask(Task):
         self._check_labels_known()
         if self.objective.activation == "linear":
             raise ValueError(
-                f"{method} requires classes, but this {type(self).__name__} predicts numbers."
+                f"`{method}` requires classes, but this {type(self).__name__} predicts numbers."
             )
         if Given.of(x).kind == "dataset":
             raise invalid("x", x, f"examples in memory for {method}, not a dataset")
@@ -278,11 +277,11 @@ class LabelledTask(Task):
     def _compute_held_out_logits(
         self, x, y, batch_size: int | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the logits and targets for labelled texts or tokens, both with shape (M, C)."""
+        """Compute the logits and targets of labelled texts or tokens, both with shape (M, C)."""
         raise NotImplementedError
 
     def _score_examples(self, x, y, batch_size: int | None) -> ScoredLabels:
-        """Return the scores for checked examples, for every label with a threshold."""
+        """Compute the scores of held-out examples for every label that has a threshold."""
         raise NotImplementedError
 
     # -- checkpoints ---------------------------------------------------------------------------
@@ -308,7 +307,7 @@ class LabelledTask(Task):
 
     @classmethod
     def _has_matching_classes(cls, config: dict, arguments: dict) -> bool:
-        """Return whether the caller's classes correspond one to one to the checkpoint's outputs."""
+        """Return whether each given class belongs to exactly one output of the checkpoint."""
         names, labels = labels_from_config(config), validate_labels(arguments.get("labels"))
         if labels is None:
             return arguments.get("num_classes") in (None, len(names))
@@ -317,7 +316,7 @@ class LabelledTask(Task):
 
     @classmethod
     def _has_shared_classes(cls, config: dict, arguments: dict) -> bool:
-        """Return whether at least some of the caller's classes are checkpoint classes."""
+        """Return whether the given classes match the checkpoint or share a label with it."""
         if cls._has_matching_classes(config, arguments):
             return True
         labels, names = validate_labels(arguments.get("labels")), labels_from_config(config)
@@ -330,9 +329,7 @@ class LabelledTask(Task):
         return architecture.endswith(cls.record.head)
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Return the reason why the checkpoint's head does not match this task and its classes, or
-        None.
-        """
+        """Explain why a checkpoint head does not match this task. Return None if it does."""
         if self.num_classes is None:
             return "the labels will be learned from the data"
         names = labels_from_config(config)
@@ -343,7 +340,7 @@ class LabelledTask(Task):
             return None
         if takes_some and len(self.labels) == len(names):
             logger.warning(
-                "%s keeps its head. The classes %s are renamed to %s.",
+                "The head of %s is kept. Its classes %s are renamed to %s.",
                 type(self).__name__,
                 names,
                 self.labels,
@@ -361,12 +358,12 @@ class LabelledTask(Task):
         return find_label_rows(self.labels, names)
 
     def _renames(self, names: list[str]) -> bool:
-        """Return whether the labels or their order differ from the checkpoint labels."""
+        """Return whether the given labels differ from the checkpoint labels, in names or order."""
         return bool(self.labels) and not are_default_labels(names) and names != self.labels
 
 
 def default_problem(config: dict, given: Mapping) -> str:
-    """Return the problem type for a classifier when it is missing in config.json.
+    """Infer the problem type of a classifier that has none in config.json.
 
     Args:
         config: Dict. Contents of config.json.
@@ -376,8 +373,8 @@ def default_problem(config: dict, given: Mapping) -> str:
         return "single_label_classification"
     if not given.get("problem_type"):
         logger.warning(
-            "config.json has one class and no problem_type. Loading it as a regression, like the "
-            "training in transformers. For a sigmoid, like the pipeline in transformers, pass "
-            "problem_type='multi_label_classification'."
+            "config.json has one class and no `problem_type`. The model is loaded as a "
+            "regression, as for training in transformers. To apply a sigmoid, like the "
+            "transformers pipeline, pass problem_type='multi_label_classification'."
         )
     return "regression"

@@ -1,4 +1,4 @@
-"""Answer columns of texts with None in rows without text.
+"""Handle rows without text: the answer for these rows is None.
 
 Comments use these letters for shapes: N rows, M rows with text.
 """
@@ -27,15 +27,15 @@ def skips_missing(
 ) -> Callable[[F], F]:
     """Make a method answer None for rows without text when its argument `missing` is "none".
 
-    The method itself will only be called with the rows that have text.
+    The decorated method is only called with the rows that have text.
 
     Args:
-        *columns: Argument names for the columns of texts. A row in each column belongs to one
-            answer.
-        one_for_all: Boolean. Whether to use a single text in the first column for every row in the
-            other columns. Defaults to False, which means that the method has one answer for all of
-            these rows.
-        beside: Argument name for an additional list with an item for each row, such as its labels.
+        *columns: Names of the arguments that are columns of texts. Row `i` of every column belongs
+            to the answer `i`.
+        one_for_all: Boolean. Whether a single text in the first column is repeated for every row in
+            the other columns. If False, a single text in the first column has one answer for all
+            rows. Defaults to False.
+        beside: Optional string. Name of another argument with one item per row, such as the labels.
 
     Example:
         >>> @skips_missing("texts")
@@ -66,11 +66,12 @@ def skips_missing(
                 if not _has_text(read[columns[0]]) or not _collect_columns(read):
                     return None
                 raise ValueError(
-                    f"missing='none' requires one {columns[0]} per row, but all rows share the "
-                    f"same {columns[0]}, and some of its texts are missing. Remove these texts."
+                    f"missing='none' requires one value of `{columns[0]}` per row, but all rows "
+                    f"share the same `{columns[0]}`, which has missing texts. Remove the missing "
+                    "texts."
                 )
             kept = _rows_with_text(read)
-            if kept is None:  # for columns with different lengths, the method has its own error
+            if kept is None:  # if the lengths differ, the method raises its own error
                 return function(*bound.args, **bound.kwargs)
             more = bound.arguments.get(beside)
             if isinstance(more, list | tuple) and len(more) == len(kept) and _are_lists(more):
@@ -84,7 +85,7 @@ def skips_missing(
 
 
 def _convert_to_lists(values, method: str):
-    """Return a column, a tuple of columns or a table as lists."""
+    """Convert a column, a tuple of columns or a table to lists."""
     values = single_column(plain(values))
     if hasattr(values, "numpy"):
         values = values.numpy()
@@ -93,12 +94,14 @@ def _convert_to_lists(values, method: str):
     if isinstance(values, np.ndarray):
         return values.tolist()
     raise invalid(
-        "The input with missing='none'", values, f"lists. Call {method} for each part of the data"
+        "The input with missing='none'",
+        values,
+        f"lists or columns in memory. Call `{method}` for each part of the data",
     )
 
 
 def _text_columns(values, task):
-    """Return the columns to be read by a task from a table, or from rows that are dicts."""
+    """Return the text columns that a task reads from a table or from rows that are dicts."""
     is_rows = isinstance(values, list) and any(isinstance(row, Mapping) for row in values)
     if is_rows:
         names = list(dict.fromkeys(n for row in values if isinstance(row, Mapping) for n in row))
@@ -111,14 +114,14 @@ def _text_columns(values, task):
 
 
 def _is_one(value) -> bool:
-    """Return whether this is a text or a missing text, or a pair of them, and not a column."""
+    """Return whether a value is a single (possibly missing) text or pair, not a column."""
     if isinstance(value, tuple):
         return bool(value) and all(map(_is_one, value))
     return value is None or isinstance(value, str | bytes) or is_missing(value)
 
 
 def _has_text(value) -> bool:
-    """Return whether a row has text, with no missing or blank text."""
+    """Return whether all texts in a row are present and not blank."""
     if isinstance(value, list | tuple):
         return all(map(_has_text, value))
     if isinstance(value, np.ndarray):
@@ -127,7 +130,7 @@ def _has_text(value) -> bool:
 
 
 def _collect_columns(read: Mapping[str, Any]) -> list[list]:
-    """Return the columns for all arguments, without single texts that belong to every row."""
+    """Return the columns of all arguments. Single texts that belong to every row are left out."""
     parts = []
     for value in read.values():
         is_table = isinstance(value, Mapping)
@@ -140,7 +143,7 @@ def _are_lists(values) -> bool:
 
 
 def _rows_with_text(read: Mapping[str, Any]) -> np.ndarray | None:
-    """Return which rows have text in all columns, (N,) bool. None if the columns do not match."""
+    """Return a boolean mask (N,) of rows with text in all columns, or None if lengths differ."""
     columns = _collect_columns(read)
     if len({len(column) for column in columns}) != 1:
         return None
@@ -148,7 +151,7 @@ def _rows_with_text(read: Mapping[str, Any]) -> np.ndarray | None:
 
 
 def _keep_rows(value, kept: np.ndarray):
-    """Return the rows to keep from an argument."""
+    """Select rows from the value of an argument."""
     if isinstance(value, Mapping):
         return {name: _keep_rows(column, kept) for name, column in value.items()}
     if isinstance(value, tuple):
@@ -157,11 +160,11 @@ def _keep_rows(value, kept: np.ndarray):
 
 
 def _spread(answers, kept: np.ndarray):
-    """Insert answers (M,) into N rows. All other rows are None, or NaN in an array.
+    """Spread M answers over N rows. Rows without text are None, or NaN in an array.
 
-    In a sparse matrix, these rows will be empty instead.
+    In a sparse matrix, rows without text are empty.
     """
-    if isinstance(answers, tuple):  # with several kinds, e.g. HybridVectors
+    if isinstance(answers, tuple):  # an answer with several fields, such as HybridVectors
         return type(answers)(*(_spread(part, kept) for part in answers))
     if hasattr(answers, "tocsr"):
         rows = np.concatenate([[0], np.cumsum(kept)])

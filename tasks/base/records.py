@@ -6,14 +6,14 @@ from encoder_zoo.common.lazy import array_ops
 
 
 def pad_columns(columns: dict[str, array_ops.RaggedTensor]) -> dict[str, array_ops.Tensor]:
-    """Return padded answer columns, and the number of answers for each text.
+    """Pad columns of answers to tensors, and add the number of answers per text.
 
     Args:
-        columns: Names and values. Each value is ragged (N, None, ...).
+        columns: Dict of names to ragged tensors of shape (N, None, ...).
 
     Returns:
-        "count" with shape (N,) int32, and the columns with shape (N, most answers, ...), padded
-        with "" and 0.
+        Dict with the padded columns of shape (N, max answers, ...), and "count", an int32 tensor of
+        shape (N,). The padding is "" in string columns and 0 in numeric columns.
     """
     count = next(iter(columns.values())).row_lengths()
     padded = {name: values.to_tensor() for name, values in columns.items()}
@@ -21,10 +21,10 @@ def pad_columns(columns: dict[str, array_ops.RaggedTensor]) -> dict[str, array_o
 
 
 def records(columns: dict[str, array_ops.Tensor | array_ops.RaggedTensor]) -> list[list[dict]]:
-    """Return a list of dicts for each text, with one dict per answer.
+    """Convert columns of answers to a list of dicts for each text.
 
     Args:
-        columns: Names and values. Each value has shape (N, n) or is ragged (N, None).
+        columns: Dict of names to values of shape (N, n), or ragged values of shape (N, None).
 
     Example:
         >>> import tensorflow as tf

@@ -61,7 +61,7 @@ MAX_LABELS_SHOWN = 10  # maximum number of labels in `repr`
 
 
 class TaskPresetArguments(BackbonePresetArguments, TokenizerPresetArguments, total=False):
-    """Keyword arguments for the backbone, the tokenizer and every preprocessor."""
+    """Types of the `from_preset` arguments that all tasks share."""
 
     sequence_length: int | None
     preprocessor: Preprocessor | None
@@ -96,19 +96,19 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     Attributes:
         record: A `TaskRecord` with the task properties needed by other modules.
-        new_head: Optional tuple. Initial weights for a head that is missing in the checkpoint. It
-            will be set to None by the first answer.
-        kept_weights: A dict from tensor names to arrays. Checkpoint weights for a head to be built
-            later in `fit`.
-        weights_before_adapters: A dict from tensor names to arrays. Weights for the head and its
-            pooler before `enable_lora` or `load_adapters`, named as in adapter files.
-        problem_type: Optional string. The `problem_type` from config.json, for tasks with support
-            for several problem types.
+        new_head: Optional tuple. Initial weights of a head that is missing in the checkpoint. It is
+            set to None after the first answer.
+        kept_weights: Dict of tensor names to arrays. Checkpoint weights for a head that will be
+            built in `fit`.
+        weights_before_adapters: Dict of tensor names to arrays, with the names used in adapter
+            files. Weights of the head and the pooler before `enable_lora` or `load_adapters`.
+        problem_type: Optional string. The `problem_type` in config.json, for tasks that support
+            several problem types.
     """
 
     problem_type: str | None = None
     fixed_settings = ("dropout", "num_classes", "crf")
-    if not TYPE_CHECKING:  # editors must not suggest these names
+    if not TYPE_CHECKING:  # hidden from autocompletion in editors
         from_pretrained = ForeignName("from_preset(source)")
         from_transformers = ForeignName("from_preset(source)")
         save_pretrained = ForeignName("save_to_preset(folder)")
@@ -125,7 +125,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     new_head: tuple | None = None
     kept_weights: Mapping[str, np.ndarray] = MappingProxyType({})
     weights_before_adapters: Mapping[str, np.ndarray] = MappingProxyType({})
-    cpu_model: CpuModel | None = None  # set in the results from `for_cpu`
+    cpu_model: CpuModel | None = None  # set in copies made by `for_cpu`
     head: keras.layers.Layer | None
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
@@ -133,16 +133,16 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         # Keras scales losses by the task's precision.
         super().__init__(**{"dtype": backbone.dtype_policy, **kwargs})
         self.backbone = backbone
-        self.head = None  # a class attribute would hide the layer stored by torch
+        self.head = None  # with torch, a class attribute would hide the layer
         self._preprocessor = copy.copy(preprocessor)
         self._reset_training_state()
 
     @property
     def preprocessor(self) -> Preprocessor | None:
-        """The preprocessor used to convert raw inputs to the model inputs, or None.
+        """The preprocessor that converts raw inputs to model inputs, or None.
 
-        It can be replaced by another preprocessor with the same class. The new preprocessor will be
-        copied, and the labels and lengths are set on the copy.
+        It can be replaced by another preprocessor of the same class. The task uses a copy of the
+        new preprocessor, with the labels and lengths of the task.
 
         Raises:
             TypeError: If the new value is a preprocessor for a different task.
@@ -180,7 +180,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     def __repr__(self) -> str:
         backbone, labels = self.backbone, self.labels
         parts = [
-            f"{type(backbone).__name__} of {backbone.num_layers} layers of {backbone.hidden_dim}",
+            f"{type(backbone).__name__} with {backbone.num_layers} layers of {backbone.hidden_dim}",
             f"{sum(math.prod(weight.shape) for weight in self.weights):,} weights",
             *([f"answers in {self.cpu_model.identity} on the CPU"] if self.cpu_model else []),
             *([f"labels {', '.join(labels[:MAX_LABELS_SHOWN])}"] if labels else []),
@@ -193,7 +193,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:
-        """Return the backbone outputs. Inputs that are not used by the backbone are ignored."""
+        """Compute the backbone outputs. Inputs that the backbone does not use are ignored."""
         if self.record.predicts_tokens and self.backbone.predicts_in_order:
             return {"predictions": self.backbone.predictions(inputs, training)}
         given = backbone_inputs(inputs)
@@ -205,7 +205,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return self._compute_outputs(inputs, training)
 
     def _compute_outputs(self, inputs: dict, training: bool | None = None):
-        """Compute the task outputs. In the results from `for_cpu`, this is done by the engine."""
+        """Compute the task outputs. Copies made by `for_cpu` compute them with the engine."""
         return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
@@ -239,7 +239,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def least_weights(cls, config: dict) -> int:
-        """Return a lower bound for the number of head parameters, counting only large matrices."""
+        """Return a lower bound on the number of parameters in the head, from its large matrices."""
         hidden, layers = config["backbone"]["config"]["hidden_dim"], config.get("dense") or ()
         widths = [hidden, *(layer["units"] for layer in layers)]
         of_classes = (1 if config.get("head") else hidden) * (config.get("num_classes") or 0)
@@ -251,7 +251,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return TinyData({}, ["a b ab", "", "c d e a b", "p"])
 
     def tiny_questions(self) -> tuple:
-        """Return arguments for `record.text_method`, with as many texts as in `tiny_data`."""
+        """Return arguments for `record.text_method`, for as many texts as in `tiny_data`."""
         data = self.tiny_data()
         if data.questions is not None:
             return data.questions(self)
@@ -259,25 +259,25 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        """Return the given constructor arguments, completed with values from config.json."""
+        """Return the constructor arguments: the given arguments, and values from config.json."""
         field = cls.head_of(checkpoint.family).dropout
         stored = {"dropout": checkpoint.config.get(field)} if field else {}
         return {**stored, **given}
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Return the reason why a checkpoint's head must not be loaded, or None."""
+        """Explain why a checkpoint head must not be loaded. Return None if it can be loaded."""
         return None
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
-        """Return the row for each label in a checkpoint head that has different labels.
+        """For each label, return its row in a checkpoint head that has other labels.
 
-        For a new label, the row is None. The result will be None if the checkpoint has all labels
-        or none of them.
+        The row of a new label is None. The result is None if the checkpoint contains all labels or
+        no label.
         """
         return None
 
     def _warn_new_head(self) -> None:
-        """Log once that the head has random weights."""
+        """Log a warning, once, that the head has random weights."""
         first, self.new_head = self.new_head, None
         if first is None or len(first) != len(self.head.weights):
             return
@@ -291,7 +291,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @property
     def _answers(self) -> Answers:
-        """The text side for the answers, with the current settings and this task as the runner."""
+        """Create the `Answers` object with the current settings and this task as the runner."""
         raise NotImplementedError
 
     @validate_arguments
@@ -306,13 +306,13 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     ) -> Any:
         """Compute the model outputs for raw inputs, such as logits.
 
-        To get probabilities or labels, use a classifier's `predict_proba` or a method such as
+        For probabilities, use `predict_proba`. For labels and other answers, use a method such as
         `classify` or `extract_entities`.
 
         Args:
-            x: Inputs. See `fit`. For a dataset without tags and a `TokenClassifier`, a vector of
-                strings is a batch of texts. To pass the words for one sentence, use a ragged tensor
-                or the shape (1, words).
+            x: Inputs, as for `fit`. In a dataset without tags for a `TokenClassifier`, a vector of
+                strings is a batch of texts. To pass the words of a single sentence, use a ragged
+                tensor or the shape (1, words).
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
             steps: Positive integer. Number of batches to predict. If None, all data is used.
@@ -322,9 +322,9 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         Returns:
             NumPy arrays with one row per input, e.g. logits, regression values or embeddings. For
             texts, `TokenClassifier` returns a list with an array of shape (tokens, C) per text,
-            without special tokens and with the windows combined for long texts. `SpanQA` returns a
-            list for each question, with an array of shape (2, tokens) for every window over the
-            context, or of shape (1 + start_n_top * end_n_top, 4) with a beam search.
+            without special tokens. The windows of a long text are combined. `SpanQA` returns one
+            list per question, with an array of shape (2, tokens) for every window of the context.
+            With a beam search, the shape is (1 + start_n_top * end_n_top, 4).
         """
         self._check_answers(x)
         self._warn_new_head()
@@ -334,7 +334,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             return inference.predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
 
     def _answers_to(self, x) -> Any:
-        """Return the text side for raw inputs, or raise a ValueError without a preprocessor."""
+        """Return the `Answers` object for raw inputs. Raise a ValueError without a preprocessor."""
         check_preprocessor(self, x)
         return self._answers
 
@@ -347,7 +347,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     run_examples = inference.example_outputs
 
     def _run_whole(self, function: Callable, x, *args, **kwargs):
-        """Call Keras's `predict` like `_run`, but let every JAX process compute whole batches."""
+        """Call `keras.Model.predict` like `_run`, but every JAX process computes whole batches."""
         if get_process_shard()[1] == 1:
             return self._run(function, x, *args, **kwargs)
         with self.distribution.running(), whole_batches():
@@ -358,7 +358,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             raise invalid(
                 "x",
                 x,
-                "prepared inputs, {'token_ids', 'padding_mask', ...}, because texts would be "
+                "prepared inputs, {'token_ids', 'padding_mask', ...}, because raw texts would be "
                 f"masked at random. Use {self.record.instead_of_predict}, or evaluate(texts)",
             )
 
@@ -369,7 +369,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             setattr(self, name, settings[name][0])
         if changed:
             logger.warning(
-                "This training changes the weights of %s, so its %s was reset. Call %s again.",
+                "Training changes the weights of this %s, so its %s was reset. Call %s again "
+                "after training.",
                 type(self).__name__,
                 " and its ".join(changed),
                 " and ".join(settings[name][1] for name in changed),
@@ -380,11 +381,11 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     def export(
         self, path: str | os.PathLike[str], format: str | None = None, **options: Any
     ) -> None:
-        """Export the task to files that can be run without Keras.
+        """Export the task to files that run without Keras.
 
-        Use `classifier.export("served", format="onnx")` to write a folder for `ez.open_export`,
-        which can answer in a process without Keras. Use `classifier.export("served/1")` to write a
-        version folder for TensorFlow Serving. In this case, the signature
+        Use `classifier.export("served", format="onnx")` to write a folder that `ez.open_export` can
+        open in a process without Keras. Use `classifier.export("served/1")` to write a version
+        folder for TensorFlow Serving. In this case, the signature
         `tf.saved_model.load("served/1").signatures["serving_default"](text=tf.constant([...]))`
         returns the same answers as `classify`. If a task was quantized by Keras with
         `quantize("int8")`, the int8 weights are kept in the formats "tf_saved_model" and "onnx".
@@ -444,13 +445,13 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             engine: String. "litert" requires the package ai-edge-litert and the TensorFlow backend.
                 "openvino" requires the extra encoder-zoo[openvino] and can be used on the
                 TensorFlow and PyTorch backends. Defaults to "litert".
-            texts: A few hundred typical inputs, as for `predict`. This is required for "int8" with
-                OpenVINO, to measure the activation ranges on these inputs. LiteRT computes the
-                ranges for each row. Defaults to None.
+            texts: A few hundred typical inputs, as for `predict`. Required for "int8" with
+                OpenVINO, which measures the activation ranges on these inputs. LiteRT computes the
+                ranges for each row and takes no texts. Defaults to None.
 
         Returns:
-            A task with the same class that shares the task's backbone. It does not support `fit`
-            and `export`.
+            A task of the same class that shares its backbone with this task. It does not support
+            `fit` and `export`.
 
         Raises:
             ValueError: If the backend, the task or `dtype` is not supported by the engine, if the
@@ -473,14 +474,15 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             raise invalid(
                 "texts",
                 texts,
-                "some hundred typical inputs for int8 with OpenVINO. Or pass dtype='bfloat16'",
+                "a few hundred typical inputs, because OpenVINO needs them for int8. Or pass "
+                "dtype='bfloat16'",
             )
         if texts is not None and not calibrates:
             raise invalid(
                 "texts",
                 texts,
                 f"None for engine={engine!r} and dtype={dtype!r}. Only engine='openvino' with "
-                "dtype='int8' uses texts",
+                "dtype='int8' uses `texts`",
             )
         shared = {"backbone": self.backbone, "preprocessor": self.preprocessor}
         answering = type(self).from_config({**self.get_config(), **shared})
@@ -494,29 +496,30 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return answering
 
     def trim_vocabulary(self, texts: object) -> Self:
-        """Return a copy that only has the tokens needed for a collection of texts.
+        """Return a smaller copy whose vocabulary only has the tokens of the given texts.
 
-            small = embedder.trim_vocabulary(texts)  # multilingual-e5-small: 81 % are embeddings
+            small = embedder.trim_vocabulary(texts)
             small.save_to_preset("small")  # opens in transformers, with equal token ids
 
-        In multilingual models, most of the weights are token embeddings. The copy has the same
-        tokens for `texts`, with new ids. For these texts, the outputs of the encoder are equal to
-        the bit. The outputs of `MaskedLM` and `SparseEncoder` are computed for fewer tokens, so
-        probabilities of tokens are higher. Special tokens, added tokens, prompts and tokens for
-        single bytes are always kept. In other texts, a word without a token is split into smaller
-        tokens, bytes, or becomes the unknown token. Use `compare_vocabulary` to find such texts.
+        In multilingual models, most of the weights are token embeddings, such as 81% in
+        multilingual-e5-small. The copy splits `texts` into the same tokens, with new ids, and the
+        encoder computes exactly the same outputs for `texts`. `MaskedLM` and `SparseEncoder`
+        compute outputs for fewer tokens, so the probabilities of the remaining tokens are higher.
+        Special tokens, added tokens, prompts and tokens for single bytes are always kept. In all
+        other texts, a word whose token was removed is split into smaller tokens or bytes, or
+        becomes the unknown token. Use `compare_vocabulary` to find such texts.
 
         Args:
             texts: List or column of strings. All texts that the model must read as before,
                 including questions and labels that are passed with each call.
 
         Returns:
-            A task with the same class that does not share any weights. It is not compiled.
+            A task of the same class that does not share weights with this task. It is not compiled.
 
         Raises:
             ValueError: If the task is quantized, has a `query_encoder`, or is a result of
                 `for_cpu`.
-            TypeError: If there is no tokenizer, or if its model is not known, as for
+            TypeError: If the task has no tokenizer, or if its tokenizer cannot be trimmed, as for
                 `GenericTokenizer` and static embedders.
 
         Source: Abdaoui et al. 2020, Load What You Need: Smaller Versions of Multilingual BERT,
@@ -536,21 +539,21 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return trim_task(self, texts)
 
     def compare_vocabulary(self, trimmed: Task, texts: object) -> VocabularyReport:
-        """Find texts that have other tokens in a copy from `trim_vocabulary`.
+        """Find texts that are split into other tokens by a copy from `trim_vocabulary`.
 
         Args:
-            trimmed: The copy with fewer tokens.
+            trimmed: Task. Task. The copy with fewer tokens.
             texts: List or column of strings.
 
         Returns:
-            Dict with "covered_texts", the fraction of texts with the same tokens,
-            "covered_tokens", the fraction of tokens that are the same, and "uncovered", a list of
-            `{"index", "text", "changed"}` with the fraction of changed tokens in each other text,
-            in descending order.
+            Dict with "covered_texts", the fraction of texts with the same tokens, "covered_tokens",
+            the fraction of tokens that are the same, and "uncovered", a list of `{"index", "text",
+            "changed"}` for all other texts. "changed" is the fraction of tokens that differ. The
+            list is sorted by "changed" in descending order.
 
         Raises:
             ValueError: If `texts` is not a list or column of strings, or is empty.
-            TypeError: If there is no tokenizer, or if its model is not known.
+            TypeError: If the task has no tokenizer, or if its tokenizer cannot be trimmed.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -565,21 +568,21 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return compare_vocabulary(self, trimmed, texts)
 
     def _check_answers_only(self, changes: bool | None) -> None:
-        """Raise a ValueError for an attempt to train or export a result from `for_cpu`."""
+        """Raise a ValueError if a copy made by `for_cpu` is trained or exported."""
         if changes:
             raise ValueError(
-                "The result of for_cpu cannot be trained or exported. Call fit or export on the "
-                "original model, and then for_cpu again. To export in int8, use "
+                "A copy made by `for_cpu` cannot be trained or exported. Call `fit` or `export` "
+                "on the original model, and then `for_cpu` again. To export in int8, use "
                 "`model.export('model.tflite', format='litert', "
                 "optimizations=[tf.lite.Optimize.DEFAULT])`."
             )
 
     def signatures(self, **options) -> dict[str, Callable]:
-        """Return the export functions, which convert raw text to answers.
+        """Return the functions to export. They convert raw text to answers.
 
         Args:
-            **options: Arguments for the task's text-level method. These values will be used for all
-                texts in the export.
+            **options: Arguments for the task's text-level method, such as `classify`. The export
+                uses these values for all texts.
 
         Returns:
             Dict from signature names to functions. Each function takes string tensors of shape (N,)
@@ -589,10 +592,10 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         raise NotImplementedError
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return the smallest and the largest valid value for each prepared input.
+        """Return the smallest and the largest valid value of each model input.
 
-        This method should be overridden in tasks whose preprocessor returns more inputs than are
-        read by the backbone.
+        Override this method in a task whose preprocessor returns inputs that the backbone does not
+        read.
 
         Args:
             length: Positive integer. Length L of the examples.
@@ -606,7 +609,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @property
     def served_tokenizers(self) -> list[Tokenizer]:
-        """Return the tokenizers used in `signatures`, the tokenizer for its texts first."""
+        """Return the tokenizers used in `signatures`. The first is for the text input."""
         return [self.preprocessor.tokenizer]
 
     # -- presets -----------------------------------------------------------------------------------
@@ -625,8 +628,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             **arguments: Keyword arguments for the task (`labels=[...]`), for its preprocessor
                 (`sequence_length=128`) and for the backbone (`dropout=0.0`,
                 `dtype="mixed_bfloat16"`). Use `added_tokens` to add words or markers to the
-                vocabulary (see `BertTokenizer`). Their new embeddings will be the mean over all
-                other embeddings. Use `preprocessor` to pass another preprocessor from the same
+                vocabulary (see `BertTokenizer`). A new embedding is the mean of all embeddings in
+                the checkpoint. Use `preprocessor` to pass another preprocessor from the same
                 preset, or None for a task that only accepts prepared inputs. Use `verify`,
                 `max_bytes` and `allow_nonfinite` to configure the file checks (see
                 `presets.opening.Safeguards`).
@@ -641,16 +644,14 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     def from_keras_hub(cls, model: keras.Model, **arguments: Any) -> Self:
         """Convert a KerasHub model in memory, with weights, tokenizer, classes and dtype policy.
 
-        The head is converted when it matches this task. Otherwise a new head is created, so that,
-        for example, a KerasHub text classifier can be used to create a token classifier, which is a
-        task without support in KerasHub. In KerasHub, tokenizers apply case folding instead of
-        lowercasing. For this reason, the token ids are different for a few texts, such as texts
-        with "ß".
+        The head is converted if it matches this task. Otherwise a new head is created. For example,
+        a KerasHub text classifier can be converted to a token classifier, which KerasHub does not
+        have. Tokenizers in KerasHub apply case folding instead of lowercasing, so the token ids of
+        a few texts differ, such as texts with "ß".
 
         Args:
-            model: A task from `keras_hub.models`, or a backbone, from a family supported in this
-                package. A model without a preprocessor is converted to a task that only accepts
-                prepared inputs.
+            model: KerasHub task or backbone, from a family that this package supports. A model
+                without a preprocessor is converted to a task that only accepts prepared inputs.
             **arguments: Keyword arguments as for `from_preset`, such as `labels=[...]`, which are
                 not stored in KerasHub models.
 
@@ -687,8 +688,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         A folder in the Hugging Face format can be loaded by the transformers class for the same
         task, and a folder in the KerasHub format by KerasHub. Both compute the same outputs. The
         folder is replaced atomically, so that it is not changed when an error occurs. Low-rank
-        updates are merged into the weights. Frozen layers and `compile` arguments will not be
-        saved. To keep them, use `.save("model.keras")`.
+        updates are merged into the weights. The folder does not store which layers are frozen, nor
+        the `compile` arguments. To keep both, use `.save("model.keras")`.
 
         Args:
             directory: String or path. Folder to write or replace. Unrelated files in this folder
@@ -697,10 +698,9 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 "bfloat16". If None, each weight's data type is kept. Defaults to None.
             format: String. "huggingface", or "keras_hub" for a folder to be loaded by the
                 corresponding class in `keras_hub.models`. KerasHub pads every batch to
-                `sequence_length` and computes different token ids for texts that are changed by
-                case folding, such as "ß" to "ss". Labels are not stored in the KerasHub format.
-                This package saves them in `encoder_zoo.json` in the same folder. Defaults to
-                "huggingface".
+                `sequence_length`, and its token ids differ for texts that case folding changes,
+                such as "ß" to "ss". Labels are not stored in the KerasHub format. This package
+                saves them in `encoder_zoo.json` in the same folder. Defaults to "huggingface".
             **options: `shard_bytes`, the maximum size for a weights file in the Hugging Face
                 format. Larger weights will be split into several files.
 
@@ -720,14 +720,14 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         commit_message: CommitMessage = "Upload with encoder_zoo",
         **options: Any,
     ) -> str:
-        """Upload the task to a Hugging Face hub repository. A missing repository will be created.
+        """Upload the task to a Hugging Face Hub repository, which is created if it does not exist.
 
-        All files are uploaded in one commit and replace the files from an earlier preset. Any other
-        files and a model card written by a user will be kept. The environment variables
-        `HF_ENDPOINT` and `HF_TOKEN` can be used.
+        All files are uploaded in one commit. They replace the files of an earlier preset. All other
+        files are kept, and also a model card that was edited by hand. The environment variables
+        `HF_ENDPOINT` and `HF_TOKEN` are used if they are set.
 
         Args:
-            repository: String. Repository name, 'user/name' or 'organisation/name'.
+            repository: String. Repository name, such as "user/name" or "organisation/name".
             private: Optional boolean. Whether to make a new repository private. If None, the
                 owner's default will be used. Defaults to None.
             token: Optional string. Access token with write permission. If None, `HF_TOKEN` or the
@@ -767,15 +767,15 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         self.train_pooler()
 
     def train_pooler(self) -> None:
-        """Unfreeze the pooler when its output is used by the head and it has no low-rank update."""
+        """Unfreeze the pooler if the head uses its output and it has no low-rank update."""
         if self.head_record.pooled and not self.backbone.pooler_dense.lora_enabled:
             self.backbone.pooler_dense.trainable = True
 
     def save_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Save only the low-rank updates, the head and its pooler, in the peft format.
 
-        The files can be loaded with `load_adapters` and `peft.PeftModel.from_pretrained`, into the
-        same model that the training started from.
+        The files can be loaded with `load_adapters` or `peft.PeftModel.from_pretrained` into the
+        model that the training started from.
 
         Args:
             folder: String or path. Folder to write to.
@@ -789,9 +789,9 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     def load_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Load low-rank updates, and the weights saved with them, from peft files.
 
-        The files replace the model's current updates, like the active adapter in peft. Weights that
-        are missing in the files will be reset to their values before `enable_lora` and
-        `load_adapters`. If an error occurs, the model is not changed.
+        The loaded updates replace the current updates of the model, like the active adapter in
+        peft. Weights that are missing in the files are reset to their values before `enable_lora`
+        or `load_adapters`. If an error occurs, the model does not change.
 
         Args:
             folder: String or path. Folder with `adapter_config.json` and
@@ -806,7 +806,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
 
 class TokenEncoder(Task):
-    """Encoder to compute token embeddings (B, L, D), for exports of tasks with unsupported layers.
+    """Model that only computes token embeddings (B, L, D), to export tasks with unsupported layers.
 
     Args:
         backbone: A `Backbone`.

@@ -1,4 +1,4 @@
-"""Copies of tasks with a smaller vocabulary, and texts that have other tokens in such a copy."""
+"""Copy a task with a smaller vocabulary, and find texts that the copy splits into other tokens."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ WORDS_AND_SYMBOLS = re.compile(r"\w+(?:[-_]\w+)*|\S")  # as split by `EntityExtr
 
 
 class UncoveredText(TypedDict):
-    """A text that has other tokens with a trimmed vocabulary.
+    """A text that a trimmed vocabulary splits into other tokens.
 
     Attributes:
-        index: Integer. Position of the text.
+        index: Integer. Index of the text in the list.
         text: String. The text.
-        changed: Float. Fraction of its tokens that are different.
+        changed: Float. Fraction of the tokens that are different.
     """
 
     index: int
@@ -51,7 +51,7 @@ class VocabularyReport(TypedDict):
 
     Attributes:
         covered_texts: Float. Fraction of texts with the same tokens.
-        covered_tokens: Float. Fraction of tokens that are the same.
+        covered_tokens: Float. Fraction of tokens that are the same in all texts.
         uncovered: List of `UncoveredText`, sorted by `changed` in descending order.
     """
 
@@ -61,7 +61,7 @@ class VocabularyReport(TypedDict):
 
 
 def trim_task(task: T, texts: object) -> T:
-    """Return a copy of a task that only has the tokens needed for texts.
+    """Return a copy of a task whose vocabulary only has the tokens of the given texts.
 
     See `Task.trim_vocabulary` for arguments and errors.
     """
@@ -89,7 +89,7 @@ def trim_task(task: T, texts: object) -> T:
 
 
 def compare_vocabulary(task: Task, trimmed: Task, texts: object) -> VocabularyReport:
-    """Compare the tokens of texts with the tokens in a trimmed copy.
+    """Compare how a task and its trimmed copy split texts into tokens.
 
     See `Task.compare_vocabulary` for arguments.
     """
@@ -107,22 +107,22 @@ def compare_vocabulary(task: Task, trimmed: Task, texts: object) -> VocabularyRe
 
 
 def _check_can_trim(task: Task) -> None:
-    """Raise an error for a task whose vocabulary cannot be trimmed."""
+    """Raise a ValueError if the vocabulary of a task cannot be trimmed."""
     name = type(task).__name__
     if task.cpu_model is not None:
         raise ValueError(
-            "The result of for_cpu has a fixed vocabulary. Call trim_vocabulary on the original "
-            "model, and then for_cpu."
+            "The vocabulary of a copy made by `for_cpu` cannot be trimmed. Call `trim_vocabulary` "
+            "on the original model, and then `for_cpu`."
         )
     if any(getattr(layer, "quantization_mode", None) for layer in list_layers(task)):
         raise ValueError(
-            f"This {name} is quantized. Call trim_vocabulary before quantize, because tokens "
-            "cannot be removed from quantized weights."
+            f"This {name} is quantized, so tokens cannot be removed from its weights. Call "
+            "`trim_vocabulary` before `quantize`."
         )
     if getattr(task, "query_encoder", None) is not None:
         raise ValueError(
-            f"This {name} has a query_encoder with the same vocabulary. Trim a {name} without a "
-            "query_encoder, and create a query_encoder for the new tokenizer."
+            f"This {name} has a `query_encoder` with the same vocabulary. Trim a {name} without a "
+            "`query_encoder`, and then create a `query_encoder` for the new tokenizer."
         )
 
 
@@ -132,14 +132,14 @@ def _get_tokenizer(task: Task) -> Tokenizer:
     if not isinstance(tokenizer, TRIMMABLE):
         kinds = ", ".join(kind.__name__ for kind in TRIMMABLE)
         raise TypeError(
-            f"The tokenizer of this {type(task).__name__} is a {type(tokenizer).__name__}. "
-            f"Expected one of the classes {kinds} or a subclass."
+            f"The tokenizer of this {type(task).__name__} is a {type(tokenizer).__name__}, which "
+            f"cannot be trimmed. Expected one of the classes {kinds} or a subclass."
         )
     return tokenizer
 
 
 def list_read_texts(task: Task, texts: object) -> list[str]:
-    """Return all texts that the tokenizer reads for some texts: with prompts, and as words."""
+    """Return all strings that the tokenizer will read, such as prompts and words."""
     given, settings = read_strings(texts), task.preprocessor.get_config()
     read = [
         prompt + text
@@ -158,12 +158,12 @@ def read_strings(texts: object) -> list[str]:
     """Convert a column of texts to a list of strings."""
     column = as_text_tensor(texts)
     if len(column.shape) != 1 or not column.shape[0]:
-        raise invalid("texts", texts, "a list or a column with one or more texts")
+        raise invalid("texts", texts, "a list or column with at least one string")
     return decode_texts(column)
 
 
 def _settings(preprocessor: Preprocessor) -> dict[str, Any]:
-    """Return the arguments of a preprocessor, except for the tokenizer."""
+    """Return the constructor arguments of a preprocessor without the tokenizer."""
     return {name: v for name, v in preprocessor.get_config().items() if name != "tokenizer"}
 
 
@@ -177,9 +177,9 @@ def _find_strings(value: object) -> Iterator[str]:
 
 
 def _fixed_ids(task: Task) -> set[int]:
-    """Return the token ids that the backbone uses, and ids that must not change."""
+    """Return the ids of tokens that the backbone depends on. They are never removed."""
     ids = set(_read_token_ids(task.backbone).values())
-    if task.backbone.family.positions_skip_padding:  # positions start after the padding id
+    if task.backbone.family.positions_skip_padding:  # position ids start after the padding id
         ids |= {*range(task.preprocessor.tokenizer.pad_token_id)}
     return ids
 
@@ -191,7 +191,7 @@ def _read_token_ids(backbone: Backbone) -> dict[str, int]:
 
 
 def _make_backbone(backbone: Backbone, kept: list[int]) -> Backbone:
-    """Create a backbone for the tokens in `kept`. Its weights have initial values."""
+    """Create a backbone for the tokens in `kept`. Its weights are not copied yet."""
     ids = {name: kept.index(value) for name, value in _read_token_ids(backbone).items()}
     config = {**backbone.get_config(), "vocabulary_size": len(kept), **ids}
     copied = type(backbone).from_config(config)
@@ -200,7 +200,7 @@ def _make_backbone(backbone: Backbone, kept: list[int]) -> Backbone:
 
 
 def _select_rows(weight: keras.Variable, smaller: keras.Variable, kept: list[int]) -> np.ndarray:
-    """Return the values of a weight for the tokens in `kept`, on the axis that became smaller."""
+    """Select the rows of a weight for the tokens in `kept`, along the axis that became smaller."""
     values = whole_array(weight)
     for axis, (before, after) in enumerate(zip(weight.shape, smaller.shape, strict=True)):
         if before != after:

@@ -1,1 +1,1 @@
-"""Sequence classification and regression: task, preprocessor, labels."""
+"""Tasks and preprocessors for sequence classification and regression."""

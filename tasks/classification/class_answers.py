@@ -1,4 +1,4 @@
-"""Predict classes of texts from their logits.
+"""Convert logits to class labels and scores.
 
 Comments use these letters for shapes: N texts, C classes.
 """
@@ -40,9 +40,9 @@ from encoder_zoo.tasks.preprocessing.columns import is_doc
 
 
 class LabelScore(TypedDict):
-    """A label and its probability. For regression, only the predicted value, as the score.
+    """A label and its score. For regression, only the predicted value as the score.
 
-    If the classifier abstains, the label will be None (see `abstain_below`).
+    The label is None if the classifier abstains (see `abstain_below`).
     """
 
     label: str
@@ -56,18 +56,18 @@ ClassNames = Annotated[
     Sequence,
     Rule(lambda v: len(v) > 0 and {type(name) for name in v} <= {str, int}, "a list of classes"),
 ]
-# What is answered in place of one class for each text.
-OTHER_ANSWERS = {"regression": "numbers", "multi_label_classification": "several labels a text"}
+# What each kind of classifier returns instead of a single class, for error messages.
+OTHER_ANSWERS = {"regression": "numbers", "multi_label_classification": "several labels per text"}
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassAnswers(Answers):
-    """Answers for a `SequenceClassifier`. See there for a description of all settings.
+    """Answers for a `SequenceClassifier`, which describes the settings.
 
     Attributes:
-        class_names: List of C strings, or a range with class indices for classes without names.
+        class_names: List of C strings, or a range of class indices if the classes have no names.
         problem_type: String. The problem type, as in config.json.
-        window_pooling: String, "mean" or "max". How to pool logits over text windows.
+        window_pooling: String, "mean" or "max". How to pool the logits of the windows of a text.
         temperature: Float. Value to divide the logits by.
         thresholds: Optional dict of labels to floats.
         abstain_below: Optional float. Minimum score for returning an answer.
@@ -98,7 +98,8 @@ class ClassAnswers(Answers):
         """Compute class probabilities. See `SequenceClassifier.predict_proba`."""
         if self.is_regression:
             raise ValueError(
-                "predict_proba needs classes, but this classifier predicts numbers. Use predict."
+                "`predict_proba` requires classes, but this classifier predicts numbers. Use "
+                "`predict`."
             )
         return self.probabilities(self.predict_texts(texts, batch_size))
 
@@ -139,7 +140,7 @@ class ClassAnswers(Answers):
         """Create the function to export. See `SequenceClassifier.signatures`.
 
         Args:
-            run: Function to compute logits (N, C) from text columns (N,).
+            run: Function that computes logits (N, C) from text columns (N,).
         """
         names = array_ops.constant([str(name) for name in self.class_names])
 
@@ -159,12 +160,12 @@ class ClassAnswers(Answers):
 
     @property
     def is_regression(self) -> bool:
-        """Return whether the model is used for regression."""
+        """Whether the model predicts numbers instead of classes."""
         return self.problem_type == "regression"
 
     @property
     def is_multi_label(self) -> bool:
-        """Return whether multiple classes per text are allowed."""
+        """Whether a text can have several classes."""
         return self.problem_type == "multi_label_classification"
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
@@ -173,7 +174,7 @@ class ClassAnswers(Answers):
         return sigmoid(logits) if self.is_multi_label else softmax(logits)
 
     def answered(self, scores: np.ndarray, threshold=None) -> np.ndarray:
-        """Return a boolean mask (N, C) for the classes to answer, based on scores (N, C)."""
+        """Return a boolean mask (N, C) of the classes in the answer to each text."""
         given = self.thresholds if threshold is None else threshold
         if self.is_multi_label:
             return scores >= self.least_scores(given)
@@ -183,12 +184,12 @@ class ClassAnswers(Answers):
         return np.stack([~second, second], axis=1)
 
     def least_scores(self, given: float | Mapping[str, float] | None) -> np.ndarray:
-        """Return the minimum score for all labels, or only for the second label if binary."""
+        """Return the minimum score of each label, or of the second label if there are two."""
         count = len(self.class_names)
         if not self.is_multi_label and (count != 2 or self.is_regression):
             raise ValueError(
-                f"A classifier with problem_type={self.problem_type!r} and {count} classes has no "
-                "thresholds. Expected two classes, or several labels per text."
+                "Thresholds require a classifier with two classes, or with several labels per "
+                f"text. This classifier has problem_type={self.problem_type!r} and {count} classes."
             )
         names = list(self.class_names)[0 if self.is_multi_label else 1 :]
         return expand_thresholds(given, names, DEFAULT_THRESHOLD)
@@ -201,12 +202,12 @@ class ClassAnswers(Answers):
                 "threshold",
                 threshold,
                 f"None with problem_type={self.problem_type!r}, {count} classes and "
-                f"top_k={top_k}. To leave out an uncertain answer, use abstain_below",
+                f"top_k={top_k}. To omit uncertain answers, use `abstain_below`",
             )
 
 
 def best_only(scores: np.ndarray) -> np.ndarray:
-    """Return a boolean mask (N, C) for the best class per text.
+    """Return a boolean mask (N, C) that only contains the best class of each text.
 
     Example:
         >>> best_only(np.array([[0.25, 0.75]])).tolist()
@@ -218,13 +219,13 @@ def best_only(scores: np.ndarray) -> np.ndarray:
 def labels_in_order(
     names: Sequence, scores: np.ndarray, order: Iterable[np.ndarray]
 ) -> list[list[LabelScore]]:
-    """Return labels and scores for each text.
+    """Convert scores to a list of labels with scores for each text.
 
     Args:
-        names: Names of the classes.
+        names: Sequence of class names.
         scores: Float array of shape (N, C).
-        order: Integer array of shape (N, M), or N rows. The classes to return for each text, in
-            this order.
+        order: Integer array of shape (N, M), or N rows of any length. Class indices for each text,
+            in the order of the answer.
 
     Example:
         >>> labels_in_order(["no", "yes"], np.array([[0.25, 0.75]]), np.array([[1, 0]]))
@@ -237,6 +238,6 @@ def labels_in_order(
 
 
 def is_single(texts) -> bool:
-    """Return whether the input is a single text or pair instead of a list."""
+    """Return whether the input is a single text or pair, instead of a list."""
     parts = texts if isinstance(texts, tuple) else (texts,)
     return len(parts) > 0 and all(isinstance(part, str | bytes) or is_doc(part) for part in parts)

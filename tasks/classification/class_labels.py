@@ -1,4 +1,4 @@
-"""Validation of class labels, conversion to integers, and learning of class names.
+"""Learn class names from labels, and convert labels to class indices or targets.
 
 Comments use these letters for shapes: B batch, C classes.
 """
@@ -20,7 +20,7 @@ from encoder_zoo.tasks.preprocessing.given_labels import (
     class_name,
 )
 
-# How far the sum of a text's probabilities may be from 1.
+# Tolerance for the sum of the probabilities of a text.
 ROUNDING = 1e-3
 
 
@@ -28,14 +28,14 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
     """Collect all classes from labels.
 
     Args:
-        y: One label per text, as for `SequenceClassifier.fit`. For multi-label classifiers, this
-            should be a list of names per text, or rows (B, C).
+        y: Labels, one per text, as for `SequenceClassifier.fit`. For multi-label classifiers, a
+            list of names per text, or rows of shape (B, C).
         multi_label: Boolean. Whether to allow any number of labels per text. Defaults to False.
 
     Returns:
-        The class names: in category order for a categorical column, in column order for a table,
-        and sorted for all other labels. For integers starting at 0 and for rows, the number of
-        classes.
+        List of class names, or the number of classes for rows and for integers that start at 0. The
+        names of a categorical column are in category order, and the names of a table are in column
+        order. All other names are sorted.
 
     Raises:
         ValueError: If a row has no label or several labels, if a value is not a valid class, or if
@@ -53,7 +53,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         return [class_name(name) for name in names]
     y = _single_column(plain(y))
     if not len(y):
-        raise invalid("y", y, "one label for each text")
+        raise invalid("y", y, "one label per text")
     if multi_label:
         return _learn_multi_label(y)
     y = _array(y)
@@ -71,7 +71,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         raise invalid(
             "Every label",
             y.tolist()[0],
-            "labels of at least two classes. Or pass all class names as labels=[...]",
+            "labels with at least two classes. Or pass all class names: labels=[...]",
         )
     return found
 
@@ -85,18 +85,18 @@ def _learn_multi_label(y) -> list[str] | int:
     counts = {len(row) for row in rows}
     if len(counts) != 1 or counts == {0}:
         raise invalid(
-            "y", y, "a list of names for each text, or one number per class. Or pass labels=[...]"
+            "y", y, "a list of names or a row of 0s and 1s for each text. Or pass labels=[...]"
         )
     return counts.pop()
 
 
 def collect_labels(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
-    """Return labels y from a dataset with texts.
+    """Collect the labels from all batches of a dataset.
 
     Args:
-        dataset: Dataset with texts and labels. This can be batched or unbatched.
-        preprocessor: Preprocessor to use for batching the dataset, or None for batches with
-            prepared inputs.
+        dataset: Dataset of texts and labels, batched or unbatched.
+        preprocessor: Preprocessor that batches the dataset, or None if the batches contain prepared
+            inputs.
     """
     batches = dataset if preprocessor is None else preprocessor.batched(dataset, 1024)
     parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in batches]
@@ -106,7 +106,7 @@ def collect_labels(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
 
 
 def classes_among(labels: np.ndarray, multi_label: bool) -> set[int]:
-    """Return all class indices used in encoded labels.
+    """Return the set of class indices that occur in encoded labels.
 
     Args:
         labels: Class indices (B,), or rows (B, C).
@@ -132,13 +132,13 @@ def _check_one_each(values: list) -> None:
             raise invalid(
                 f"Row {row}",
                 name,
-                "one label per text. To use a list of labels per text, create the classifier with "
+                "one label per text. For several labels per text, create the classifier with "
                 'from_preset(..., problem_type="multi_label_classification")',
             )
 
 
 def _whole_numbers(y: array_ops.Tensor) -> array_ops.Tensor:
-    """Convert class indices (B,), which can be floats or booleans, to int64."""
+    """Convert class indices of shape (B,) to int64. Floats and booleans are accepted."""
     numbers = array_ops.cast(y, array_ops.int64)
     return check_each(
         numbers,
@@ -150,11 +150,11 @@ def _whole_numbers(y: array_ops.Tensor) -> array_ops.Tensor:
 
 
 def _array(y) -> np.ndarray:
-    """Convert labels to an array.
+    """Convert labels to an array without changing their values.
 
-    An object array is returned for lists with different lengths, or if strings are mixed with
-    values that would be converted to strings by NumPy. This is also done for enumerations, as they
-    would be truncated by NumPy.
+    An object array is returned if lists differ in length, because NumPy would raise an error, if
+    strings are mixed with other values, because NumPy would convert all values to strings, and for
+    enumerations, because NumPy would truncate them.
     """
     kept = False
     if isinstance(y, list | tuple):
@@ -172,29 +172,29 @@ def _array(y) -> np.ndarray:
 
 
 def _single_column(y):
-    """Return the column from a table or array (B, 1). All other values are returned unchanged."""
+    """Return the only column of a table or array of shape (B, 1). Other values are not changed."""
     if isinstance(y, dict):
         return next(iter(y.values())) if len(y) == 1 else y
     return single_column(y)
 
 
 def _matrix(y, labels: list[str] | None):
-    """Convert a table to numeric rows, with columns in label order."""
+    """Convert a table to numeric rows. The columns are sorted in the order of the labels."""
     if not isinstance(y, dict):
         return y
     names = {class_name(name): values for name, values in y.items()}
     order = labels if labels and set(labels) == set(names) else list(names)
     if labels and order is not labels and order != [str(i) for i in range(len(order))]:
         raise invalid(
-            "The list of y's columns",
+            "The list of columns in `y`",
             list(names),
-            f"the labels {labels}; or an array with one column for each of them in this order",
+            f"the labels {labels}. Or pass an array with one column per label, in this order",
         )
     return np.stack([np.asarray(names[name]) for name in order], axis=1)
 
 
 def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array_ops.Tensor:
-    """Validate and convert labels with a single class per text, in memory or inside `tf.data`.
+    """Convert labels with one class per text to class indices, in memory or inside `tf.data`.
 
     Args:
         y: Class indices, names, one-hot rows (B, C), or rows with probabilities (B, C).
@@ -234,9 +234,9 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
         return _probabilities(y)
     if rank not in (None, 1):
         raise invalid(
-            "The shape of y",
+            "The shape of `y`",
             tuple(y.shape),
-            "one class index or name for each text"
+            "one class index or name per text"
             + (f", or rows of {num_classes} probabilities" if num_classes else ""),
         )
     y = _whole_numbers(y)
@@ -252,19 +252,19 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
 def _number_names(names: array_ops.Tensor | list, labels: list[str] | None) -> array_ops.Tensor:
     expected = f". Expected one of {labels}."
     if not labels:
-        expected = ". The classes of the classifier have no names. Create it with labels=[...]."
+        expected = ". The classes have no names. Create the classifier with labels=[...]."
     numbers = label_indices(names, labels)
     return check_each(numbers, numbers >= 0, " has the unknown label ", names, expected)
 
 
 def _probabilities(y: array_ops.Tensor) -> array_ops.Tensor:
-    """Check that rows (B, C) sum to 1, and convert one-hot rows to indices (B,)."""
+    """Check that rows of shape (B, C) sum to 1. Convert one-hot rows to indices of shape (B,)."""
     is_hot = not array_ops.as_dtype(y.dtype).is_floating
     y = array_ops.cast(y, array_ops.float32)
     right = array_ops.reduce_all(y >= 0, axis=1) & (
         abs(array_ops.reduce_sum(y, axis=1) - 1) <= ROUNDING
     )
-    expected = ". Expected a single 1 and otherwise 0, or probabilities with the sum 1."
+    expected = ". Expected one 1 and otherwise 0s, or probabilities that sum to 1."
     y = check_each(y, right, " is ", y, expected)
     if not array_ops.is_symbolic_tensor(y):
         is_hot = bool(array_ops.reduce_all(array_ops.reduce_max(y, axis=1) == 1))
@@ -272,10 +272,10 @@ def _probabilities(y: array_ops.Tensor) -> array_ops.Tensor:
 
 
 def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_ops.Tensor:
-    """Check and convert labels with any number of classes per text, in memory or inside `tf.data`.
+    """Convert labels with any number of classes per text, in memory or inside `tf.data`.
 
     Args:
-        y: Numeric rows. In memory, this can also be a numeric table, or a list of names per text.
+        y: Rows of numbers. In memory, also a numeric table, or a list of names per text.
         labels: Optional list of strings. The class names.
         num_classes: Positive integer. Number of classes C.
 
@@ -296,7 +296,7 @@ def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_
     if isinstance(given, list):
         if any(isinstance(v, str) for row in given for v in row) or not any(map(len, given)):
             return _multi_hot(given, labels, num_classes)
-        unknown = [np.nan] * num_classes  # for rows of another length
+        unknown = [np.nan] * num_classes  # for rows with another length
         y = array_ops.constant(
             [r if len(r) == num_classes else unknown for r in given], array_ops.float32
         )
@@ -322,8 +322,8 @@ def _check_lists(y, num_classes: int | None) -> None:
             raise invalid(
                 f"Row {i}",
                 row,
-                "a list, because a text can have several labels. It can contain names, or "
-                f"{numbers}, 0 or 1",
+                "a list for each text, because a text can have several labels. The list can "
+                f"contain names, or {numbers}, 0 or 1",
             )
 
 
@@ -340,10 +340,11 @@ def _multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> 
 
 
 def regression_targets(y, count: int) -> array_ops.Tensor:
-    """Check and convert regression targets to float32 (B, count), in memory or inside `tf.data`.
+    """Convert regression targets to float32, shape (B, count), in memory or inside `tf.data`.
 
     Raises:
-        ValueError: If `y` has another shape or contains values that are not finite numbers.
+        ValueError: If `y` does not have `count` values per text, or if a value is not a finite
+            number.
         tf.errors.InvalidArgumentError: Raised instead of ValueError inside `tf.data`.
     """
     y = check_given(y)
@@ -358,8 +359,8 @@ def regression_targets(y, count: int) -> array_ops.Tensor:
     )
     if not numbers or not any(map(array_ops.TensorShape(y.shape).is_compatible_with, shapes)):
         raise ValueError(
-            f"y has the type {y.dtype} and the shape {tuple(y.shape)}. Expected {count} "
-            f"number{'s' * (count > 1)} for each text."
+            f"`y` has the type {y.dtype} and the shape {tuple(y.shape)}. Expected {count} "
+            f"number{'s' * (count > 1)} per text."
         )
     y = array_ops.reshape(array_ops.cast(y, array_ops.float32), (-1, count))
     right, given = (

@@ -1,4 +1,4 @@
-"""Classifier scores per class, and for answers above a minimum score.
+"""Evaluate classifiers: scores per class, and accuracy above a minimum score.
 
 Comments use these letters for shapes: N texts, C classes.
 """
@@ -24,7 +24,10 @@ from encoder_zoo.tasks.classification.class_answers import ClassAnswers
 _PROBABILITY = get_rule(Probability)
 Levels = Annotated[
     Sequence[float],
-    Rule(lambda v: len(v) > 0 and all(map(_PROBABILITY.holds, v)), "a list of numbers from 0 to 1"),
+    Rule(
+        lambda v: len(v) > 0 and all(map(_PROBABILITY.holds, v)),
+        "a list of numbers between 0 and 1",
+    ),
 ]
 LEVELS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
@@ -33,10 +36,10 @@ class ClassScores(TypedDict):
     """Scores for a single class, or mean scores over all classes.
 
     Attributes:
-        precision: Share of correct answers among all answers with this class.
-        recall: Share of texts in this class with a correct answer.
-        f1: Harmonic mean of precision and recall.
-        support: Number of texts in this class.
+        precision: Float. Fraction of correct answers among the answers with this class.
+        recall: Float. Fraction of texts of this class that are answered correctly.
+        f1: Float. Float. Harmonic mean of precision and recall.
+        support: Integer. Number of texts of this class.
     """
 
     precision: float
@@ -46,11 +49,12 @@ class ClassScores(TypedDict):
 
 
 class ClassReport(TypedDict, total=False):
-    """Result returned from `evaluate_classes`.
+    """Result of `evaluate_classes`.
 
     Attributes:
-        accuracy: Share of texts with the correct class. Not available for multi-label classifiers.
-        micro: Scores for all labels counted together. Only available for multi-label classifiers.
+        accuracy: Float. Fraction of texts with the correct class. Missing for multi-label
+            classifiers.
+        micro: Scores over all pairs of a text and a label. Only for multi-label classifiers.
         macro: Mean score over all classes.
         weighted: Mean score over all classes, weighted by support.
         per_class: Dict mapping class names to scores.
@@ -64,13 +68,15 @@ class ClassReport(TypedDict, total=False):
 
 
 class Coverage(TypedDict):
-    """Answers at or above a threshold.
+    """Number and accuracy of the answers whose score is at or above a threshold.
 
     Attributes:
-        threshold: Minimum score.
-        answered: Number of texts with a best class at or above the threshold.
-        coverage: Share of these texts among all texts.
-        accuracy: Share of correct answers for these texts, or NaN if there are no such texts.
+        threshold: Float. Minimum score.
+        answered: Integer. Number of answered texts. The score of their best class is at or above
+            the threshold.
+        coverage: Float. Fraction of answered texts among all texts.
+        accuracy: Float. Fraction of correct answers among the answered texts, or NaN if no text is
+            answered.
     """
 
     threshold: float
@@ -82,15 +88,15 @@ class Coverage(TypedDict):
 def class_report(
     names: Sequence, predicted: np.ndarray, true: np.ndarray, several: bool
 ) -> ClassReport:
-    """Compute precision, recall and F1 for each class, and mean scores.
+    """Compute precision, recall and F1 for each class, and their means over the classes.
 
-    When dividing by zero, 0 is returned, as in scikit-learn's `classification_report`.
+    A score whose denominator is 0 is set to 0, as in scikit-learn's `classification_report`.
 
     Args:
         names: List of strings. The class names.
         predicted: Boolean array of shape (N, C). Predicted classes.
         true: Boolean array of shape (N, C). True classes.
-        several: Boolean. Whether to allow several classes per text.
+        several: Boolean. Whether a text can have several classes.
 
     Example:
         >>> hot = np.eye(2)[[0, 0, 1]] > 0
@@ -133,7 +139,7 @@ def _scores(values, support: int) -> ClassScores:
 def compute_coverage(
     scores: np.ndarray, right: np.ndarray, levels: Sequence[float]
 ) -> list[Coverage]:
-    """Return the number of answers and the accuracy for each minimum score.
+    """Compute the number of answers and their accuracy at each minimum score.
 
     Args:
         scores: Float array of shape (N,). Answer scores.
@@ -160,13 +166,13 @@ def compute_coverage(
 
 
 class ScoresClasses:
-    """Mixin to evaluate classifiers per class and by answer score.
+    """Mixin for classifiers that adds `evaluate_classes` and `evaluate_coverage`.
 
-    Classifiers should implement `_class_answers` (for text) and `_scores_and_classes`.
+    A classifier that uses this mixin must implement `_class_answers` and `_scores_and_classes`.
     """
 
     _class_answers: ClassAnswers
-    if not TYPE_CHECKING:  # so that editors do not offer it
+    if not TYPE_CHECKING:  # hidden from autocompletion in editors
         classification_report = ForeignName("evaluate_classes(x, y)")
 
     @validate_arguments
@@ -176,8 +182,8 @@ class ScoresClasses:
     ) -> ClassReport:
         """Compute precision, recall and F1 for each class, as in scikit-learn's report.
 
-        This is based on the answers from `classify` with the model's thresholds, but without
-        abstention. To show the result as a table, use `ez.display.class_report`.
+        The answers are the same as from `classify` with the thresholds of the model, except that
+        the model does not abstain. To show the result as a table, use `ez.display.class_report`.
 
         Args:
             x: Texts or pairs of texts in memory, as for `evaluate`.
@@ -218,7 +224,7 @@ class ScoresClasses:
         To plot both for all scores, use `ez.display.coverage`.
 
         Args:
-            x: Texts or pairs of texts in memory. These should not be part of the training data.
+            x: Texts or pairs of texts in memory. They should not be part of the training data.
             y: True labels, as for `evaluate`.
             thresholds: List of floats. Minimum scores for returning an answer.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
@@ -242,18 +248,18 @@ class ScoresClasses:
         return compute_coverage(*self._score_best_classes(x, y, batch_size), thresholds)
 
     def _score_best_classes(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the score for the best class and whether it is correct, both with shape (N,)."""
+        """Return the score of the best class and whether it is correct, both with shape (N,)."""
         if self._class_answers.is_multi_label:
             raise ValueError(
-                "Coverage needs one class per text, but this classifier predicts several. See "
-                "tune_thresholds and ez.display.thresholds."
+                "`evaluate_coverage` requires one class per text, but this classifier predicts "
+                "several. Use `tune_thresholds` or `ez.display.thresholds`."
             )
         scores, true = self._scores_and_classes("evaluate_coverage", x, y, batch_size)
         best = scores.argmax(axis=1)[:, None]
         return tuple(np.take_along_axis(values, best, axis=1)[:, 0] for values in (scores, true))
 
     def _scores_and_classes(self, method: str, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
-        """Return class probabilities (N, C) and boolean true classes (N, C).
+        """Return class probabilities and a boolean mask of the true classes, both (N, C).
 
         Args:
             method: String. Method name to use in error messages.

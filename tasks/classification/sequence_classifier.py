@@ -74,7 +74,7 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class ClassifierPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments for `SequenceClassifier.from_preset`."""
+    """Types of the keyword arguments of `SequenceClassifier.from_preset`."""
 
     labels: Sequence[str | int] | None
     num_classes: int | None
@@ -90,7 +90,7 @@ class ClassifierPresetArguments(TaskPresetArguments, total=False):
 
 
 def _average_label_weights(x, y, y_pred, sample_weight) -> tuple:
-    """Return labels, outputs and weights (B,), after averaging weights of single labels (B, C)."""
+    """Average label weights of shape (B, C) to one weight per example, for metrics."""
     if sample_weight is not None and len(sample_weight.shape) == 2:
         sample_weight = ops.mean(sample_weight, axis=-1)
     return y, y_pred, sample_weight
@@ -100,7 +100,7 @@ UNLIKELY = 0.05
 
 
 def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
-    """Log classes that only occur in the examples held out by `validation_split`."""
+    """Log a warning for classes that only occur in the examples held out by `validation_split`."""
     if "labels" not in examples:
         return
     several = objective.activation == "sigmoid"
@@ -111,9 +111,9 @@ def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
     unseen = [repr(names[i]) for i in wanted - seen]
     if unseen:
         logger.warning(
-            "validation_split holds out the last %d of %d texts. They include all texts with the "
-            "labels %s, so training does not see these labels. Shuffle texts and labels before "
-            "`fit`.",
+            "`validation_split` holds out the last %d of %d texts. They include all texts with "
+            "the labels %s, so these labels are missing in the training data. Shuffle texts and "
+            "labels before `fit`.",
             last,
             first + last,
             ", ".join(sorted(unseen)),
@@ -121,10 +121,10 @@ def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
     elif not several and len(wanted) == 1 < len(seen):
         [only] = wanted
         share = np.mean(np.concatenate([*map(_indices, parts)]) == only)
-        if share**last < UNLIKELY:  # the probability for shuffled texts
+        if share**last < UNLIKELY:  # the probability of such a split if the texts were shuffled
             logger.warning(
-                "validation_split holds out the last %d of %d texts, which all have the label %r. "
-                "Shuffle texts and labels before `fit`.",
+                "`validation_split` holds out the last %d of %d texts, which all have the label "
+                "%r. Shuffle texts and labels before `fit`.",
                 last,
                 first + last,
                 names[only],
@@ -134,13 +134,13 @@ def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
 def weigh_by_label(
     objective: Objective, data: Source, class_weight: Mapping | str, loss: object
 ) -> Source:
-    """Return the data with a weight for every label. See `Objective.weigh_classes`."""
+    """Add a weight for every label to the data. See `Objective.weigh_classes`."""
     if not isinstance(loss, LabelCrossentropy):
         raise invalid(
             "class_weight",
             class_weight,
-            "None, because class_weight is only supported by loss='auto' if texts can have "
-            "several labels. Use loss='auto' or sample_weight",
+            "None, because a multi-label classifier only supports `class_weight` with "
+            "loss='auto'. Use loss='auto' or `sample_weight`",
         )
     labels = objective.labels, objective.num_classes
     weights = label_weights(class_weight, *labels, data.one_pass())
@@ -158,7 +158,7 @@ OBJECTIVES = {
     ),
     "multi_label_classification": Objective(
         functools.partial(LabelCrossentropy, from_logits=True),
-        # The accuracy of rare labels is high even if no label is found.
+        # For rare labels, the accuracy is high even if no label is predicted.
         lambda: [
             keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy"),
             ClassScore("f1", "macro", "sigmoid"),
@@ -177,7 +177,7 @@ Text = str | tuple[str, str]  # a text or a pair
 
 
 class Explanation(Attributions):
-    """A label of a text or pair, its score, and what each word adds to its logit."""
+    """A label of a text or pair, its score, and the contribution of each word to its logit."""
 
     label: str | int
     score: float
@@ -204,11 +204,12 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             "regression". Defaults to "single_label_classification".
         dropout: Optional float between 0 and 1. Dropout rate to apply before the output layer. If
             None, the rate of the backbone will be used. Defaults to None.
-        window_pooling: String, "mean" or "max". How to pool logits over text windows for training
-            and answering. This is used if `window_length` is set on the preprocessor.
-        head: Optional keras layer. Custom head for mapping features (B, D) to logits (B, C), such
-            as `keras.Sequential([...])`. This layer is saved in `.keras` files. In presets, only
-            the weights are stored. Use `from_preset(folder, head=...)` to load them into the same
+        window_pooling: String, "mean" or "max". How to pool the logits of the windows of a long
+            text, for training and answers. It is used if the preprocessor has a `window_length`.
+            Defaults to "mean".
+        head: Optional Keras layer. Custom head that maps features (B, D) to logits (B, C), such as
+            `keras.Sequential([...])`. This layer is saved in `.keras` files. In presets, only the
+            weights are stored. Use `from_preset(folder, head=...)` to load them into the same
             layer. If None, the head of the family will be used. Defaults to None.
         temperature: Positive float. Value to divide the logits by when computing scores. This is
             set by `calibrate`. Defaults to 1.0.
@@ -222,7 +223,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     For `fit`, `y` should contain a class per text, by name or index, or a row with class
     probabilities, e.g. a one-hot vector. For "multi_label_classification", it should contain a list
     of names or a row with 0s and 1s per text. For "regression", it should contain a float or a row
-    of floats per text. Error messages will point to the row and the label.
+    of floats per text. Error messages name the row and the label.
 
     Call arguments:
         inputs: Dict. The inputs to the model, as returned from the preprocessor.
@@ -304,7 +305,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[ClassifierPresetArguments]
     ) -> Self:
-        """Load a classifier, or an encoder with a new head. See `Task.from_preset`.
+        """Load a classifier, or an encoder with a new head. Works like `Task.from_preset`.
 
         Args:
             source: String or path. The preset to load: a name from `list_presets()`, a folder,
@@ -364,10 +365,10 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         check_one_each(given.x, given.y)
         if given.kind == "arrays" and not isinstance(learned, int):
             raise invalid(
-                "The list of y's classes",
+                "The list of classes in `y`",
                 learned,
-                "consecutive indices starting at 0, because the inputs are prepared. Or pass "
-                "labels=[...] or num_classes",
+                "consecutive indices that start at 0, because the inputs are prepared. Or pass "
+                "labels=[...] or `num_classes`",
             )
         return learned
 
@@ -400,7 +401,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
         Returns:
             Float32 array of shape (N, C), with the classes in the same order as in `labels`. Each
-            row will sum to 1. For multi-label classifiers, all probabilities are independent.
+            row sums to 1. For multi-label classifiers, the probabilities are independent.
 
         Raises:
             ValueError: If the classifier is a regression.
@@ -468,8 +469,8 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
                 Defaults to None, which uses the thresholds of `tune_thresholds`, or 0.5.
             abstain_below: Optional float between 0 and 1. Minimum score for returning an answer,
                 e.g. 0.9. If the best class has a lower score, `{"label": None, "score"}` will be
-                returned. This can be used to send uncertain texts to a person for review. If None,
-                the setting of the model will be used. Defaults to None.
+                returned. For example, uncertain texts can be sent to a person for review. If None,
+                the setting of the model is used. Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".
@@ -482,8 +483,8 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             a single text or pair is passed, a single answer will be returned.
 
         Raises:
-            ValueError: If `threshold` is given together with `top_k`, or for a classifier that
-                picks one of more than two classes.
+            ValueError: If `threshold` is given together with `top_k`, or if the classifier selects
+                one of three or more classes.
 
         Example:
             >>> from encoder_zoo import SequenceClassifier
@@ -509,7 +510,9 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         targets = np.asarray(targets)
         targets = np.eye(classes)[targets] if targets.ndim == 1 else targets
         if len(targets) != len(logits):
-            raise invalid("The number of labels", len(targets), f"{len(logits)}, one for each text")
+            raise invalid(
+                "The length of `label`", len(targets), f"{len(logits)}, one label per text"
+            )
         return logits, targets
 
     def _score_examples(self, x, y, batch_size) -> ScoredLabels:
@@ -523,7 +526,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     @property
     def class_names(self) -> Sequence:
-        """The labels, or the class indices if the classes have no names."""
+        """The class names, or the class indices if the classes have no names."""
         return self.labels or range(self.num_classes)
 
     def _is_multi_label(self) -> bool:
@@ -532,7 +535,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     # -- logits of texts -----------------------------------------------------------------------
 
     def _logits_in_graph(self, texts: tuple) -> array_ops.Tensor:
-        """Compute the logits (N, C) of texts or pairs inside `tf.function`."""
+        """Compute the logits (N, C) of texts or pairs inside a `tf.function`."""
         if not self.preprocessor.pools_windows:
             examples, index = self.preprocessor.encode(texts), None
         else:
@@ -542,7 +545,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         return logits if index is None else pool_windows(logits, index, self.window_pooling)
 
     def signatures(self) -> dict[str, Callable]:
-        """Return the export signatures for running `classify` with all classes.
+        """Return the functions to export, which return all classes of `classify`.
 
         The default signature takes "text", and the signature "pairs" takes "first" and "second".
 
@@ -550,7 +553,8 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             Dict mapping names to functions. Each function returns "label", strings of shape (N, C)
             sorted by score, and "score" of shape (N, C). For regression, only "score" is returned.
             Classes without a name are returned as indices. If `abstain_below` is set, "abstains" of
-            shape (N,) is also returned, with True for texts with a lower best score.
+            shape (N,) is also returned. It is True for texts whose best score is below
+            `abstain_below`.
         """
         answer = self._answers.trace_classes(self._logits_in_graph)
         return {
@@ -586,7 +590,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Compute the contribution of each word to a label score.
+        """Compute the contribution of each word to the logit of a label.
 
         The result can be displayed with `ez.display.explanation`.
 
@@ -594,13 +598,13 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             texts: Texts, as for `classify`.
             label: Optional string, integer. Name or index of the class to explain. If None, the
                 class with the highest score will be used for each text. Defaults to None.
-            method: String. The attribution method to use. With "integrated_gradients", gradients
-                for the label's logit are integrated along the path from the text with all words
-                masked to the original text. This way, the attributions will sum to the difference
-                between the two logits, up to 0.001. The number of gradients starts at 14 and is
-                increased until this accuracy is reached. With "gradient_x_input", the gradient is
-                only computed for the original text. This is faster, but the attributions will not
-                have this sum. Defaults to "integrated_gradients".
+            method: String. The attribution method to use. With "integrated_gradients", the gradient
+                of the logit is integrated along a path from the masked text to the original text.
+                The attributions then sum to the difference between the two logits, up to 0.001. The
+                number of gradients starts at 14 and grows until this accuracy is reached. With
+                "gradient_x_input", the gradient is only computed at the original text. This is
+                faster, but the attributions do not sum to the difference. Defaults to
+                "integrated_gradients".
             batch_size: Optional positive integer. Batch size, in gradients. If None, 32 will be
                 used. Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
@@ -611,10 +615,10 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             `{"label", "score", "texts", "words", "logit", "baseline"}` for each text. "texts"
             contains the text, or both texts for a pair. Each word is a dict `{"part", "text",
             "start", "end", "attribution"}`, with "start" and "end" as character offsets into the
-            text with index "part". Words beyond the maximum length are ignored and will not be
-            listed. For texts with several windows, attributions are pooled in the same way as
-            logits. "baseline" is the logit for the masked text. If a single text or pair is passed,
-            a single explanation will be returned.
+            text with index "part". Words beyond the maximum length are omitted. If a text has
+            several windows, the attributions are pooled like the logits. "baseline" is the logit
+            for the masked text. If a single text or pair is passed, a single explanation will be
+            returned.
 
         Raises:
             ValueError: If the label is not one of the classes.
@@ -636,5 +640,5 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
 
 def _indices(labels: np.ndarray) -> np.ndarray:
-    """Return class indices (N,) from class indices (N,) or probabilities (N, C)."""
+    """Convert probabilities (N, C) to class indices (N,). Indices are returned unchanged."""
     return labels.argmax(axis=1) if labels.ndim == 2 else labels

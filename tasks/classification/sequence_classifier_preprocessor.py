@@ -1,4 +1,4 @@
-"""Preprocessing of texts or pairs of texts with labels.
+"""Preprocessor for texts or pairs of texts with labels.
 
 Comments use these letters for shapes: B batch, N texts, W windows, L sequence.
 """
@@ -48,27 +48,27 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     RoBERTa uses `<s> a </s>` and `<s> a </s></s> b </s>`. Long inputs are truncated. For pairs, the
     longer text is truncated first. If `window_length` is set, long inputs will be split into
-    several windows instead. Labels can be class indices or rows of probabilities. Names can also be
-    used when the preprocessor is attached to a task with `labels`. If a name is an integer, such as
-    "1", integers are also names: for the classes "1" to "5", the label 1 is the first class.
+    several windows instead. Labels are class indices or rows of probabilities. Class names are also
+    accepted if the preprocessor belongs to a task with `labels`. If a class name is an integer,
+    such as "1", integer labels are read as names. For the classes "1" to "5", for example, the
+    label 1 means the first class.
 
     Args:
         tokenizer: The `Tokenizer` to use, from this package.
         sequence_length: Optional positive integer. See `Preprocessor`. Defaults to None.
         window_length: Optional positive integer. Maximum number of tokens per window, including
-            special tokens. Longer texts will be split into several windows with this length. For
-            pairs, the longer text will be split, and the other text will be added to each window
-            (truncated to half the window length). If None, long texts will be truncated. Defaults
-            to None.
-        doc_stride: Integer. Minimum overlap between neighbouring windows, in tokens. This can be at
-            most half the window length. Defaults to 0.
-        text_columns: Optional list of strings. Names of the one or two text columns to read from
-            tables with more columns. Defaults to None.
+            special tokens. Longer texts are split into several windows. For pairs, the longer text
+            is split, and the other text is truncated to half of the window length and added to each
+            window. If None, long texts are truncated. Defaults to None.
+        doc_stride: Integer. Minimum overlap between adjacent windows, in tokens. At most half of
+            the window length. Defaults to 0.
+        text_columns: Optional list of strings. Names of one or two text columns to read from a
+            table. Required if the table has other columns. Defaults to None.
 
     Returns:
-        Same as for `Preprocessor`. With `window_length`, "token_ids" (B, L) contains the first
-        window per text, and "candidate_token_ids" (B, K - 1, L) contains all remaining windows. For
-        missing windows, the padding mask has one token.
+        Model inputs, as for `Preprocessor`. With `window_length`, "token_ids" (B, L) contains the
+        first window of each text, and "candidate_token_ids" (B, K - 1, L) contains the remaining
+        windows. For a text with fewer windows, the padding mask of a missing window has one token.
 
     Raises:
         ValueError: If `window_length` is larger than the maximum length for the backbone, or if
@@ -87,7 +87,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     task_name = "sequence_classifier"
     inputs = Inputs(Text("texts"), Text("second texts", optional=True), named=True)
-    label_values = Labels("one label for each text")
+    label_values = Labels("one label per text")
 
     @validate_arguments
     def __init__(
@@ -105,7 +105,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         self._limit_windows()
 
     def attach(self, task: Task) -> None:
-        super().attach(task)  # takes the backbone's longest
+        super().attach(task)  # the maximum length of the backbone
         longest = task.backbone.max_sequence_length
         if (self.window_length or 0) > longest:
             raise invalid(
@@ -155,45 +155,44 @@ class SequenceClassifierPreprocessor(Preprocessor):
         return self.add_labels(examples, y, sample_weight)
 
     def encode_windows(self, x) -> dict:
-        """Encode texts or pairs, splitting long inputs into several windows.
+        """Encode texts or pairs. Long inputs are split into several windows.
 
         Args:
             x: Texts or pairs, in any format supported by `encode`.
 
         Returns:
-            Dict with the same keys as for `encode`, for all windows. In addition, "text_index" is
-            an int64 tensor of shape (W,) with the text index per window.
+            Dict with the keys from `encode`, with one row per window, and "text_index", an int64
+            tensor of shape (W,) with the index of the text that each window belongs to.
         """
         return self._encode_windows([self.tokenizer.tokenize(text) for text in self.read_texts(x)])
 
     def _encode_windows(self, tokens: list[array_ops.RaggedTensor]) -> dict:
-        """Encode windows from the tokens (N, None) for one or two columns."""
+        """Split the tokens (N, None) of one or two columns into windows, and encode the windows."""
         windows = self._windows(tokens)
         parts = [take(part, of_part) for part, of_part in zip(tokens, windows, strict=True)]
         return {**self.pack(parts), "text_index": windows[0].example}
 
     def _windows(self, tokens: list[array_ops.RaggedTensor]) -> list[Windows]:
-        """Split the texts from one or two columns into windows."""
+        """Split the tokens of one or two columns into windows."""
         specials = 2 + self.tokenizer.pair_separators * (len(tokens) == 2)
         room = self.max_sequence_length - specials
         if room < 2 and len(tokens) == 2:
             raise invalid(
-                "window_length", self.window_length, f"{specials + 2} or more for a pair of texts"
+                "window_length",
+                self.window_length,
+                f"{specials + 2} or more, because the texts are pairs",
             )
         lengths = [part.row_lengths() for part in tokens]
         longer, shared = lengths[0], array_ops.zeros_like(lengths[0])
         if len(tokens) == 2:
             longer, shorter = array_ops.maximum(*lengths), array_ops.minimum(*lengths)
-            what = (
-                "pairs have two texts that are too long for a window of "
-                f"{self.max_sequence_length} tokens"
-            )
+            what = f"pairs have two texts longer than a window of {self.max_sequence_length} tokens"
             what = f"{what}, so {self.unread} of the shorter text is truncated."
             count_truncated(shorter > room // 2, self, what)
             shared = array_ops.minimum(shorter, room // 2)
         capacity = room - shared
         windows = full_windows(longer, capacity, array_ops.minimum(capacity // 2, self.doc_stride))
-        # Of equally long texts the second is divided, as it is truncated first.
+        # If both texts are equally long, the second is split, as in truncation.
         is_longer = [lengths[0] > lengths[-1], lengths[0] <= lengths[-1]][-len(tokens) :]
         parts = []
         side = self.tokenizer.truncation_side
@@ -208,7 +207,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
-        """Return the model inputs (B, L), and (B, K - 1, L) for additional windows."""
+        """Pad examples to model inputs: (B, L), and (B, K - 1, L) for further windows."""
         if CANDIDATE + "token_ids" in examples:
             return pad_candidates(super().pad, examples, self.tokenizer.pad_token_id, bucketed)
         return super().pad(examples, bucketed)
@@ -221,7 +220,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
                 names per text, or rows with 0s and 1s.
 
         Raises:
-            ValueError: If a label is unknown. The row is given in the error message.
+            ValueError: If a label is unknown. The message names the row.
         """
         if self.problem_type == "regression":
             return regression_targets(y, self.num_classes)

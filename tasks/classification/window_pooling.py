@@ -1,4 +1,4 @@
-"""Compute the logits of texts from the logits of their windows.
+"""Pool the logits of windows to logits of texts.
 
 Comments use these letters for shapes: B batch, K windows of a text, L sequence, N texts, W windows,
 C classes.
@@ -18,12 +18,12 @@ WindowPooling = Literal["mean", "max"]
 
 
 def pool_logits(logits, padding_mask, count: int, pooling: WindowPooling):
-    """Return the mean or the maximum of the logits over the windows of each text, (B, C).
+    """Pool the logits of a batch over the windows of each text. Return logits of shape (B, C).
 
     Args:
         logits: Float tensor of shape (B * K, C).
-        padding_mask: Tensor of shape (B * K, L). Windows with a single token are ignored, because
-            every window of a text has at least two special tokens.
+        padding_mask: Tensor of shape (B * K, L). A window with a single token is missing and
+            therefore ignored. Every other window has at least two special tokens.
         count: Integer. The number of windows per text, K.
         pooling: "mean" or "max".
 
@@ -46,11 +46,12 @@ def pool_logits(logits, padding_mask, count: int, pooling: WindowPooling):
 def pool_windows(
     logits: array_ops.Tensor, text_index: array_ops.Tensor, pooling: WindowPooling
 ) -> array_ops.Tensor:
-    """Pool the logits of all windows to logits of texts (N, C), in memory or in a graph.
+    """Pool the logits of all windows to logits of shape (N, C), in memory or inside a graph.
 
     Args:
         logits: Float tensor of shape (W, C).
-        text_index: Integer tensor of shape (W,). Index of the text of each window, sorted.
+        text_index: Integer tensor of shape (W,). Index of the text that each window belongs to, in
+            ascending order.
         pooling: "mean" or "max".
 
     Example:
@@ -65,12 +66,12 @@ def pool_windows(
 def predict_pooled(
     runner: Runner, examples: dict, batch_size: int, num_classes: int, pooling: WindowPooling
 ) -> np.ndarray:
-    """Compute the logits of texts in memory from the logits of their windows, (N, C).
+    """Compute the logits of texts in memory, shape (N, C), by pooling the logits of their windows.
 
     Args:
         runner: Runner that computes the logits of windows.
-        examples: Encoded examples of all windows, with "text_index" (W,), the text of each.
-        batch_size: Positive integer. Number of windows of a batch.
+        examples: Encoded examples of all windows, with "text_index" of shape (W,).
+        batch_size: Positive integer. Number of windows per batch.
         num_classes: Positive integer C.
         pooling: "mean" or "max".
     """

@@ -1,4 +1,4 @@
-"""Zero-shot classification of texts with an NLI model. Labels are passed with each call.
+"""Zero-shot classification of texts with an NLI model.
 
 Comments use these letters for shapes: N texts, M labels.
 """
@@ -50,9 +50,9 @@ class ZeroShotClassifier:
         zero_shot = ez.ZeroShotClassifier.from_preset("deberta_v3_base_en_mnli_fever_anli")
         zero_shot.classify("The match went to extra time.", labels=["sports", "politics"])
 
-    This uses a natural language inference (NLI) model. For each label, the text is passed to the
-    model with a sentence about the label, e.g. "This text is about sports." The model then predicts
-    whether the sentence is entailed by the text.
+    Zero-shot classification uses a natural language inference (NLI) model. For each label, the text
+    is passed to the model together with a hypothesis, e.g. "This text is about sports." The model
+    predicts whether the text entails the hypothesis.
 
     Args:
         classifier: The `SequenceClassifier` to use, with a preprocessor. This model should be
@@ -130,8 +130,8 @@ class ZeroShotClassifier:
             labels, hypothesis_template, multi_label, batch_size: See `classify`.
 
         Returns:
-            Float32 array of shape (N, M), with the labels in the given order. Each row will sum to
-            1. With `multi_label`, all probabilities are independent.
+            Float32 array of shape (N, M), with the labels in the given order. Each row sums to 1.
+            With `multi_label`, the probabilities are independent.
         """
         hypotheses = make_hypotheses(labels, hypothesis_template, multi_label)
         premises, count = np.asarray(as_column(texts)), len(hypotheses)
@@ -208,9 +208,10 @@ class ZeroShotClassifier:
         abstain_below: Probability | None = None,
         missing: Missing = "error",
     ):
-        """Select matching labels for each text.
+        """Predict labels for each text.
 
-        The model reads N x M pairs. Each batch contains pairs of similar length.
+        For N texts and M labels, the model reads N * M pairs. Each batch contains pairs of similar
+        length.
 
         Args:
             texts: A text, or a list, array, tensor or column of texts.
@@ -248,10 +249,10 @@ class ZeroShotClassifier:
             raise invalid(
                 "threshold",
                 threshold,
-                f"None with multi_label={multi_label} and top_k={top_k}, because it is only used "
-                "for several labels per text",
+                f"None with multi_label={multi_label} and top_k={top_k}. It requires "
+                "multi_label=True without `top_k`",
             )
-        check_abstention(abstain_below, "several labels a text" if multi_label else None, top_k)
+        check_abstention(abstain_below, "several labels per text" if multi_label else None, top_k)
         options = {
             "hypothesis_template": hypothesis_template,
             "multi_label": multi_label,
@@ -292,25 +293,22 @@ class ZeroShotClassifier:
             labels, hypothesis_template, batch_size: See `classify`.
 
         Returns:
-            Dict of labels to thresholds. For labels without texts, 0.5 will be kept, and the labels
-            will be logged.
+            Dict of labels to thresholds. A label without texts keeps 0.5, and a warning is logged.
 
         Raises:
-            ValueError: If a label is unknown, or if the numbers of texts and lists of labels
+            ValueError: If a label is unknown, or if the number of texts and the length of `right`
                 differ.
         """
         options = {"hypothesis_template": hypothesis_template, "batch_size": batch_size}
         return tune_thresholds(self._score_labels(texts, right, labels, **options))
 
     def _score_labels(self, texts, right, labels: Sequence[str], **options) -> ScoredLabels:
-        """Return scores and labels to use in `tune_thresholds` and `display.thresholds`."""
+        """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
         labels = validate_labels(labels)
         scores = self.predict_proba(texts, labels, multi_label=True, **options)
         hot = np.asarray(multi_label_targets(right, labels, len(labels))) > 0
         if len(hot) != len(scores):
-            raise invalid(
-                "The number of lists of labels", len(hot), f"{len(scores)}, one for each text"
-            )
+            raise invalid("The length of `right`", len(hot), f"{len(scores)}, one item per text")
         least = expand_thresholds(None, labels, DEFAULT_THRESHOLD)
         return ScoredLabels(labels, scores.T, hot.T, hot.sum(axis=0), least)
 
@@ -325,28 +323,29 @@ class ZeroShotClassifier:
         hypothesis_template: str = TEMPLATE,
         multi_label: bool = False,
     ) -> None:
-        """Export a SavedModel to classify text with fixed labels, using only TensorFlow.
+        """Export a SavedModel that classifies texts with fixed labels and only needs TensorFlow.
 
-        This exports the signature "serving_default", which takes "text" of shape (N,) and returns
-        "label", strings of shape (N, M) sorted by score, and "score" of shape (N, M).
+        The signature "serving_default" takes "text" of shape (N,) and returns "label", strings of
+        shape (N, M) sorted by score, and "score" of shape (N, M).
 
         Args:
-            path: String or path. Version folder to write to, e.g. "served/1". This is done
-                atomically, and unrelated files will be kept.
+            path: String or path. Version folder to write to, e.g. "served/1". It is written
+                atomically. Unrelated files in the folder are kept.
             labels, hypothesis_template, multi_label: See `classify`.
 
         Raises:
-            ValueError: If the Keras backend is not TensorFlow, or under the conditions of
-                `classify`.
+            ValueError: If the Keras backend is not TensorFlow, or if an argument is invalid (see
+                `classify`).
         """
         from encoder_zoo.tasks.serving.export import write_saved_model
 
         if keras.config.backend() != "tensorflow":
             raise ValueError(
-                f"Export needs Keras's TensorFlow backend, not {keras.config.backend()!r}. Save "
-                "its `classifier` with `save_to_preset('my_preset')`. Then, with TensorFlow (`pip "
-                "install tensorflow`) and in a process started with KERAS_BACKEND=tensorflow:\n    "
-                "import encoder_zoo as ez\n    "
+                "`export` requires the TensorFlow backend of Keras. The current backend is "
+                f"{keras.config.backend()!r}. Save its `classifier` with "
+                "`save_to_preset('my_preset')`. Then install TensorFlow (`pip install "
+                "tensorflow`), and run in a process started with KERAS_BACKEND=tensorflow:\n"
+                "    import encoder_zoo as ez\n    "
                 f"ez.{type(self).__name__}.from_preset('my_preset').export({str(path)!r}, "
                 f"labels={labels!r})"
             )
@@ -366,7 +365,7 @@ class ZeroShotClassifier:
         hypothesis_template: str = TEMPLATE,
         multi_label: bool = False,
     ) -> Callable:
-        """Return the export function for mapping "text" (N,) to "label" and "score" (N, M).
+        """Return the function to export. It maps "text" (N,) to "label" and "score" (N, M).
 
         Args:
             labels, hypothesis_template, multi_label: See `classify`.
@@ -395,7 +394,7 @@ LABEL_ORDER_ADVICE = (
 
 
 class NliClasses(NamedTuple):
-    """Indices of two classes of an NLI model.
+    """Class indices of an NLI model.
 
     Attributes:
         entailment: Integer. Class index for premises entailing the hypothesis.
@@ -428,8 +427,8 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
     if labels is None and num_classes is not None:
         numbered = ", ".join(default_labels(num_classes))
         raise ValueError(
-            f"The classes are only numbered ({numbered}), so the class for entailment is unknown. "
-            f"{LABEL_ORDER_ADVICE}"
+            f"The classes have no names ({numbered}), so the index of the entailment class is "
+            f"unknown. {LABEL_ORDER_ADVICE}"
         )
     names = [label.lower() for label in labels or ()]
     entailing = [i for i, name in enumerate(names) if name.startswith("entail")]
@@ -442,18 +441,18 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
         )
         raise ValueError(
             f"{found}. Expected entailment, neutral and contradiction, or entailment and "
-            "not_entailment. Load a checkpoint that was trained on natural-language inference "
-            "(NLI), or fit a SequenceClassifier of pairs with these labels."
+            "not_entailment. Load a checkpoint that was trained on natural language inference "
+            "(NLI), or train a SequenceClassifier on pairs with these labels."
         )
     return NliClasses(entailing[0], contrary[0])
 
 
 def label_scores(logits, classes: NliClasses, count: int, multi_label: bool):
-    """Compute a score per text and label, with shape (N, M).
+    """Compute the score of each label for each text, shape (N, M).
 
     Args:
-        logits: Float tensor of shape (N * M, C). NLI model outputs for all labels with the first
-            text, followed by all labels with the second text, and so on.
+        logits: Float tensor of shape (N * M, C). Outputs of the NLI model, for the first text with
+            all labels, then for the second text with all labels, and so on.
         classes: `NliClasses`. Indices of entailment and contradiction.
         count: Positive integer. Number of labels M.
         multi_label: Boolean. If True, each label is scored with a softmax over entailment and
@@ -500,11 +499,11 @@ def make_hypotheses(
         raise invalid(
             "hypothesis_template",
             hypothesis_template,
-            "a sentence with one {} for the label, such as 'This text is about {}'",
+            "a sentence that contains {} once, such as 'This text is about {}'",
         )
     names = validate_labels(labels)
     if not names or not all(name.strip() for name in names):
-        raise invalid("labels", labels, "a list of names that are not empty")
+        raise invalid("labels", labels, "a list of non-empty strings")
     if len(names) == 1 and not multi_label:
         raise invalid(
             "labels",

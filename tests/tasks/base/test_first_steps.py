@@ -39,7 +39,7 @@ def test_texts_for_a_task_without_a_preprocessor(cls):
             ["x"] * 10 + ["y"] * 10,
             ["the last 5 of 20 texts, which all have the label 'y'", "Shuffle"],
         ),
-        (["x"] * 12 + ["y"] * 4 + ["z"] * 4, ["labels 'z', so training does not see"]),
+        (["x"] * 12 + ["y"] * 4 + ["z"] * 4, ["labels 'z'"]),
         (["x", "y"] * 10, None),
         (["y", "x", *["y"] * 18], None),  # nine in ten are "y" anyway
     ],

@@ -181,13 +181,13 @@ class TestRefused:
     def test_quantized_weights(self):
         task = make("TextEmbedder")
         task.quantize("int8")
-        with pytest.raises(ValueError, match="trim_vocabulary before quantize"):
+        with pytest.raises(ValueError, match="trim_vocabulary.*quantize"):
             task.trim_vocabulary(TEXTS)
 
     def test_results_of_for_cpu(self):
         task = make("TextEmbedder")
         task.cpu_model = object()
-        with pytest.raises(ValueError, match=re.escape("and then for_cpu")):
+        with pytest.raises(ValueError, match=re.escape("for_cpu")):
             task.trim_vocabulary(TEXTS)
 
     def test_a_query_encoder(self):

@@ -50,7 +50,7 @@ CASES = {
     ),
     "number": (class_indices, ([0, 2],) * 2, (None, 2), "Row 1 has the label 2"),
     "number as name": (class_indices, ([1, 0],) * 2, (["1", "2"], 2), "Row 1 has .* label '0'"),
-    "rows": (class_indices, ([[1, 0], [1, 1]],) * 2, (None, 2), "Row 1 is .*Expected a single 1"),
+    "rows": (class_indices, ([[1, 0], [1, 1]],) * 2, (None, 2), "Row 1 is .*Expected"),
     "several": (multi_label_targets, ([[1, 1], [0, 2]],) * 2, (None, 2), r"Row 1 is \[0, 2\]\."),
     "targets": (regression_targets, ([1.0, NAN],) * 2, (1,), "Row 1 has no label: it is nan"),
     "weights": (as_weights, ([1.0, NAN],) * 2, (), "Row 1 has the weight nan"),

@@ -417,7 +417,7 @@ def test_openvino_runs_the_encoder(model):
     pytest.importorskip("openvino")
     fast = model.for_cpu("float32", engine="openvino")
     assert_same_answers(fast, model, ["Anna Lee met Bob in Paris.", "", LONG], 1e-5)
-    with pytest.raises(ValueError, match="result of for_cpu"):
+    with pytest.raises(ValueError, match="for_cpu"):
         fast.fit(["Anna"], [[(0, 4, "person")]], verbose=0)
 
 
