@@ -1,1 +1,1 @@
-"""Distillation: a student learns a teacher's answers and inner representations."""
+"""Distillation trains a student model on the answers and hidden states of a teacher model."""

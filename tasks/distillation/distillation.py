@@ -1,4 +1,4 @@
-"""Distillation of a teacher into a student: soft labels, hidden states and token relations.
+"""Distill a large teacher model into a small student model.
 
 Comments use these letters for shapes: B batch, L sequence, C classes.
 """
@@ -42,11 +42,10 @@ from encoder_zoo.tasks.training.text_model import TextModel
 class Distillation(TextModel):
     """Train a small student model to reproduce a large teacher model.
 
-    Call `fit` with the same inputs as for the student. Texts without labels can also be used, to be
-    labelled by the teacher. Only the student is trained. The teacher is used without dropout and
-    will not be changed or saved. The mean for each objective is added to the history by name. To
-    evaluate the student, use `student.evaluate`. After training, the student can be used as a
-    normal task:
+    Call `fit` with the same inputs as for the student. Labels are optional, because the teacher can
+    label the texts. Only the student is trained. The teacher runs without dropout, and is neither
+    changed nor saved. The training history contains the mean of each objective. To evaluate the
+    student, use `student.evaluate`. After training, the student is a normal task:
 
         teacher = ez.Classifier.from_preset("bert_base_en_uncased")
         teacher.fit(texts, y)
@@ -56,21 +55,20 @@ class Distillation(TextModel):
         distillation.fit(more_texts, epochs=3)
         student.save_to_preset("my_student")
 
-    It is also possible to distill two backbones on any text, before creating a task from the
-    student:
+    A backbone can also be distilled into another backbone, on any texts. Create a task from the
+    student afterwards:
 
         general = ez.Distillation(teacher.backbone, backbone, preprocessor)
         general.fit(corpus)
         student = ez.Classifier(backbone, preprocessor, labels=labels)
 
-    The arguments and defaults for `compile` are the same as for the student. The loss and metrics
-    are used to compare the student to the labels. Without labels, the student is compared to the
-    teacher in the metrics.
+    The arguments and defaults for `compile` are the same as for the student. The loss and the
+    metrics compare the student with the labels. Without labels, the metrics compare the student
+    with the teacher.
 
-    A masked language model is also trained on masked tokens, and any model can be used as the
-    teacher. If the teacher has a different tokenizer, the text will be passed to the teacher
-    without masks. Each token in the student is then trained on the teacher's token with the same
-    last character:
+    If the student is a masked language model, it is also trained on masked tokens, and the teacher
+    can be any model. A teacher with a different tokenizer reads the text without masks. Each token
+    of the student is then compared with the teacher's token that ends at the same character:
 
         general = ez.Distillation(teacher, ez.MaskedLM(...), objectives=["hidden_states"])
 
@@ -80,31 +78,31 @@ class Distillation(TextModel):
             the student has no classes, the teacher's classes will be used.
         preprocessor: Preprocessor for raw text, to use when the student is a backbone. If None, the
             teacher's preprocessor will be used. Defaults to None.
-        objectives: List of objectives to add to the loss. Use "soft_labels" to train the student on
-            the teacher's answers. Use "hidden_states" to compare the embeddings, and to compare
-            each block in the student to evenly spaced blocks in the teacher. If the widths are
-            different, a linear map will be learned. Use "relations" to compare query-key and
-            value-value relations in the last block. This can be used for any student width and
-            depth. If None, "soft_labels" will be used for two tasks, and "relations" otherwise.
-            Defaults to None.
+        objectives: List of objectives to add to the loss. "soft_labels" trains the student on the
+            teacher's answers. "hidden_states" compares the embeddings, and the output of each
+            student block with evenly spaced teacher blocks. If the widths differ, a linear map is
+            learned. "relations" compares query-key and value-value relations in the last block, for
+            any width and depth of the student. If None, "soft_labels" is used for two tasks, and
+            "relations" otherwise. Defaults to None.
         temperature: Float. Temperature for soft labels. Defaults to 2.0.
         label_weight: Float. Weight for the loss on true labels and on masked tokens. Defaults to
             0.5.
-        relation_heads: Integer. Number of parts to split queries, keys and values into for
-            "relations". If None, the number of attention heads will be used, which must be the same
-            for both models. Defaults to None.
+        relation_heads: Integer. Number of parts that queries, keys and values are split into for
+            "relations". If None, the number of attention heads is used, which must be equal for
+            both models. Defaults to None.
 
     Call arguments:
         inputs: Dict. The inputs to the model, as returned from the preprocessor.
 
     Returns:
-        Dict with a value for each objective per text (B,) or token (B, L). With soft labels,
-        student "logits" and "teacher" logits are also returned.
+        Dict with the value of each objective per text (B,) or per token (B, L). With soft labels,
+        the dict also contains the student's logits as "logits" and the teacher's logits as
+        "teacher".
 
     Raises:
-        ValueError: If the teacher and the student share weights, if their tokenizers or lengths
-            differ although their tokens must correspond, if their answers are of different kinds,
-            or if their numbers of attention heads differ and `relation_heads` is None.
+        ValueError: If the teacher and the student share weights, if an objective compares tokens
+            and the tokenizers or lengths differ, if the answers are of different kinds, or if the
+            numbers of attention heads differ and `relation_heads` is None.
 
     Source: Hinton et al. 2015, Distilling the Knowledge in a Neural Network, sections 2 and 4,
     where 2 and 0.5 are the best temperature and label weight. Jiao et al. 2020, TinyBERT, section
@@ -139,7 +137,7 @@ class Distillation(TextModel):
         backbones = get_backbone(teacher), get_backbone(student)
         pairing.check_two_models(teacher, student)
         super().__init__(**{"dtype": backbones[1].dtype_policy, **kwargs})
-        # Bypass the tracking of Keras, because the teacher's weights are not part of this model.
+        # Keras must not track the teacher, because its weights are not part of this model.
         object.__setattr__(self, "teacher", teacher)
         share_weights_lock(self, student)
         self.student = student
@@ -184,9 +182,9 @@ class Distillation(TextModel):
 
     @property
     def _learns_answers(self) -> bool:
-        """Return whether the student's answers are trained by an objective.
+        """Return whether an objective trains the head of the student.
 
-        Answers can be trained on the teacher's answers or on masked tokens.
+        The head is trained on the teacher's answers or on masked tokens.
         """
         if isinstance(self.student, Backbone):
             return False
@@ -195,7 +193,7 @@ class Distillation(TextModel):
 
     @property
     def objective(self) -> Objective:
-        """Return the student's objective, or a placeholder if its outputs are not trained.
+        """Return the objective of the student, or a placeholder if its head is not trained.
 
         Keras requires a loss even if only hidden states are trained.
         """
@@ -224,7 +222,7 @@ class Distillation(TextModel):
 
     @property
     def non_trainable_variables(self) -> list:
-        """Return the non-trainable variables and the teacher's variables."""
+        """Return the non-trainable variables, with all variables of the teacher."""
         unreached = [v for v in super().trainable_variables if id(v) in self._unreached]
         return [*super().non_trainable_variables, *unreached, *self.teacher.variables]
 
@@ -259,7 +257,7 @@ class Distillation(TextModel):
     def _make_outputs(
         self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
     ) -> tuple:
-        """Compute the backbone outputs and, if needed, the answers for a model."""
+        """Compute the backbone outputs of a model and, if `answers` is True, its logits."""
         encoded = get_backbone(model)(
             backbone_inputs(inputs),
             training=training,
@@ -279,7 +277,7 @@ class Distillation(TextModel):
         return outputs
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return the valid range for each prepared input.
+        """Return the smallest and the largest valid value of each model input.
 
         Args:
             length: Integer. The example length.
@@ -307,14 +305,14 @@ class Distillation(TextModel):
         return learns and self.student._before_training(given, data)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the sum over all mean objectives and the weighted label loss."""
+        """Compute the total loss: the means of all objectives, and the weighted loss on labels."""
         loss = self.penalties(y_pred)
         for name, mean in zip(self.objectives, self.means, strict=True):
             values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
             mean.update_state(values, weights)
             part, size = learned.MEAN(values, values, weights)
             loss = loss + part
-        if training:  # replaced below if there is a loss of the labels
+        if training:  # replaced below if the labels have a loss
             self.recipe.weigh_batch(self.optimizer, size)
         if y is None or not self.label_weight or not self._learns_answers:
             return loss
@@ -325,7 +323,7 @@ class Distillation(TextModel):
         return loss + self.label_weight * hard
 
     def _weights(self, name: str, x, y, y_pred, sample_weight):
-        """Return float32 weights per text or token for an objective."""
+        """Return the float32 weights of texts or tokens for the mean of an objective."""
         given = x.get("soft_weights") if y is None else sample_weight
         if name == "soft_labels":
             values = y_pred[name]
@@ -339,7 +337,7 @@ class Distillation(TextModel):
         return counted
 
     def _prepare_metric_inputs(self, x, y, y_pred, sample_weight) -> tuple:
-        """Return labels, answers and weights. Without labels, use the answers of the teacher."""
+        """Return labels, outputs and weights for metrics. The teacher provides missing labels."""
         objective = self.student.objective
         if y is None:
             y = learned.as_labels(y_pred["teacher"], objective.activation)
@@ -350,12 +348,12 @@ class Distillation(TextModel):
     def predict(
         self, x: object, batch_size: PositiveInt | None = None, **options: Unpack[PredictOptions]
     ) -> Any:
-        """Return the student's predictions. Same as `student.predict(x, ...)`."""
+        """Compute the student's predictions, like `student.predict(x, ...)`."""
         return self.student.predict(x, batch_size, **options)
 
     def get_config(self) -> dict:
-        """Raise NotImplementedError: save the student instead."""
+        """Raise a NotImplementedError, because only the student can be saved."""
         raise NotImplementedError(
-            "A Distillation cannot be saved. To save its student, use "
+            "A Distillation cannot be saved. To save the student, use "
             "student.save_to_preset(folder) or student.save(file)."
         )

@@ -1,4 +1,4 @@
-"""Compatibility checks for teacher and student, and preprocessing for both."""
+"""Prepare inputs for teacher and student, and check that both models are compatible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import keys
 from encoder_zoo.tasks.training.distribution import current_strategy
 
 TEACHER = "teacher_"
-# Name of the input with the positions of the student's tokens in the teacher's example.
+# Input that maps each student token to its position in the teacher's example.
 TEACHER_POSITIONS = "positions_in_teacher"
 NO_TOKEN = -1
 
@@ -27,16 +27,17 @@ NO_TOKEN = -1
 def positions_in_examples(
     texts: list[array_ops.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> array_ops.RaggedTensor:
-    """Return the position in the teacher's example for each student token.
+    """For each student token, find the position of the corresponding teacher token.
 
     Args:
         texts: One or two string tensors of shape (B,).
-        student: Preprocessor to use for adding special tokens to the texts.
-        teacher: Preprocessor to use for adding special tokens to the texts.
+        student: The student's preprocessor, which adds special tokens.
+        teacher: The teacher's preprocessor, which adds special tokens.
 
     Returns:
-        Ragged int32 tensor of shape (B, None). The start tokens correspond to each other. The
-        position is -1 for end tokens, and for tokens that are truncated in the teacher's example.
+        Ragged int32 tensor of shape (B, None). The start token is mapped to the teacher's start
+        token. The position is -1 for end tokens, and for tokens that are truncated in the teacher's
+        example.
     """
 
     def of_chunk(examples: array_ops.RaggedTensor) -> tuple[array_ops.RaggedTensor]:
@@ -64,7 +65,7 @@ def _compute_positions(
     ):
         found = corresponding(student.tokenizer.tokenize_with_offsets(text), starts, ends)
         row = found.value_rowids()
-        number = found.values - array_ops.gather(skipped, row)  # index among the kept tokens
+        number = found.values - array_ops.gather(skipped, row)  # index after truncation
         inside = (found.values >= 0) & (number >= 0) & (number < array_ops.gather(count, row))
         position = array_ops.where(inside, number + array_ops.gather(begin, row), NO_TOKEN)
         positions.append(found.with_values(position))
@@ -75,18 +76,19 @@ def _compute_positions(
 
 
 def corresponding(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops.RaggedTensor):
-    """For each token, find the token with the same last character in the second tokenization.
+    """For each token, find the token that ends at the same character in another tokenization.
 
-    The last character is used because leading spaces are included in tokens by some tokenizers.
+    The start is not compared, because some tokenizers include leading spaces in tokens.
 
     Args:
-        tokens: Tuple of ids, starts and ends, ragged tensors of shape (B, None) that
-            `tokenize_with_offsets` returned.
-        starts: Start offsets of the other tokens.
-        ends: End offsets of the other tokens.
+        tokens: Tuple of ids, starts and ends, from `tokenize_with_offsets`. Ragged tensors of shape
+            (B, None).
+        starts: Start offsets in the other tokenization.
+        ends: End offsets in the other tokenization.
 
     Returns:
-        Ragged int32 tensor of shape (B, None), or -1 if there is no such token.
+        Ragged int32 tensor of shape (B, None). Indices in the other tokenization, or -1 if no token
+        ends at this character.
 
     Example:
         >>> import tensorflow as tf
@@ -100,7 +102,9 @@ def corresponding(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops
     found = array_ops.searchsorted(keys(starts), last, side="right", out_type=array_ops.int64) - 1
     row_starts = array_ops.gather(starts.row_starts(), ids.value_rowids())
     none_before = found < row_starts
-    all_ends = array_ops.concat([keys(ends), [0]], 0)  # one extra value, in case of no tokens
+    all_ends = array_ops.concat(
+        [keys(ends), [0]], 0
+    )  # one extra value, because there may be no tokens
     holds = array_ops.gather(all_ends, array_ops.maximum(found, 0)) > last
     number = array_ops.where(
         none_before | ~holds, array_ops.cast(NO_TOKEN, array_ops.int64), found - row_starts
@@ -112,22 +116,22 @@ DISTILLATION_OBJECTIVES = ("soft_labels", "hidden_states", "relations")
 
 
 def get_backbone(model: Task | Backbone) -> Backbone:
-    """Return the backbone for a task. Backbones are returned unchanged.
+    """Return the backbone of a task. A backbone is returned unchanged.
 
     Raises:
         TypeError: If the model is not a task or a backbone.
     """
     if not isinstance(model, Task | Backbone):
-        raise invalid("The teacher or student", model, "a task or a backbone", TypeError)
+        raise invalid("`teacher` or `student`", model, "a task or a backbone", TypeError)
     return model if isinstance(model, Backbone) else model.backbone
 
 
 def check_objectives(given: Sequence[str] | None, teacher, student) -> list[str]:
-    """Validate the objectives. Defaults to "soft_labels" for tasks, and "relations" for backbones.
+    """Check the objectives. If None, return "soft_labels" for two tasks, and "relations" otherwise.
 
     Raises:
-        ValueError: If `given` is not a list of known objectives, or if the teacher and the student
-            give answers of different kinds.
+        ValueError: If `given` is not a list of known objectives, or if the answers of the teacher
+            and the student are of different kinds.
     """
     answer = isinstance(teacher, Task) and isinstance(student, Task)
     usual = ["soft_labels"] if answer else ["relations"]
@@ -135,7 +139,9 @@ def check_objectives(given: Sequence[str] | None, teacher, student) -> list[str]
     unknown = [name for name in objectives if name not in DISTILLATION_OBJECTIVES]
     if unknown or not objectives or len(set(objectives)) != len(objectives):
         raise invalid(
-            "objectives", given, f"a list of one or more of {', '.join(DISTILLATION_OBJECTIVES)}"
+            "objectives",
+            given,
+            f"a non-empty list with names from {', '.join(DISTILLATION_OBJECTIVES)}",
         )
     if "soft_labels" in objectives:
         _check_same_answers(teacher, student)
@@ -143,13 +149,13 @@ def check_objectives(given: Sequence[str] | None, teacher, student) -> list[str]
 
 
 def _check_same_answers(teacher, student) -> None:
-    """Raise a ValueError if the answers differ. A student without classes gets the teacher's."""
+    """Raise a ValueError if the two tasks do not have the same classes or settings."""
     if type(teacher) is not type(student) or not student.record.learns_soft_labels:
         kinds = ", ".join(task.__name__ for task in all_tasks() if task.record.learns_soft_labels)
         raise ValueError(
             f"The teacher is a {type(teacher).__name__}, but the student is a "
-            f"{type(student).__name__}. For soft_labels, both must be the same task, one of "
-            f"{kinds}."
+            f"{type(student).__name__}. The objective 'soft_labels' requires two models of the "
+            f"same task, one of {kinds}."
         )
     if not student.record.has_classes:
         sizes = [get_backbone(model).vocabulary_size for model in (teacher, student)]
@@ -157,7 +163,7 @@ def _check_same_answers(teacher, student) -> None:
             raise invalid(
                 "vocabulary_size of the student",
                 sizes[1],
-                f"{sizes[0]}, as for the teacher, because soft_labels are used",
+                f"{sizes[0]}, as for the teacher, because 'soft_labels' compares their outputs",
             )
         return
     _take_over_classes(teacher, student)
@@ -172,7 +178,7 @@ def _check_same_answers(teacher, student) -> None:
 
 
 def _take_over_classes(teacher: Task, student: Task) -> None:
-    """Copy the teacher's classes and settings to a student without classes."""
+    """Copy the classes and settings of the teacher to a student without classes."""
     teacher._check_labels_known()
     if student.num_classes is None:
         student._set_classes(teacher.num_classes, teacher.labels)
@@ -183,7 +189,7 @@ def _take_over_classes(teacher: Task, student: Task) -> None:
 
 
 def check_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
-    """Return the number of relation heads: the given number, or the number of attention heads.
+    """Check the number of relation heads. If None, use the number of attention heads.
 
     Raises:
         ValueError: If the number does not divide both widths, or if it is None and the models have
@@ -215,39 +221,39 @@ def check_two_models(teacher: Task | Backbone, student: Task | Backbone) -> None
     if shared:
         raise ValueError(
             f"The teacher and the student share {len(shared)} weights, such as {shared[0]}, so "
-            "training would change both. Load one of them again with from_preset."
+            "training would change both models. Load one model again with `from_preset`."
         )
 
 
 def check_same_strategy(student: Task | Backbone) -> None:
-    """Raise a ValueError if the student was not built in the current `tf.distribute` strategy."""
+    """Raise a ValueError if the student was created under another `tf.distribute` strategy."""
     here = current_strategy()
     if hasattr(student, "distribution"):
         built = student.distribution.strategy
     else:
         built = getattr(student.weights[0].value, "distribute_strategy", None)
         if here is not None and isinstance(here, tf.distribute.OneDeviceStrategy):
-            here = None  # it creates normal variables
+            here = None  # the default strategy creates normal variables
     if built is not here:
         raise ValueError(
-            "The student and the Distillation were created with different tf.distribute "
-            "strategies. Build both in the scope of the same strategy."
+            "The student and the Distillation were created under different tf.distribute "
+            "strategies. Create both in the scope of the same strategy."
         )
 
 
 def pair_preprocessors(
     teacher: Task | Backbone, student: Task | Backbone, own: Preprocessor | None, by_token: list
 ) -> DistillationPreprocessor | None:
-    """Create a preprocessor for both models, or return None without a tokenizer.
+    """Create a preprocessor for both models. Return None if there is no tokenizer.
 
     Args:
-        teacher: Task with a preprocessor, or a backbone, which reads the student's examples.
+        teacher: Task with a preprocessor, or a backbone. A backbone reads the student's examples.
         student: Task of the same kind, or a backbone.
-        own: Optional the student's preprocessor.
-        by_token: Descriptions of the objectives that compare single tokens.
+        own: Optional preprocessor of the student.
+        by_token: List of strings. Descriptions of the objectives that compare single tokens.
 
     Raises:
-        ValueError: If the tokens of the teacher and the student must correspond but do not, or if a
+        ValueError: If an objective compares tokens and the tokens of the two models differ, or if a
             preprocessor has a `window_length`.
     """
     if own is None:
@@ -255,8 +261,7 @@ def pair_preprocessors(
     teachers = getattr(teacher, "preprocessor", None)
     if own.pools_windows or (teachers is not None and teachers.pools_windows):
         raise ValueError(
-            "Distillation does not split texts into windows. Expected preprocessors without "
-            "window_length."
+            "Distillation does not support windows. Use preprocessors without `window_length`."
         )
     longest = get_backbone(teacher).max_sequence_length
     why = None
@@ -269,9 +274,9 @@ def pair_preprocessors(
     if why:
         raise ValueError(
             f"The teacher and the student {why}. Expected the same for "
-            f"{', '.join(by_token) or 'a teacher without a preprocessor'}. A teacher with a "
-            "preprocessor can also be used for soft_labels of a SequenceClassifier, and for "
-            "hidden_states and relations of rows with a single text or pair."
+            f"{', '.join(by_token) or 'a teacher without a preprocessor'}. With different "
+            "tokenizers, use soft_labels of a SequenceClassifier, or hidden_states and relations "
+            "for rows with a single text or pair."
         )
     needed = teachers is not None and teachers.tokenizer.uses_segments
     segments = teachers if needed and not own.tokenizer.uses_segments else None
@@ -279,16 +284,16 @@ def pair_preprocessors(
 
 
 def _identity(preprocessor: Preprocessor) -> dict:
-    """Return all settings used to compute token ids."""
+    """Return the settings of a preprocessor that change token ids, to compare two preprocessors."""
     tokenizer = preprocessor.tokenizer
     config = {n: v for n, v in tokenizer.get_config().items() if n != "uses_segments"}
     return {"kind": type(tokenizer), **config}
 
 
 def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[str]) -> bool:
-    """Return whether tokens can be aligned by characters.
+    """Return whether the tokens of two tokenizers can be aligned by character offsets.
 
-    This requires examples of one text or pair, and objectives other than answers per token.
+    Each example must be a single text or pair, and no objective may compare answers per token.
     """
     return (
         own.one_example_per_text
@@ -299,7 +304,7 @@ def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[st
 
 
 def find_token_objectives(objectives: list[str], student: Task | Backbone) -> list[str]:
-    """Return descriptions of the objectives that need a teacher's token per student's token."""
+    """Describe the objectives that compare each student token with one teacher token."""
     found = [name for name in objectives if name != "soft_labels"]
     if "soft_labels" in objectives and student.objective.of_tokens:
         found.append(f"soft_labels of a {type(student).__name__}")
@@ -307,20 +312,20 @@ def find_token_objectives(objectives: list[str], student: Task | Backbone) -> li
 
 
 def find_untrained_weights(student: Task | Backbone, objectives: list[str], answers: bool) -> list:
-    """Return all student weights without gradients.
+    """Return the student weights that no objective trains.
 
-    For example, these are the head weights when only training on hidden states.
+    For example, "hidden_states" does not train the weights of the head.
 
     Args:
         student: A task or a backbone.
         objectives: List of the objectives.
-        answers: Boolean. Whether an objective trains the student's answers.
+        answers: Boolean. Whether an objective trains the student's head.
     """
     if answers:
         return []
     backbone = get_backbone(student)
     kept = {id(weight) for weight in backbone.weights}
-    found = [weight for weight in student.weights if id(weight) not in kept]  # of the head
+    found = [weight for weight in student.weights if id(weight) not in kept]  # weights of the head
     layers = [backbone.pooler_dense] if backbone.pooler else []
     last = backbone.blocks[-1]
     if "hidden_states" not in objectives and last not in backbone.blocks[:-1]:
@@ -332,23 +337,23 @@ def find_untrained_weights(student: Task | Backbone, objectives: list[str], answ
 
 
 class DistillationPreprocessor(Preprocessor):
-    """Prepare the student's examples, and also the teacher's if it reads different inputs.
+    """Preprocessor that prepares the inputs of the student and, if they differ, of the teacher.
 
     Args:
         student: The student's preprocessor.
         teacher: The teacher's preprocessor. Defaults to None, which means that the teacher reads
             the student's examples.
-        segments: Preprocessor that adds "segment_ids" for the teacher, if only the teacher uses
-            them. Defaults to None.
-        aligned: Boolean. Whether to add the position of the corresponding token of the teacher for
-            each token of the student. Defaults to False.
+        segments: Optional preprocessor that adds "segment_ids" for the teacher, if the student does
+            not use segments. Defaults to None.
+        aligned: Boolean. Whether to add, for each student token, the position of the corresponding
+            teacher token. Defaults to False.
 
     Returns:
         `x`, `(x, y)` or `(x, y, sample_weight)` when called, as from the student's preprocessor.
-        The dict x also contains the teacher's inputs, such as "teacher_token_ids". Without labels,
-        it contains the weights of texts or tokens as "soft_weights", if they differ. If `aligned`
-        is True, it contains "positions_in_teacher", int32 of shape (B, L). The value is -1 for
-        tokens without a corresponding token.
+        The dict `x` also contains the teacher's inputs, such as "teacher_token_ids". Without
+        labels, `x` contains "soft_weights", the weights of texts or tokens, unless all weights are
+        equal. If `aligned` is True, `x` contains "positions_in_teacher", int32 of shape (B, L),
+        which is -1 for tokens without a corresponding token.
     """
 
     def __init__(
@@ -413,7 +418,7 @@ class DistillationPreprocessor(Preprocessor):
     def _teachers(
         self, examples: dict, own: dict, bucketed: Bucketed
     ) -> dict[str, array_ops.Tensor]:
-        """Return the inputs that only the teacher reads."""
+        """Create the inputs that only the teacher reads."""
         if self.teacher is not None:
             named = {n.removeprefix(TEACHER): v for n, v in examples.items() if n not in own}
             padded = self.teacher.pad(named, bucketed)
@@ -425,7 +430,7 @@ class DistillationPreprocessor(Preprocessor):
 
 
 def _soft_weights(examples: dict, shape: array_ops.Tensor) -> dict[str, array_ops.Tensor]:
-    """Return the weights of texts (B,) or tokens (B, L) without labels.
+    """Return the weights of texts (B,) or tokens (B, L) for data without labels.
 
     The dict is empty if all weights are equal.
     """
@@ -436,10 +441,10 @@ def _soft_weights(examples: dict, shape: array_ops.Tensor) -> dict[str, array_op
 
 
 def teacher_inputs(inputs: dict, uses_segments: bool) -> dict:
-    """Return the teacher's own inputs, or the student's inputs if the teacher reads them.
+    """Return the inputs of the teacher. Without its own inputs, it reads the student's inputs.
 
     Args:
-        inputs: Inputs of a `Distillation`.
+        inputs: Dict. Inputs of a `Distillation`.
         uses_segments: Boolean. Whether the teacher uses segment ids.
     """
     own = {n.removeprefix(TEACHER): v for n, v in inputs.items() if n.startswith(TEACHER)}

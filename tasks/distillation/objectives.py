@@ -1,7 +1,7 @@
-"""Objectives of distillation: soft labels, hidden states and token relations.
+"""Distillation objectives: soft labels, hidden states and token relations.
 
-Each objective is a float32 value per text or token, and is small if the student agrees with its
-teacher. `Distillation` computes the weighted means.
+An objective returns a float32 value per text or token. The value is small if the student agrees
+with the teacher. `Distillation` computes the weighted mean of the values.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, A relation heads, C
 classes.
@@ -21,15 +21,16 @@ from encoder_zoo.tasks.losses.score_distillation import kl_divergence
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):
-    """Compute the KL divergence between softened answers from the teacher and the student.
+    """Compute the KL divergence between the softened answers of teacher and student.
 
     Args:
         student: Logits of shape (..., C).
         teacher: Logits of shape (..., C).
-        temperature: Float. Value to divide both logits by. The divergence is multiplied by the
-            square of the temperature to keep the gradient at the same scale.
-        activation: "softmax" for exclusive classes. "sigmoid" for independent classes, whose mean
-            is returned. "linear" for regression, which returns the squared difference.
+        temperature: Float. Both logits are divided by this value. The divergence is multiplied by
+            its square, so that the scale of the gradient does not depend on the temperature.
+        activation: String. "softmax" for exclusive classes, "sigmoid" for independent classes (the
+            mean over the classes is returned), or "linear" for regression (the squared difference
+            is returned).
 
     Returns:
         Float32 tensor of shape (...).
@@ -49,7 +50,7 @@ def soft_labels(student, teacher, temperature: float, activation: str):
     student, teacher = student / temperature, teacher / temperature
     if activation == "softmax":
         divergence = kl_divergence(ops.log_softmax(teacher), ops.log_softmax(student))
-    else:  # two outcomes per class
+    else:  # each class is present or absent
         teacher, student = (
             ops.log_sigmoid(ops.stack([logits, -logits], axis=-1)) for logits in (teacher, student)
         )
@@ -58,7 +59,7 @@ def soft_labels(student, teacher, temperature: float, activation: str):
 
 
 def match_states(student_layers: int, teacher_layers: int) -> list[int]:
-    """Return the index of a teacher state for each student state. Index 0 is the embeddings.
+    """For each student state, return the index of the teacher state to compare it with.
 
     Source: Jiao et al. 2020, section 4.2, the uniform mapping.
 
@@ -73,13 +74,15 @@ def hidden_states(student: list, teacher: list, maps: list):
     """Compute the distance between student and teacher hidden states.
 
     Args:
-        student: List of tensors (B, L, D). The first tensor contains the embeddings.
-        teacher: List of tensors (B, L, D of the teacher). See `match_states`.
-        maps: Two layers that map the width of the student to the width of the teacher, one for the
-            embeddings and one for all other states. Empty if the widths are equal.
+        student: List of tensors of shape (B, L, D). The embeddings are first, followed by the
+            outputs of the blocks.
+        teacher: List of tensors of shape (B, L, D), where D is the teacher's width. The states to
+            compare with, selected by `match_states`.
+        maps: List of two layers that map the student's width to the teacher's width, for the
+            embeddings and for all other states. Empty if the widths are equal.
 
     Returns:
-        Float32 tensor of shape (B, L). The mean squared difference of each token, summed over the
+        Float32 tensor of shape (B, L). The mean squared difference per token, summed over the
         states.
 
     Source: Jiao et al. 2020, TinyBERT, equations 8 and 9.
@@ -93,15 +96,15 @@ def hidden_states(student: list, teacher: list, maps: list):
 
 
 def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
-    """Compute the divergence between the token relations in the last attention layers.
+    """Compute the divergence between the token relations of the last attention layers.
 
-    Relations are the attention probabilities, and the similarities of values after a softmax.
-    Their shape does not depend on the width of a model. Queries, keys and values are split into
-    `heads` equal parts, so the number of attention heads does not matter either.
+    The relations are the attention probabilities, and the softmax over the similarities of values.
+    Their shape does not depend on the width of the model, nor on the number of attention heads,
+    because queries, keys and values are split into `heads` equal parts.
 
     Args:
-        student: Tuple of queries, keys and values, (B, L, H, D/H).
-        teacher: Tuple of queries, keys and values. H and D may differ from the student.
+        student: Tuple of queries, keys and values, tensors of shape (B, L, H, D/H).
+        teacher: Tuple of queries, keys and values. H and D can differ between student and teacher.
         heads: Integer. Number of parts.
         inputs: Dict with "padding_mask" and optionally "text_starts", as for a backbone.
 
@@ -131,7 +134,7 @@ def _log_relations(first, second, heads: int, allowed):
 
 
 def _split_heads(x, heads: int):
-    """Convert (B, L, H, D/H) to (B, A, L, D/A) float32."""
+    """Split the width into relation heads: from (B, L, H, D/H) to float32 (B, A, L, D/A)."""
     batch, length = ops.shape(x)[:2]
     width = x.shape[2] * x.shape[3]
     x = ops.reshape(ops.cast(x, "float32"), (batch, length, heads, width // heads))
@@ -139,7 +142,7 @@ def _split_heads(x, heads: int):
 
 
 def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]:
-    """Create the linear maps for `hidden_states`, or no maps if the widths are equal."""
+    """Create the linear maps for `hidden_states`. Return an empty list if the widths are equal."""
     if width == teacher_width:
         return []
     maps = [
@@ -152,7 +155,7 @@ def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]
 
 
 def as_labels(logits, activation: str):
-    """Convert teacher logits to labels.
+    """Convert teacher logits to labels, for metrics without true labels.
 
     Example:
         >>> as_labels(ops.convert_to_tensor([[0.0, 2.0]]), "softmax").numpy().tolist()
@@ -163,18 +166,18 @@ def as_labels(logits, activation: str):
     return logits if activation == "linear" else ops.cast(logits > 0, "float32")
 
 
-# The weighted mean of values.
+# weighted mean of the values
 MEAN = BatchLoss(lambda y_true, y_pred: y_pred, of_tokens=True)
 
 
 def mask_known_tokens(inputs: dict, positions=None):
-    """Return a boolean mask (B, L) for tokens that are also available to the teacher.
+    """Return a boolean mask (B, L) of the student tokens that have a corresponding teacher token.
 
     Args:
         inputs: Inputs of the student.
-        positions: Integer tensor of shape (B, L). Positions of the tokens in the teacher's example,
-            or negative values for tokens without a position. Defaults to None, which means that
-            both have the same tokens.
+        positions: Optional integer tensor of shape (B, L). Positions of the tokens in the teacher's
+            example. Negative for tokens without a position. If None, both models read the same
+            tokens. Defaults to None.
     """
     mask = inputs.get("padding_mask")
     mask = ops.cast(ops.ones_like(inputs["token_ids"]) if mask is None else mask, "bool")
@@ -182,7 +185,7 @@ def mask_known_tokens(inputs: dict, positions=None):
 
 
 def take_aligned(x, positions):
-    """Gather the teacher's values (B, T, ...) at the student's tokens, (B, L, ...)."""
+    """Gather teacher values (B, T, ...) at the positions of the student tokens, (B, L, ...)."""
     batch, length, *rest = ops.shape(x)
     flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
     found = take_positions(flat, ops.maximum(positions, 0))

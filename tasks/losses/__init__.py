@@ -1,4 +1,4 @@
-"""Losses for embeddings and reranking, for `compile` of a task or of any Keras model.
+"""Losses for embeddings and reranking, to pass to `compile` of a task or any Keras model.
 
 Losses for embeddings expect `y_pred` with shape (B, 1 + K, D). Each of the B rows contains the
 vectors for 1 + K texts, and the first text is compared with the K remaining texts. Depending on the
@@ -27,8 +27,8 @@ from encoder_zoo.tasks.losses.splade import SPLADE as SPLADE
 from encoder_zoo.tasks.losses.triplet import Triplet as Triplet
 from encoder_zoo.tasks.losses.vector_distillation import VectorDistillation as VectorDistillation
 
-# Names in sentence-transformers that differ by more than the suffix "Loss", and the corresponding
-# names here.
+# Loss names in sentence-transformers and the corresponding names in this module, if they differ by
+# more than the suffix "Loss".
 RENAMED_LOSSES = {
     "MultipleNegativesRankingLoss": "InfoNCE",
     "CachedMultipleNegativesRankingLoss": "InfoNCE and compile(chunk_size=32)",
@@ -43,5 +43,5 @@ def __getattr__(name: str) -> object:
     here = name.removesuffix("Loss")
     meant = RENAMED_LOSSES.get(name) or (here if here != name and here in globals() else None)
     hint = f" Use losses.{meant}." if meant else ""
-    # Python adds its own suggestion, unless the name is passed without the module.
+    # Python adds its own suggestion if the error has a module and a name.
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}", name=name)

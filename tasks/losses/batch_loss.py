@@ -1,12 +1,12 @@
-"""Weight and average the losses for the examples in a batch.
+"""Compute the loss of a batch from the losses of its examples.
 
-By default, Keras averages losses according to their `reduction`. These losses do not know which
-tokens are padding, which rows are used to pad the batch, or which part of the batch is computed on
-other replicas. In this package, losses return the values for examples or tokens. `BatchLoss` is
-used to compute the loss for the whole batch, on one device or in a replica.
+Keras lets each loss average its own values, according to its `reduction`. But a loss does not know
+which tokens are padding, which rows only pad the batch, or which part of the batch is on other
+replicas. In this package, a loss therefore returns a value for each example or token, and
+`BatchLoss` computes the loss of the whole batch, on one device or in a replica.
 
-A Keras loss is identified by its function, to convert logits and labels to the inputs that it
-expects. Metrics that average such a function receive the same inputs.
+Keras losses are recognized by the function that they wrap. Logits and labels are converted to the
+inputs that this function expects. Metrics that average the same function receive the same inputs.
 
 Comments use these letters for shapes: B is the batch size, L the sequence length and C the number
 of classes.
@@ -32,15 +32,13 @@ FUNCTIONS = {
     if inspect.isfunction(function) and name not in ("get", "serialize", "deserialize")
 }
 WITH_LOGITS = {f for f in FUNCTIONS if "from_logits" in inspect.signature(f).parameters}
-# Losses to compute with margins. They receive logits, because probabilities cannot reach the
-# margin.
+# Losses with a margin. They receive logits, because probabilities cannot reach the margin.
 OF_MARGINS = {losses.hinge, losses.squared_hinge, losses.categorical_hinge}
-# Losses for a single class. Names can also identify losses that will be added in later versions of
-# Keras.
+# Losses for a single class, by name, because some exist only in later versions of Keras.
 CATEGORICAL_LOSSES = {f for f in FUNCTIONS if "categorical" in f.__name__}
 OF_INDICES = {f for f in CATEGORICAL_LOSSES if f.__name__.startswith("sparse_")}
 OF_INDICES |= {losses.categorical_generalized_cross_entropy}
-# Losses for values between 0 and 1, which cannot be used for regression.
+# Losses for values between 0 and 1. They cannot be used for regression.
 OF_PROBABILITIES = {
     *WITH_LOGITS,
     *CATEGORICAL_LOSSES,
@@ -49,13 +47,13 @@ OF_PROBABILITIES = {
     losses.dice,
     losses.tversky,
 }
-# Losses that do not change when a class with label 0 and probability 0 is added.
+# Losses that do not change if a class with label 0 and probability 0 is added.
 OF_TRUE_CLASS = {*CATEGORICAL_LOSSES, losses.kl_divergence, losses.cosine_similarity}
 OF_TRUE_CLASS -= {losses.categorical_hinge}
 OF_OTHER_THINGS = {losses.ctc: "sequences of symbols", losses.circle: "embeddings of unit length"}
-# Cross-entropies by the activation to include. They are computed from logits.
+# Cross-entropies, by the activation that they include. They are computed from logits.
 OF_ACTIVATION = {f: "softmax" if f in CATEGORICAL_LOSSES else "sigmoid" for f in WITH_LOGITS}
-# Keras base classes used to wrap a function as a loss or metric.
+# Keras classes that wrap a function as a loss or metric.
 WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
 
 
@@ -63,8 +61,7 @@ def get_wrapped_function(wrapper):
     """Return the function wrapped by a Keras loss or metric.
 
     Args:
-        wrapper: Loss, metric or any other object. When no function is wrapped, None will be
-            returned.
+        wrapper: Loss, metric or any other object. If it does not wrap a function, None is returned.
 
     Example:
         >>> get_wrapped_function(losses.Huber()) is losses.huber
@@ -77,7 +74,7 @@ def get_wrapped_function(wrapper):
 
 
 def _get_keywords(wrapper) -> dict:
-    """Return the keyword arguments passed by a Keras loss or metric to its function."""
+    """Return the keyword arguments that a Keras loss or metric passes to its function."""
     held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
     return {
         name: value for found in held if isinstance(found, dict) for name, value in found.items()
@@ -89,16 +86,16 @@ LOSS_CLASSES = {
     for cls in vars(losses).values()
     if inspect.isclass(cls) and cls is not losses.Loss
 }
-# Keras's `call` methods for losses. Losses with a different method are custom losses.
+# The `call` methods of Keras losses. A loss with another method is a custom loss.
 CALLS = {cls.call for cls in LOSS_CLASSES.values()}
 REDUCTIONS = {cls.__call__ for cls in (losses.Loss, *LOSS_CLASSES.values())}
 
 
 def get_keras_function(loss):
-    """Return the Keras function computed by a loss, or None for a custom loss.
+    """Return the Keras function that a loss computes, or None for a custom loss.
 
     Args:
-        loss: A loss instance, function, `functools.partial`, or metric used to average a loss.
+        loss: Loss instance, function, `functools.partial`, or metric that averages a loss.
 
     Example:
         >>> get_keras_function(losses.KLDivergence()) is losses.kl_divergence
@@ -115,7 +112,7 @@ def get_keras_function(loss):
 
 
 def get_argument(loss, name: str):
-    """Return an argument passed by a loss to its function, or None.
+    """Return an argument that a loss passes to its function, or None if it is not set.
 
     Example:
         >>> get_argument(functools.partial(losses.categorical_crossentropy, from_logits=True),
@@ -132,14 +129,14 @@ def get_argument(loss, name: str):
 
 
 def get_name(loss) -> str:
-    """Return a name to use for a loss or metric in messages, such as "KLDivergence"."""
+    """Return the name of a loss or metric for error messages, such as "KLDivergence"."""
     while isinstance(loss, functools.partial):
         loss = loss.func
     return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
 
 
 def takes_probabilities(loss) -> bool:
-    """Return whether a Keras loss or metric receives probabilities instead of logits."""
+    """Return whether a Keras loss or metric expects probabilities instead of logits."""
     function = get_keras_function(loss)
     return (
         function is not None
@@ -151,7 +148,7 @@ def takes_probabilities(loss) -> bool:
 def prepare_function_inputs(
     function, logits: bool, y_true, y_pred, activation: str | None
 ) -> tuple:
-    """Convert labels and outputs to the inputs expected by a Keras function.
+    """Convert labels and outputs to the inputs that a Keras function expects.
 
     Args:
         function: A function from `FUNCTIONS`.
@@ -170,7 +167,8 @@ def prepare_function_inputs(
     if activation in LOSS_ACTIVATIONS and not logits:
         y_pred = LOSS_ACTIVATIONS[activation](y_pred)
         if OF_ACTIVATION.get(function) != activation:
-            # On TensorFlow, Keras attaches the logits to probabilities and would use them instead.
+            # On TensorFlow, Keras attaches the logits to probabilities, and would use the logits
+            # instead.
             y_pred = y_pred * 1.0
     if activation == "softmax" and function not in OF_INDICES and are_indices(y_true, y_pred):
         y_true = ops.one_hot(ops.cast(y_true, "int32"), y_pred.shape[-1], dtype=y_pred.dtype)
@@ -178,7 +176,7 @@ def prepare_function_inputs(
 
 
 def find_counted(loss, y_true):
-    """Return which labels a loss counts, without its `ignore_class`, or None if it counts all.
+    """Return a boolean mask of the labels that differ from `ignore_class`, or None without it.
 
     Example:
         >>> find_counted(losses.SparseCategoricalCrossentropy(ignore_class=0), [0, 2]).numpy()
@@ -189,12 +187,12 @@ def find_counted(loss, y_true):
 
 
 def are_indices(y_true, scores) -> bool:
-    """Return whether labels are class indices, with a single value for each row of C scores."""
+    """Return whether labels are class indices, so they have no axis for the C classes."""
     return len(y_true.shape) == len(scores.shape) - 1
 
 
 def add_output_axis(y_true, y_pred):
-    """Add an axis with size 1 to labels when the outputs have this axis.
+    """Add an axis of size 1 to the labels if the outputs have such an axis.
 
     Without this axis, labels with shape (B,) and outputs with shape (B, 1) would be broadcast to
     (B, B).
@@ -205,9 +203,9 @@ def add_output_axis(y_true, y_pred):
 
 
 def computes_rows(loss) -> bool:
-    """Return whether a loss computes a value for each row independently from the rest.
+    """Return whether a loss computes the value of each row independently of the other rows.
 
-    This is known for Keras losses and for losses with the attribute `leaves_out_rows`.
+    This holds for Keras losses and for losses with the attribute `leaves_out_rows`.
     """
     if isinstance(loss, losses.Loss) and type(loss).call not in CALLS:
         return getattr(type(loss).call, "leaves_out_rows", False)
@@ -217,31 +215,31 @@ def computes_rows(loss) -> bool:
 
 
 class BatchLoss:
-    """Compute the loss for a batch with a Keras loss, a loss from this package or a custom loss.
+    """Compute the loss of a batch with a Keras loss, a loss from this package or a custom loss.
 
     Args:
-        loss: `keras.losses.Loss` instance, or function of labels and outputs that returns a value
-            for each example or token.
-        activation: "softmax" or "sigmoid" to convert the outputs to probabilities for Keras losses
-            that expect them. If None, outputs will be passed unchanged. Defaults to None.
-        of_tokens: Boolean. Whether to average over the tokens with a sample weight, as with
-            `reduction="mean_with_sample_weight"`. This does not depend on the loss reduction.
-            Defaults to False.
-        of_examples: Boolean. Whether to require a loss value for each example, because values for
-            parts of an example would include padding. Defaults to False.
+        loss: `keras.losses.Loss` instance, or a function `loss(y_true, y_pred)` that returns a
+            value for each example or token.
+        activation: Optional string. "softmax" or "sigmoid", to convert the outputs to probabilities
+            for Keras losses that expect probabilities. If None, the outputs are not changed.
+            Defaults to None.
+        of_tokens: Boolean. Whether to average over tokens, weighted by the sample weights, whatever
+            the `reduction` of the loss is. Defaults to False.
+        of_examples: Boolean. Whether the loss must return one value per example. Values for parts
+            of an example would include padding. Defaults to False.
 
     Call arguments:
         y_true: Labels.
         y_pred: The outputs with shape (B, ...).
         sample_weight: Optional weights with shape (B,) or (B, L).
-        rows: Boolean tensor of shape (B,). False for rows used to pad the batch. If None, all rows
-            will be used. Defaults to None.
+        rows: Boolean tensor of shape (B,). False for rows that only pad the batch. If None, all
+            rows are used. Defaults to None.
 
     Returns:
-        Tuple with the loss and the size used to divide the summed values. The size will be None
-        when the loss is a sum. In a replica, the loss for the whole batch is divided by the number
-        of replicas, so that the gradients from all replicas add up to the gradient for the whole
-        batch. The size refers to the whole batch.
+        Tuple of the loss and the size, by which the sum of the values was divided. The size is None
+        if the loss is a sum. In a replica, the loss is the replica's part of the loss of the whole
+        batch, so that the sum of the gradients over all replicas is the gradient of the whole
+        batch. The size is the size of the whole batch.
 
     Raises:
         ValueError: If the loss returns fewer values than there are weights, or a single value that
@@ -271,7 +269,7 @@ class BatchLoss:
 
     @property
     def reduces_itself(self) -> bool:
-        """Return whether the loss overrides `__call__` to weight and average its own values."""
+        """Whether the loss overrides `__call__`, and so weights and averages its own values."""
         is_loss = isinstance(self.loss, keras.losses.Loss)
         return is_loss and type(self.loss).__call__ not in REDUCTIONS
 
@@ -299,9 +297,9 @@ class BatchLoss:
             return self._reduce_single_value(values, y_pred, weights + masks)
         if self.of_examples and len(values.shape) > 1:
             raise invalid(
-                f"The shape of {get_name(self.loss)}'s values",
+                f"The output shape of {get_name(self.loss)}",
                 tuple(values.shape),
-                "a value for each example, because some of these values are padding",
+                "a value for each example, because some of the values belong to padding",
             )
         weights, masks = (
             [self.broadcast_weights(values, weight) for weight in given]
@@ -314,7 +312,7 @@ class BatchLoss:
         return _scale_to_batch(total, size)
 
     def values(self, y_true, y_pred, rows=None, tokens=None):
-        """Return the loss values for examples, tokens or labels, with shape (B, ...).
+        """Compute the loss of each example, token or label, shape (B, ...).
 
         Args:
             y_true: Labels.
@@ -338,7 +336,7 @@ class BatchLoss:
         return ops.convert_to_tensor(values, dtype=dtype)
 
     def broadcast_weights(self, values, weights):
-        """Return example or token weights that can be broadcast to the loss values.
+        """Reshape the weights of examples or tokens, so that they broadcast to the loss values.
 
         Raises:
             ValueError: If the weights have more axes than the values.
@@ -349,16 +347,16 @@ class BatchLoss:
             weights = ops.squeeze(weights, -1)
         if len(weights.shape) > rank:
             raise invalid(
-                f"The shape of {get_name(self.loss)}'s values",
+                f"The output shape of {get_name(self.loss)}",
                 tuple(values.shape),
-                "a value for each token or label, because padding and weights have the shape "
+                "a value for each token or label, because the weights have the shape "
                 f"{tuple(weights.shape)}",
             )
         missing = rank - len(weights.shape)
         return ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
 
     def _count(self, values, weights):
-        """Return the number of values, or the sum over the weights when there are weights."""
+        """Return the number of values, or the sum of the weights if there are weights."""
         if not weights:
             shape = ops.convert_to_tensor(ops.shape(values), dtype="int32")
             return ops.cast(ops.prod(shape), "float32")
@@ -367,22 +365,22 @@ class BatchLoss:
         )
 
     def _reduce_single_value(self, value, y_pred, weights) -> tuple:
-        """Return the loss and the number of rows for a loss that returns a single value."""
+        """Return the loss and the number of rows, for a loss that returns a single value."""
         self.check_single_value(bool(weights))
         return value, None if self.is_sum else _count_rows(y_pred)
 
     def check_single_value(self, is_weighted: bool) -> None:
-        """Raise a ValueError if a loss that returns a single value would be incorrect."""
+        """Raise a ValueError if a loss that returns a single value cannot be used."""
         if is_weighted or replica_context():
-            reason = "weights and padding" if is_weighted else "the parts of replicas"
+            reason = "weights and padding" if is_weighted else "the division into replicas"
             raise ValueError(
-                f"{get_name(self.loss)} returns a single number for the batch, so {reason} cannot "
-                "be taken into account. Return a value for each example or token, such as "
-                "ops.mean(..., axis=-1)."
+                f"{get_name(self.loss)} returns a single value for the whole batch, which does "
+                f"not take {reason} into account. Return a value for each example or token, such "
+                "as ops.mean(..., axis=-1)."
             )
 
     def _reduce_by_loss(self, y_true, y_pred, sample_weight) -> tuple:
-        """Return the loss computed by a custom loss in `__call__`, and its size."""
+        """Compute a loss that overrides `__call__`. Return the loss and its size."""
         y_true = add_output_axis(ops.convert_to_tensor(y_true), y_pred)
         loss = ops.mean(self.loss(y_true, y_pred, sample_weight))
         if self.is_sum:
@@ -397,7 +395,7 @@ def _count_rows(y_pred):
 
 
 def _scale_to_batch(total, size) -> tuple:
-    """Return the loss and the size for the full batch from the sum and the replica size."""
+    """Convert the sum and the size of a replica to the loss and the size of the whole batch."""
     context = replica_context()
     if size is not None:
         size = ops.cast(size, total.dtype)
@@ -407,9 +405,9 @@ def _scale_to_batch(total, size) -> tuple:
 
 
 def share_between_replicas(part):
-    """Return a sum over the replicas, divided by their number, with the gradient for one part.
+    """Compute the mean over the replicas. The gradient is only for the part of this replica.
 
-    Keras multiplies a loss by the number of replicas before the loss is reported.
+    The result is a mean, because Keras multiplies the reported loss by the number of replicas.
 
     Args:
         part: Tensor. This replica's part.
@@ -422,12 +420,12 @@ def share_between_replicas(part):
 
 
 def mean_over_replicas(penalty, rows):
-    """Return the mean penalty over the replicas, weighted by the number of rows per replica.
+    """Average a penalty over the replicas, weighted by the number of rows per replica.
 
-    Penalties on weights are equal on all replicas. Penalties on outputs are averaged over rows.
+    Penalties on weights are equal on all replicas. Penalties on outputs are means over rows.
 
     Args:
-        penalty: Scalar tensor to be averaged.
+        penalty: Scalar tensor. Penalty on this replica.
         rows: Number of rows in this replica's part.
     """
     context = replica_context()

@@ -1,4 +1,4 @@
-"""Compute the gradients for a large batch with the memory needed for a small batch.
+"""Compute the gradients of a large batch with the memory for a small batch.
 
 Comments use these letters for shapes: B batch, P parts, S rows in a part.
 """
@@ -17,17 +17,18 @@ from encoder_zoo.common.lazy import array_ops, tf
 def recompute_in_chunks(
     model: keras.Model, call: Callable, inputs: Mapping, chunk_size: int
 ) -> keras.KerasTensor:
-    """Compute `call(inputs, True)` in chunks, and compute each chunk again for its gradients.
+    """Compute `call(inputs, True)` in chunks, and recompute each chunk for its gradients.
 
-    The loss and the gradients are the same as for the whole batch. Values inside `call` are not
-    stored, so only one chunk needs memory at a time. Each chunk has its own dropout mask, which is
-    the same in both passes. On TensorFlow without XLA, rows of similar length form a chunk, and
-    common padding is removed. On other backends this would require several compilations.
+    The loss and the gradients are the same as for the whole batch. Intermediate values of `call`
+    are not stored, so only one chunk needs memory at a time. Each chunk has its own dropout mask,
+    which is the same in both passes. On TensorFlow without XLA, a chunk contains rows of similar
+    length, and padding that all rows share is removed. On other backends, this would require
+    several compilations.
 
     Args:
-        model: The model whose weights and dropout layers are used by `call`.
-        call: A function of inputs and `training`. It computes a float32 vector for each row,
-            independent of the other rows.
+        model: Model whose weights and dropout layers are used in `call`.
+        call: Function `call(inputs, training)`. It computes a float32 vector for each row,
+            independently of the other rows.
         inputs: Dictionary of tensors of shape (B, ...). "padding_mask", (B, L), is optional.
         chunk_size: Integer. Maximum number of rows per chunk.
 
@@ -58,7 +59,7 @@ def recompute_in_chunks(
     fixed = [(weight, ops.copy(weight)) for weight in model.non_trainable_weights]
 
     def run(part: Mapping, states: list, learning: list) -> tuple:
-        """Compute the vectors (S, ...) of a chunk, and the next states of the random generators."""
+        """Compute the vectors (S, ...) of a chunk, and the new states of the random generators."""
         changing = ((model.trainable_weights, learning), (draws, states))
         pairs = [pair for names, values in changing for pair in zip(names, values, strict=True)]
         with keras.StatelessScope(state_mapping=pairs + fixed) as scope:
@@ -82,27 +83,27 @@ def _compiles(model: keras.Model) -> bool:
 
 
 def _lengths(inputs: Mapping):
-    """Return the length of each row up to its last token, (B,)."""
+    """Return the length of each row without its padding, shape (B,)."""
     mask = ops.cast(inputs["padding_mask"], "int32")  # (B, L)
     return ops.max(mask * ops.arange(1, ops.shape(mask)[1] + 1, dtype="int32"), axis=1)
 
 
 def _order_by_length(inputs: Mapping):
-    """Return the row indices from the shortest to the longest row, (B,)."""
+    """Return the row indices, sorted from the shortest to the longest row, shape (B,)."""
     return ops.argsort(_lengths(inputs))
 
 
 def _trim_padding(part: Mapping) -> dict:
-    """Remove the padding at the end of a chunk (S, L, ...) that all rows have in common."""
+    """Remove the padding that all rows of a chunk (S, L, ...) share at their end."""
     longest = ops.max(_lengths(part))
     return {name: values[:, :longest] for name, values in part.items()}
 
 
 def _divide_inputs(inputs: Mapping, count, number, order=None) -> dict:
-    """Divide inputs into chunks of equal size, (P, S, ...). The last row is repeated if necessary.
+    """Divide inputs into P chunks of S rows, (P, S, ...). The last row is repeated if needed.
 
-    With an order, each chunk contains consecutive rows in this order. Without an order, each chunk
-    contains every P-th row. In this way, `keras.distribution` can split each chunk across devices.
+    If `order` is given, each chunk contains consecutive rows in this order. Otherwise, each chunk
+    contains every P-th row, so that `keras.distribution` can split each chunk across devices.
     """
     number = number if isinstance(number, int) else ops.maximum(number, 1)
     size = -(-count // number)
@@ -120,14 +121,14 @@ def _divide_inputs(inputs: Mapping, count, number, order=None) -> dict:
 
 
 def _random_states(model: keras.Model) -> list[keras.Variable]:
-    """Return the states for all random generators in the model layers."""
+    """Return the states of all random generators in the layers of a model."""
     generators = (getattr(layer, "seed_generator", None) for layer in list_layers(model))
     states = [g.state for g in generators if isinstance(g, keras.random.SeedGenerator)]
     return list({id(state): state for state in states}.values())
 
 
 def _scan_chunks(run: Callable, parts: dict, states: list, learning: list) -> tuple:
-    """Compute the vectors for all chunks (P, S, ...) and the last states on JAX or PyTorch."""
+    """Compute the vectors of all chunks, (P, S, ...), and the last states, on JAX or PyTorch."""
     again = keras.remat(run)
 
     def step(states, part):
@@ -138,13 +139,13 @@ def _scan_chunks(run: Callable, parts: dict, states: list, learning: list) -> tu
     return vectors, states
 
 
-# In a TensorFlow graph, operations run as soon as possible. Loops with this option run the chunks
-# one after another, for the values and for the gradients.
+# A TensorFlow graph runs operations in parallel. With this option, loops run one chunk after
+# another, for the values and for the gradients.
 ONE_BY_ONE = {"parallel_iterations": 1}
 
 
 def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> tuple:
-    """Compute the vectors for all chunks (P, S, ...) and the last states on TensorFlow."""
+    """Compute the vectors of all chunks, (P, S, ...), and the last states, on TensorFlow."""
     number = _number(parts)
 
     @tf.custom_gradient
@@ -169,14 +170,14 @@ def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> t
 
 
 def _gradients(run: Callable, parts: dict, states: list, learning: list, upstream) -> list:
-    """Compute the gradients for the weights, summed over all chunks. Unused weights have None.
+    """Compute the weight gradients, summed over all chunks. Unused weights have None.
 
     Args:
         run: Function. See `recompute_in_chunks`.
         parts: Dictionary of tensors of shape (P, S, ...).
-        states: A list of the states of random generators before the first chunk.
-        learning: A list of weight values.
-        upstream: Tensor of shape (P, S, ...). The gradient for the vectors.
+        states: List of the states of the random generators before the first chunk.
+        learning: List of the values of the trainable weights.
+        upstream: Tensor of shape (P, S, ...). Gradient of the loss with respect to the vectors.
     """
     number, used = _number(parts), set()
 
@@ -197,7 +198,7 @@ def _gradients(run: Callable, parts: dict, states: list, learning: list, upstrea
 def _add_gradient(total: array_ops.Tensor, gradient) -> array_ops.Tensor:
     if gradient is None:
         return total
-    if isinstance(gradient, tf.IndexedSlices):  # the gradient of some rows in a table
+    if isinstance(gradient, tf.IndexedSlices):  # a sparse gradient, for some rows of a table
         return tf.tensor_scatter_nd_add(total, gradient.indices[:, None], gradient.values)
     return total + gradient
 

@@ -18,12 +18,11 @@ from encoder_zoo.tasks.losses.vectors import Distance, distances, reshape_scores
 class Contrastive(ConfigFromSignature, keras.losses.Loss):
     """Contrastive loss for positive and negative pairs.
 
-    The loss for a positive pair is half its squared distance. The loss for a negative pair is half
-    the square of `margin - distance`, or 0 when the distance is larger than the margin.
+    The loss of a positive pair is half of its squared distance. The loss of a negative pair is half
+    of the square of `margin - distance`, or 0 if the distance is larger than the margin.
 
     Args:
-        margin: Positive float. Negative pairs with a larger distance will have no loss. Defaults to
-            0.5.
+        margin: Positive float. Negative pairs with a larger distance have no loss. Defaults to 0.5.
         distance: String, "cosine" or "euclidean". Defaults to "cosine".
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
@@ -59,7 +58,7 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
         return ops.mean(self._squares(y_true, y_pred)[0], axis=-1) / 2
 
     def _squares(self, y_true, y_pred) -> tuple:
-        """Return twice the loss, the distance and the label for each pair, all (B, K)."""
+        """Return twice the loss, the distance and the label of each pair, all of shape (B, K)."""
         y_true = reshape_scores(self, y_true, y_pred)
         away = distances(y_pred, self.distance)
         near = ops.square(ops.relu(self.margin - away))
@@ -68,12 +67,13 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class OnlineContrastive(Contrastive):
-    """Twice the `Contrastive` loss for hard pairs, summed over a batch.
+    """Contrastive loss that only counts the hard pairs in a batch.
 
-    Hard positive pairs have a larger distance than the closest negative pair. Hard negative pairs
-    have a smaller distance than the farthest positive pair. If the batch has fewer than two pairs
-    of one kind, the mean distance for the other kind is used as the limit. With `tf.distribute`,
-    the pairs from all replicas are compared. The arguments are the same as for `Contrastive`.
+    The loss is the sum over the hard pairs of twice their `Contrastive` loss. Hard positive pairs
+    have a larger distance than the closest negative pair. Hard negative pairs have a smaller
+    distance than the farthest positive pair. If the batch has fewer than two pairs of one kind, the
+    mean distance for the other kind is used as the limit. With `tf.distribute`, the pairs from all
+    replicas are compared. The arguments are the same as for `Contrastive`.
 
     Returns:
         Tensor of shape (B,) with the same value for each row.
@@ -106,9 +106,9 @@ class OnlineContrastive(Contrastive):
 
 
 def _bound(sign: int, away, chosen, others):
-    """Return the maximum distance for the chosen pairs, or the minimum if the sign is -1.
+    """Return the largest distance of the chosen pairs, or the smallest if `sign` is -1.
 
-    When fewer than two pairs are chosen, return the mean distance for the remaining pairs.
+    If fewer than two pairs are chosen, return the mean distance of the other pairs.
     """
     extreme = sign * ops.max(ops.where(chosen, sign * away, -1e9))
     count = ops.maximum(ops.sum(ops.cast(others, away.dtype)), 1)

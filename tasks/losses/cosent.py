@@ -1,4 +1,4 @@
-"""Losses to rank the pairs in a batch according to given scores.
+"""Losses that rank the pairs in a batch by their scores.
 
 Comments use these letters for shapes: B batch, K other texts in a row, P pairs on all replicas, D
 width.
@@ -18,11 +18,11 @@ from encoder_zoo.tasks.losses.vectors import reshape_scores, similarities, unit_
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CoSENT(ConfigFromSignature, keras.losses.Loss):
-    """Pairwise ranking loss. Pairs with a higher score should have a higher cosine similarity.
+    """Ranking loss: pairs with a higher score should have a higher cosine similarity.
 
-    The loss is log(1 + sum of exp(scale * (s_i - s_j))) over all i and j with scores y_i < y_j,
-    where s are the cosine similarities. This is a single value for the batch. With `tf.distribute`,
-    the batch includes all replicas.
+    The loss is log(1 + sum of exp(scale * (s_i - s_j))) over all pairs i and j with scores y_i <
+    y_j, where s_i is the cosine similarity of pair i. The loss is a single value for the batch.
+    With `tf.distribute`, the batch includes all replicas.
 
     Args:
         scale: Positive float. Factor to multiply the similarities by. Defaults to 20.0.
@@ -61,7 +61,7 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
         y_true = reshape_scores(self, y_true, y_pred)  # (B, K)
         scores = self.scale * self.similarities(y_pred)
         if rows is not None:
-            # NaN is neither smaller nor larger than any score.
+            # comparisons with NaN are false
             y_true = ops.where(rows[:, None], y_true, float("nan"))
         scores, y_true, _ = gather_replicas(scores, y_true)
         scores, y_true = ops.reshape(scores, (-1,)), ops.reshape(y_true, (-1,))  # (P,)
@@ -77,11 +77,12 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class AnglE(CoSENT):
-    """`CoSENT` with an angle-based similarity, whose gradient does not vanish like the cosine's.
+    """`CoSENT` with a similarity based on angles, whose gradient does not vanish.
 
-    The two halves of a vector are the real and imaginary parts of complex numbers. One vector is
-    multiplied by the conjugate of the other vector. The similarity is the absolute value of the sum
-    of all real and imaginary parts. The arguments are the same as for `CoSENT`.
+    The gradient of the cosine vanishes for similarities near 1 and -1. In this loss, the two halves
+    of a vector are the real and imaginary parts of complex numbers. One vector is multiplied by the
+    conjugate of the other vector. The similarity is the absolute value of the sum of all real and
+    imaginary parts. The arguments are the same as for `CoSENT`.
 
     Source: Li and Li 2024, AnglE-optimized Text Embeddings, section 3.4.
 
@@ -102,6 +103,6 @@ class AnglE(CoSENT):
             y_pred = ops.pad(y_pred, [[0, 0], [0, 0], [0, 1]])
         x = unit_vectors(y_pred)
         real, imaginary = ops.split(x, 2, axis=-1)
-        # The real part is a c + b d, and the imaginary part is b c - a d, of (a + b i)(c - d i).
+        # (a + b i)(c - d i) has the real part a c + b d and the imaginary part b c - a d.
         swapped = ops.concatenate([real + imaginary, imaginary - real], axis=-1)
         return ops.abs(ops.sum(swapped[:, :1] * x[:, 1:], axis=-1))

@@ -1,4 +1,4 @@
-"""Regression of cosine similarities.
+"""Loss that trains cosine similarities to be equal to given scores.
 
 Comments use these letters for shapes: B batch, K other texts in a row, D width.
 """
@@ -15,7 +15,7 @@ from encoder_zoo.tasks.losses.vectors import reshape_scores, similarities
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CosineSimilarity(ConfigFromSignature, keras.losses.Loss):
-    """Squared difference between the cosine similarities for pairs and the given scores.
+    """Squared difference between the cosine similarities of pairs and the given scores.
 
     Args:
         **kwargs: Keyword arguments for `keras.losses.Loss`.

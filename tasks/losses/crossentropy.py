@@ -1,4 +1,4 @@
-"""Cross-entropies for classes and labels, which also take probabilities as labels.
+"""Cross-entropy losses for labels that are indices or probabilities.
 
 Comments use these letters for shapes: B batch, C classes.
 """
@@ -41,8 +41,8 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
 class LabelCrossentropy(losses.BinaryCrossentropy):
     """Compute the binary cross-entropy for every label.
 
-    The mean equals `keras.losses.BinaryCrossentropy`. In addition, it is possible to weight every
-    label for an example.
+    The mean is equal to `keras.losses.BinaryCrossentropy`. In addition, each label of an example
+    can have its own weight.
 
     Call arguments:
         y_true: Labels or probabilities between 0 and 1, with shape (B, C).

@@ -1,4 +1,4 @@
-"""Contrastive loss with a guide model to exclude false negatives.
+"""Contrastive loss that excludes false negatives with the help of a guide model.
 
 Comments use these letters for shapes: B batch, N rows on all replicas, K other texts, G guide
 width, D width.
@@ -23,21 +23,22 @@ from encoder_zoo.tasks.losses.vectors import check_rows, unit_vectors
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
-    """InfoNCE without candidates that are more similar than the positive for a guide model.
+    """InfoNCE loss that excludes negatives that a guide model considers relevant.
 
-    The candidates are the positives and negatives in all rows. In addition, a query is compared
-    with the queries in all rows, and a positive with the positives in all rows. A single softmax is
-    used to compare all candidates, with the cosine similarity.
+    A negative is excluded if the guide's similarity is higher for the negative than for the
+    positive. The candidates are the positives and negatives of all rows. In addition, queries are
+    compared with the queries of all rows, and positives with the positives of all rows. A single
+    softmax over all candidates is used, with the cosine similarity.
 
     Args:
         scale: Positive float. Factor to multiply the similarities by, 1 / temperature. Defaults to
             100.0.
-        margin: Non-negative float. A candidate will be used when its similarity in the guide model
-            is at most the positive's similarity minus this margin. Defaults to 0.0.
+        margin: Non-negative float. A candidate is used if its guide similarity is at most the guide
+            similarity of the positive minus this margin. Defaults to 0.0.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B, 1 + K, G) with the guide model vectors for the same texts.
+        y_true: Tensor of shape (B, 1 + K, G). Vectors of the guide model for the same texts.
         y_pred: Tensor of shape (B, 1 + K, D).
 
     Returns:
@@ -68,7 +69,8 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
             raise invalid(
                 "GuidedInfoNCE: y_true's shape",
                 tuple(y_true.shape),
-                "(B, 1 + K, G), the vectors of a guide for the texts in y_pred (B, 1 + K, D)",
+                "(B, 1 + K, G), the guide's vectors for the same texts as in `y_pred` of shape "
+                "(B, 1 + K, D)",
             )
         x, guide = unit_vectors(y_pred), unit_vectors(y_true)
         all_x, all_guide, first = gather_replicas(x, guide)
@@ -81,12 +83,12 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
 
 
 def _scores(x, all_x, first):
-    """Compute the scores for all candidates, and find the texts from the same row.
+    """Compute the scores of all candidates, and mark the texts of the same row.
 
     Args:
         x: Tensor of shape (B, 1 + K, D).
         all_x: Tensor of shape (N, 1 + K, D).
-        first: Integer. The index of the first of the B rows among the N rows.
+        first: Integer. Index of the first row on this replica among all N rows.
 
     Returns:
         Tensor of shape (B, K * N + 2 * N), and a boolean tensor of the same shape. The positive is

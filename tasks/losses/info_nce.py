@@ -24,22 +24,22 @@ from encoder_zoo.tasks.losses.vectors import (
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class InfoNCE(ConfigFromSignature, keras.losses.Loss):
-    """Cross-entropy for finding each query's positive among all documents in the batch.
+    """Cross-entropy of choosing each query's positive from all documents in the batch.
 
-    The documents are the positives and hard negatives in all rows. Relevant documents are not used
-    as negatives. These are documents that are equal to the query or positive in the row, and
-    positives from rows with the same query. With `tf.distribute`, the documents include all
-    replicas. A batch with a single pair has no negatives, and its loss will be 0.
+    The documents are the positives and hard negatives of all rows. A relevant document is not used
+    as a negative: a document that is equal to the query or its positive, or the positive of a row
+    with the same query. With `tf.distribute`, the documents include all replicas. The loss of a
+    batch with a single pair is 0, because there are no negatives.
 
     Args:
         scale: Positive float. Factor to multiply the similarities by, 1 / temperature. Defaults to
             20.0.
         similarity: String, "cosine" or "dot". Defaults to "cosine".
-        symmetric: Boolean. Whether to average this loss with the loss from positives to queries.
-            Defaults to False.
-        margin: Non-negative float. Negatives will be excluded when their similarity is higher than
-            the positive's similarity minus the margin, because they could be relevant. If None,
-            this filter is disabled. Defaults to None.
+        symmetric: Boolean. Whether to average this loss with the loss of choosing each positive's
+            query. Defaults to False.
+        margin: Optional non-negative float. Negatives are excluded if their similarity is higher
+            than the positive's similarity minus this margin, because they could be relevant. If
+            None, this filter is disabled. Defaults to None.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
@@ -104,21 +104,21 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
 
 
 def concatenate_columns(x: keras.KerasTensor) -> keras.KerasTensor:
-    """Concatenate the columns in vectors (N, K, D), (K * N, D)."""
+    """Concatenate the columns of vectors: from (N, K, D) to (K * N, D)."""
     return ops.reshape(ops.swapaxes(x, 0, 1), (-1, x.shape[-1]))
 
 
 def own_columns(scores, first) -> keras.KerasTensor:
-    """Create a boolean mask (B, M) for the positive in each row, with rows counted from `first`."""
+    """Create a boolean mask (B, M) of the positive of each row. `first` is the index of row 0."""
     rows, columns = ops.shape(scores)
     own = ops.cast(first, "int32") + ops.arange(rows, dtype="int32")
     return own[:, None] == ops.arange(columns, dtype="int32")[None]
 
 
 def positives_mask(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> keras.KerasTensor:
-    """Find the candidates that are positives for each row, a boolean tensor (B, K * N).
+    """Create a boolean mask (B, K * N) of the candidates that are relevant for each row.
 
-    A candidate is a positive when it equals the query in this row, or the positive in a row with
+    A candidate is relevant if it is equal to the query of the row, or to the positive of a row with
     the same query.
 
     Args:
@@ -138,15 +138,15 @@ def positives_mask(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> ke
 
 
 def negative_log_likelihood(logits, own, excluded, rows=None) -> keras.KerasTensor:
-    """Compute the negative log-likelihood of each row's positive among its candidates, (B,).
+    """Compute the negative log-likelihood of the positive of each row, shape (B,).
 
     Args:
-        logits: Tensor of shape (B, M). M is a multiple of the number of rows on all replicas, and
-            the rows in a column are adjacent.
-        own: Boolean tensor of shape (B, M). True at the positive in each row.
+        logits: Tensor of shape (B, M). M is a multiple of the number of rows on all replicas. All
+            rows of a column are adjacent.
+        own: Boolean tensor of shape (B, M). True for the positive of each row.
         excluded: Boolean tensor of shape (B, M). Candidates to ignore, except for the positive.
-        rows: Boolean tensor of shape (B,). False for padding rows, whose candidates will be
-            ignored. If None, all rows will be used. Defaults to None.
+        rows: Boolean tensor of shape (B,). False for padding rows, whose candidates are ignored. If
+            None, all rows are used. Defaults to None.
 
     Example:
         >>> logits, own = ops.zeros((1, 4)), ops.convert_to_tensor([[True, False, False, False]])
@@ -172,6 +172,6 @@ def _check_numbers(loss: keras.losses.Loss, y_true, y_pred) -> None:
         raise invalid(
             f"{type(loss).__name__}: y_true's shape",
             tuple(y_true.shape),
-            f"(B, 1 + K) for y_pred {tuple(y_pred.shape)}, with equal integers for equal texts. "
-            "`fit` creates these integers for data without scores",
+            f"(B, 1 + K) for `y_pred` of shape {tuple(y_pred.shape)}, with equal integers for "
+            "equal texts. `fit` creates these integers for data without scores",
         )

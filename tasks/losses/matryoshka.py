@@ -1,4 +1,4 @@
-"""Losses for truncated embeddings.
+"""Loss that trains embeddings which can be truncated.
 
 Comments use these letters for shapes: B batch, K other texts, D width.
 """
@@ -17,29 +17,29 @@ from encoder_zoo.tasks.losses.vectors import unit_vectors
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Matryoshka(ConfigFromSignature, keras.losses.Loss):
-    """Weighted loss for embeddings that are truncated to several dimensions.
+    """Weighted sum of a loss over embeddings truncated to several widths.
 
-    A model trained with this loss can be used with `embed(..., dim=128)`. Truncated embeddings are
-    normalized.
+    The embeddings of a model trained with this loss can be truncated with `embed(..., dim=128)`.
+    Truncated embeddings are normalized.
 
     Args:
-        loss: A loss from `encoder_zoo.losses` to compare the texts in a batch.
-        dims: A list of integers. Numbers of dimensions to truncate to, for example [384, 128, 64].
-            The first number should be the model width.
-        weights: A list of floats. Loss weight per number of dimensions. Defaults to None, which
-            sets all weights to 1.
+        loss: A loss from `encoder_zoo.losses` that compares the texts in a batch.
+        dims: List of integers. Widths to truncate the embeddings to, for example [384, 128, 64].
+            The first width should be the model width.
+        weights: Optional list of floats. Weight of the loss for each width. If None, all weights
+            are 1. Defaults to None.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: The loss targets.
-        y_pred: Tensor of shape (B, 1 + K, D). D must be at least the largest number in `dims`.
+        y_pred: Tensor of shape (B, 1 + K, D). D must be at least the largest width in `dims`.
 
     Returns:
         Tensor of shape (B,).
 
     Raises:
-        ValueError: If `dims` is empty, contains values that are not positive integers, or exceeds
-            the vector width, or if `weights` has another length.
+        ValueError: If `dims` is empty, if a value in `dims` is not a positive integer or exceeds
+            the width of the vectors, or if `weights` and `dims` differ in length.
 
     Source: Kusupati et al. 2022, Matryoshka Representation Learning, equation 1.
 
@@ -66,7 +66,9 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
             raise invalid("dims", dims, "one or more positive integers")
         if weights is not None and len(weights) != len(dims):
             raise invalid(
-                "The number of weights", len(weights), f"{len(dims)}, one weight for each of dims"
+                "The length of `weights`",
+                len(weights),
+                f"{len(dims)}, one weight for each value in `dims`",
             )
         self.loss = loss
         self.dims = list(dims)
@@ -77,7 +79,9 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
         width = y_pred.shape[-1]
         if max(self.dims) > width:
             raise invalid(
-                "The largest of dims", max(self.dims), f"at most {width}, the width of the vectors"
+                "The largest value in `dims`",
+                max(self.dims),
+                f"at most {width}, the width of the vectors",
             )
         weights = self.weights or [1.0] * len(self.dims)
         return sum(

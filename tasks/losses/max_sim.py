@@ -1,4 +1,4 @@
-"""Losses for late interaction, to compare the token vectors for queries and documents.
+"""Losses for late interaction, which compare token vectors of queries and documents.
 
 Comments use these letters for shapes: B batch, N rows on all replicas, K other texts in a row, M
 documents in all rows, L tokens in a text, Q tokens in a query, D width.
@@ -30,10 +30,10 @@ PRODUCTS = 2**24  # maximum number of token products to keep in memory, 64 MB
 
 
 def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
-    """Compute the MaxSim score for each query and each document, (B, M).
+    """Compute the MaxSim score of each query and each document, shape (B, M).
 
-    For each query token, the maximum product with a document token is computed, and the products
-    are summed. Zero vectors are ignored.
+    The MaxSim score is the sum over the query tokens of the maximum dot product with a document
+    token. Zero vectors are ignored.
 
     Args:
         queries: Tensor of shape (B, Q, D).
@@ -57,7 +57,7 @@ def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.K
     absent = _penalize_absent(flat)
 
     def scores(part, flat):
-        """Compute the scores (S, M) for some queries (S, Q, D)."""
+        """Compute the scores (S, M) of a part of the queries (S, Q, D)."""
         products = ops.matmul(ops.reshape(part, (-1, width)), ops.transpose(flat))  # (S Q, M L)
         return _sum_best(ops.reshape(products + absent, (size, tokens, count, length)), part)
 
@@ -76,7 +76,7 @@ def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.K
 def compute_row_max_sim(
     queries: keras.KerasTensor, documents: keras.KerasTensor
 ) -> keras.KerasTensor:
-    """Compute the MaxSim score for each query and the documents in the same row, (B, K).
+    """Compute the MaxSim score of each query and the documents in its row, shape (B, K).
 
     Args:
         queries: Tensor of shape (B, Q, D).
@@ -101,29 +101,29 @@ def _limit_to_one(number):
 
 
 def _penalize_absent(vectors):
-    """Return a very low value for zero vectors in (..., D), to be added to their products."""
+    """Return a very low value for each zero vector in (..., D), to add to its products."""
     present = ops.any(vectors != 0, axis=-1)
     return ops.where(present, 0.0, MASKED_LOGIT)
 
 
 def _sum_best(products, queries):
-    """Sum the best products (B, Q, M, L) over the query tokens, (B, M), without zero vectors."""
+    """Sum the largest products over the query tokens: from (B, Q, M, L) to (B, M)."""
     best = ops.max(products, axis=-1)  # (B, Q, M)
     present = ops.cast(ops.any(queries != 0, axis=-1, keepdims=True), best.dtype)
     return ops.sum(best * present, axis=1)
 
 
 def _score_in_loops(scores: Callable, parts, flat, count: int | None):
-    """Compute `scores` for every part of (P, S, Q, D) with (M L, D), (P, S, M).
+    """Compute the scores (P, S, M) of all parts of the queries, one part after another.
 
-    A manual gradient is used, because the gradient for a TensorFlow loop would store the products
-    from every iteration.
+    The gradient is written by hand, because the automatic gradient of a TensorFlow loop would store
+    the products of every iteration.
 
     Args:
-        scores: A function to call with a part (S, Q, D) and `flat`.
+        scores: Function that computes the scores of a part (S, Q, D) and `flat`.
         parts: Tensor of shape (P, S, Q, D).
         flat: Tensor of shape (M L, D).
-        count: Integer. M, if it is known.
+        count: Optional integer. Number of documents M, if it is known.
     """
 
     @tf.custom_gradient
@@ -140,11 +140,11 @@ def _score_in_loops(scores: Callable, parts, flat, count: int | None):
 
 
 def _gradients(scores: Callable, parts, flat, upstream) -> tuple:
-    """Compute the gradients for the parts (P, S, Q, D) and for the document tokens (M L, D).
+    """Compute the gradients of the parts (P, S, Q, D) and the document tokens (M L, D).
 
     Args:
         scores, parts, flat: See `_score_in_loops`.
-        upstream: Tensor of shape (P, S, M). The gradient for the scores.
+        upstream: Tensor of shape (P, S, M). Gradient of the loss with respect to the scores.
     """
     number = array_ops.shape(parts)[0]
 
@@ -168,8 +168,9 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
     """Base class for losses with token vectors.
 
     Args:
-        query_length: Positive integer. Maximum number of query tokens, to save memory when
-            documents are longer. Defaults to None, which means no limit.
+        query_length: Optional positive integer. Maximum number of query tokens. A limit saves
+            memory if documents are longer than queries. If None, there is no limit. Defaults to
+            None.
         mean: Boolean. Whether to divide a score by the number of query tokens. Defaults to False.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
     """
@@ -181,7 +182,7 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
         self.mean = mean
 
     def _parts(self, y_true, y_pred, least: int) -> tuple:
-        """Check the arguments and return queries (B, Q, D) and documents (B, K, L, D)."""
+        """Check the arguments. Return the queries (B, Q, D) and the documents (B, K, L, D)."""
         texts, labels = y_pred.shape[1], self._count_labels(y_pred)
         if len(y_pred.shape) != 4 or (texts or least) < least:
             raise invalid(
@@ -205,16 +206,17 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaxSimInfoNCE(_MaxSimLoss):
-    """Cross-entropy for finding each query's positive among all documents, with token vectors.
+    """Cross-entropy of choosing each query's positive from all documents, with token vectors.
 
     This loss is `InfoNCE` with the MaxSim score. The documents are the positives and hard negatives
-    in all rows, except for documents that are known to be relevant. With `tf.distribute`, the
+    of all rows, except for documents that are known to be relevant. With `tf.distribute`, the
     documents include all replicas.
 
     Args:
         scale: Positive float. Factor to multiply the scores by, 1 / temperature. Defaults to 1.0.
-        query_length: Positive integer. Maximum number of query tokens, to save memory when
-            documents are longer. Defaults to None, which means no limit.
+        query_length: Optional positive integer. Maximum number of query tokens. A limit saves
+            memory if documents are longer than queries. If None, there is no limit. Defaults to
+            None.
         mean: Boolean. Whether to divide a score by the number of query tokens, as in BGE-M3.
             Defaults to False.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
@@ -273,17 +275,18 @@ class MaxSimInfoNCE(_MaxSimLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaxSimDistillation(_MaxSimLoss):
-    """KL divergence between the scores from a student and a teacher, for token vectors.
+    """KL divergence between the scores of a student and a teacher, with token vectors.
 
     Args:
-        temperature: Float. Value to divide both scores by. The divergence is multiplied by its
-            square. Defaults to 1.0.
+        temperature: Float. Both scores are divided by this value, and the divergence is multiplied
+            by its square. Defaults to 1.0.
         min_max: Boolean. Whether to scale the scores in each row to the range from 0 to 1, for the
             student and for the teacher. This is used in JaColBERTv2.5, because MaxSim is a sum over
             query tokens and does not have the same range as cross-encoder scores. By default,
             `ScoreDistillation` does not scale scores. Defaults to True.
-        query_length: Positive integer. Maximum number of query tokens, to save memory when
-            documents are longer. Defaults to None, which means no limit.
+        query_length: Optional positive integer. Maximum number of query tokens. A limit saves
+            memory if documents are longer than queries. If None, there is no limit. Defaults to
+            None.
         mean: Boolean. Whether to divide a score by the number of query tokens, as in BGE-M3.
             Defaults to False.
         **kwargs: Keyword arguments for `keras.losses.Loss`.

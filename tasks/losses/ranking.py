@@ -1,4 +1,4 @@
-"""Listwise losses, to compare the order of the outputs for each query's texts.
+"""Listwise losses for reranking. They compare the order of all texts of a query.
 
 Comments use these letters for shapes: B batch, K texts per query.
 """
@@ -16,10 +16,10 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
 
 
 class RankingLoss(ConfigFromSignature, keras.losses.Loss):
-    """Base class for listwise losses. Each query has the same weight.
+    """Base class for listwise losses. All queries have the same weight.
 
-    A batch is padded to its longest list. `y_true` is minus infinity for padding, and `y_pred` is
-    ignored there.
+    A batch is padded to its longest list. At padding, `y_true` is minus infinity, and `y_pred` is
+    ignored.
 
     Call arguments:
         y_true: Tensor of shape (B, K) with the scores. Higher scores are better.
@@ -34,7 +34,7 @@ class RankingLoss(ConfigFromSignature, keras.losses.Loss):
         return self.compute_list_losses(y_true, ops.where(present, y_pred, MASKED_LOGIT), present)
 
     def compute_list_losses(self, scores, logits, present):
-        """Compute the loss for each list, (B,).
+        """Compute the loss of each list, shape (B,).
 
         Args:
             scores: Tensor of shape (B, K). Minus infinity for padding.
@@ -48,8 +48,8 @@ class RankingLoss(ConfigFromSignature, keras.losses.Loss):
 class ListNet(RankingLoss):
     """Cross-entropy between the softmax of the scores and the softmax of the logits.
 
-    This loss takes the differences between scores into account. For example, scores of 0 and 1
-    define a flat target, and scores of 0 and 10 define a sharp target.
+    The loss depends on the differences between the scores. For example, the scores 0 and 1 define a
+    flat target distribution, and the scores 0 and 10 define a sharp distribution.
 
     Call arguments:
         y_true, y_pred: See `RankingLoss`.
@@ -74,9 +74,9 @@ class ListNet(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class PListMLE(RankingLoss):
-    """Negative log-likelihood for the order of the scores, with higher weights for the first ranks.
+    """Negative log-likelihood of the order of the scores. The first ranks have higher weights.
 
-    The weight for rank i in a list with n texts is 2 ** (n - i) - 1. Texts with equal scores keep
+    The weight of rank i in a list of n texts is 2 ** (n - i) - 1. Texts with equal scores keep
     their order.
 
     Call arguments:
@@ -110,11 +110,11 @@ class PListMLE(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MultipleNegatives(RankingLoss):
-    """Cross-entropy for choosing a text with a positive score from all texts (InfoNCE).
+    """Cross-entropy of choosing a text with a positive score from all texts (InfoNCE).
 
     Args:
-        scale: Positive float. Factor to multiply the sigmoid of the logits by, which is between 0
-            and 1. Defaults to 10.0.
+        scale: Positive float. Factor for the similarities, which are the sigmoid of the logits.
+            Defaults to 10.0.
 
     Call arguments:
         y_true, y_pred: See `RankingLoss`.
@@ -144,9 +144,10 @@ class MultipleNegatives(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ListMarginMSE(RankingLoss):
-    """Squared error for the margins between the best text and all other texts.
+    """Squared error of the margins between the best text and each other text.
 
-    The logit margins are compared with the score margins, which come from a teacher.
+    The margins of the logits are compared with the margins of the scores, which come from a
+    teacher.
 
     Call arguments:
         y_true, y_pred: See `RankingLoss`.
@@ -165,7 +166,7 @@ class ListMarginMSE(RankingLoss):
 
     def compute_list_losses(self, scores, logits, present):
         best = ops.argmax(scores, axis=-1)[:, None]  # (B, 1)
-        error = ops.where(present, logits - scores, 0.0)  # to avoid infinite values in gradients
+        error = ops.where(present, logits - scores, 0.0)  # avoids infinite values in gradients
         error = ops.where(present, ops.take_along_axis(error, best, axis=-1) - error, 0.0)
         others = ops.sum(ops.cast(present, logits.dtype), axis=-1) - 1
         return ops.divide_no_nan(ops.sum(ops.square(error), axis=-1), others)

@@ -1,4 +1,4 @@
-"""Pairwise losses, to compare the outputs for every two texts of the same query.
+"""Pairwise losses for reranking. They compare every two texts of a query.
 
 Comments use these letters for shapes: B batch, K texts per query.
 """
@@ -18,7 +18,7 @@ MU = 10.0  # the value in section 6.3 of the LambdaLoss paper
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class RankNet(RankingLoss):
-    """Cross-entropy for the order of two texts, in bits, averaged over the pairs in a list.
+    """Cross-entropy of the order of two texts, in bits, averaged over the pairs in a list.
 
     Pairs with equal scores are ignored.
 
@@ -42,12 +42,13 @@ class RankNet(RankingLoss):
         return self.compute_pair_losses(scores, logits, counts)
 
     def compute_pair_losses(self, scores, logits, counts, weights=1.0):
-        """Compute the mean loss over the pairs in each list, (B,).
+        """Compute the mean loss over the pairs of each list, shape (B,).
 
         Args:
             scores, logits: Tensors of shape (B, K).
-            counts: Tensor of shape (B, K, K). 1 if the first text in a pair is better, else 0.
-            weights: Tensor of shape (B, K, K), or a float. Pair weights. Defaults to 1.0.
+            counts: Tensor of shape (B, K, K). 1 if the first text of the pair is better, and 0
+                otherwise.
+            weights: Tensor of shape (B, K, K), or a float. Weights of the pairs. Defaults to 1.0.
         """
         bits = ops.softplus(logits[:, None] - logits[:, :, None]) / math.log(2)
         total = ops.sum(counts * weights * bits, axis=(1, 2))
@@ -56,16 +57,16 @@ class RankNet(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LambdaLoss(RankNet):
-    """RankNet with a weight for each pair, based on its effect on nDCG (NDCG-Loss2++).
+    """RankNet loss that weights each pair by its effect on nDCG (NDCG-Loss2++).
 
-    The gain for a score is 2 ** score - 1, or 0 for negative scores, so this loss should be used
-    with relevance grades such as 0 to 4. There is no loss for lists without a positive score, and a
-    score above 30 would dominate all others. For this reason, both are rejected by `Reranker.fit`.
-    Use `RankNet` or `ListMarginMSE` for other scores.
+    The gain of a score is 2 ** score - 1, or 0 for negative scores. This loss is therefore meant
+    for relevance grades, such as 0 to 4. Use `RankNet` or `ListMarginMSE` for other scores.
+    `Reranker.fit` rejects lists without a positive score, which have no loss, and scores above 30,
+    which would dominate all other scores.
 
     Args:
-        k: Positive integer. To optimize nDCG@k, only use pairs with at least one text among the k
-            highest logits. If None, all pairs will be used. Defaults to None.
+        k: Optional positive integer. To optimize nDCG@k, only pairs with a text among the `k`
+            highest logits are used. If None, all pairs are used. Defaults to None.
 
     Call arguments:
         y_true, y_pred: See `RankingLoss`.
@@ -90,7 +91,7 @@ class LambdaLoss(RankNet):
         rank = 1 + ops.argsort(ops.argsort(-logits, axis=-1), axis=-1)  # (B, K), 1 is the best
         gain = self._gains(scores)
         apart = ops.abs(rank[:, :, None] - rank[:, None])  # (B, K, K)
-        # For a given distance between two ranks, the discounts differ the most for the first ranks.
+        # For two ranks at a given distance, the discounts differ most at the first ranks.
         bound = ops.abs(_discount(ops.maximum(apart, 1)) - _discount(apart + 1))
         swap = ops.abs(_discount(rank)[:, :, None] - _discount(rank)[:, None])
         weights = (MU * bound + swap) * ops.abs(gain[:, :, None] - gain[:, None])
@@ -100,7 +101,7 @@ class LambdaLoss(RankNet):
         return super().compute_pair_losses(scores, logits, counts, weights)
 
     def _gains(self, scores):
-        """Compute the gains (B, K), divided by the DCG for the best order."""
+        """Compute the gains (B, K), divided by the DCG of the ideal order."""
         gain = 2.0 ** ops.maximum(scores, 0.0) - 1
         best = -ops.sort(-gain, axis=-1)
         best = best if self.k is None else best[:, : self.k]

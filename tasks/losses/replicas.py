@@ -1,7 +1,7 @@
-"""Collect the rows in a batch from all replicas, and keep track of padding rows.
+"""Gather the rows of a batch from all replicas, and ignore padding rows.
 
 With `tf.distribute`, every replica has a part of the rows. With `keras.distribution`, a batch is a
-single array. It can contain padding rows, so that it can be split evenly across devices.
+single array that is split evenly across devices, so it can contain padding rows.
 
 Comments use these letters for shapes: B rows on this replica, N rows on all replicas.
 """
@@ -17,17 +17,17 @@ from encoder_zoo.common.lazy import array_ops, tf
 
 
 def loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, tokens=None):
-    """Call a loss with the real rows and tokens, if it has arguments for them.
+    """Call a loss. Pass `rows` and `tokens` if the loss has these arguments.
 
     Args:
-        loss: A loss to call. Its `call` may have the arguments `rows` and `tokens`, which default
-            to None.
+        loss: Loss. Its `call` can have the optional arguments `rows` and `tokens`, which default to
+            None.
         y_true: Labels.
         y_pred: The outputs with shape (B, ...).
-        rows: Boolean tensor of shape (B,). False for padding rows. If None, all rows will be used.
+        rows: Boolean tensor of shape (B,). False for padding rows. If None, all rows are used.
             Defaults to None.
-        tokens: Tensor of shape (B, L) with the token weights. If None, all tokens will be used.
-            Defaults to None.
+        tokens: Tensor of shape (B, L). Token weights. If None, all tokens are used. Defaults to
+            None.
 
     Example:
         >>> import encoder_zoo as ez
@@ -43,15 +43,15 @@ def loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, tokens=None)
 
 
 def leaves_out_rows(method: Callable) -> Callable:
-    """Declare that a loss or a metric ignores rows that are only used to fill a batch.
+    """Declare that a loss or metric ignores rows that only pad a batch.
 
-    Batches can then be filled when a program is compiled for every new shape. Without this
-    decorator, batches are passed unchanged to a custom loss or metric.
+    Small batches can then be padded, so that no program has to be compiled for a new shape. Without
+    this decorator, a custom loss or metric receives batches without padding rows.
 
     Args:
-        method: `call` for a loss, which must compute the values for real rows independently from
-            all other rows, for example with an argument `rows`. For a metric, `update_state` with
-            sample weights.
+        method: Function. For a loss, its `call`, which must compute the values of real rows
+            independently of padding rows, for example with an argument `rows`. For a metric, its
+            `update_state` with sample weights.
 
     Example:
         >>> class Squares(keras.losses.Loss):
@@ -66,17 +66,17 @@ def leaves_out_rows(method: Callable) -> Callable:
 
 
 def gather_replicas(*values: keras.KerasTensor) -> tuple:
-    """Collect tensors from all replicas, and return the index of the first row on this replica.
+    """Gather tensors from all replicas, and return the index of the first row of this replica.
 
-    The gradients from all replicas are propagated to the rows on each replica. For this reason,
-    losses that are summed over replicas have the same gradients as on a single device. The number
-    of rows can differ between replicas.
+    The gradients of all replicas are propagated to the rows of each replica. A loss that is summed
+    over the replicas therefore has the same gradients as on a single device. The number of rows can
+    differ between replicas.
 
     Args:
         *values: Tensors of shape (B, ...).
 
     Returns:
-        Tensors of shape (N, ...) in the replica order, followed by the index.
+        Tensors of shape (N, ...), in the order of the replicas, followed by the index.
 
     Example:
         >>> gather_replicas(keras.ops.ones((2,)))[1]
@@ -88,7 +88,8 @@ def gather_replicas(*values: keras.KerasTensor) -> tuple:
     size = array_ops.shape(values[0])[0]
     sizes = context.all_gather(size[None], axis=0)
     most = array_ops.reduce_max(sizes)
-    # All replicas must contribute the same number of rows, so rows are padded and removed again.
+    # All replicas must contribute the same number of rows, so padding rows are added, and removed
+    # again.
     rows = array_ops.where(array_ops.reshape(array_ops.sequence_mask(sizes, most), (-1,)))[:, 0]
     found = []
     for value in values:
@@ -104,7 +105,7 @@ def gather_replicas(*values: keras.KerasTensor) -> tuple:
 
 
 def replica_context() -> tf.distribute.ReplicaContext | None:
-    """Return the current replica context when there are several replicas, and None otherwise."""
+    """Return the current replica context if there are several replicas, and None otherwise."""
     if keras.config.backend() != "tensorflow" or not tf.distribute.has_strategy():
         return None
     context = tf.distribute.get_replica_context()
@@ -112,11 +113,11 @@ def replica_context() -> tf.distribute.ReplicaContext | None:
 
 
 def pad_to_longest(value: keras.KerasTensor, axis: int) -> keras.KerasTensor:
-    """Pad an axis with zeros to the size on the longest replica.
+    """Pad an axis with zeros to its largest size on any replica.
 
     Args:
         value: Tensor of shape (B, ...).
-        axis: Positive integer. Axis with a size that can differ between replicas.
+        axis: Positive integer. Axis whose size can differ between replicas.
 
     Example:
         >>> pad_to_longest(keras.ops.ones((2, 3)), 1).shape

@@ -1,4 +1,4 @@
-"""Losses to train a student model on the scores from a teacher model.
+"""Losses that train a student on the scores of a teacher.
 
 Comments use these letters for shapes: B batch, K other texts in a row, D width.
 """
@@ -24,15 +24,15 @@ from encoder_zoo.tasks.losses.vectors import (
 class MarginMSE(ConfigFromSignature, keras.losses.Loss):
     """Squared difference between the margins of a student and a teacher.
 
-    A margin is the positive score minus the negative's score.
+    A margin is the score of the positive minus the score of a negative.
 
     Args:
         similarity: String, "dot" or "cosine". The student's score. Defaults to "dot".
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B, K). The teacher scores, where the first score belongs to the
-            positive. With a single negative, the shape can also be (B,), the teacher's margins.
+        y_true: Tensor of shape (B, K). Teacher scores of the positive and the negatives. With a
+            single negative, a tensor of shape (B,) with the teacher's margins is also accepted.
         y_pred: Tensor of shape (B, 1 + K, D) with the vectors for a query, its positive and its
             negatives.
 
@@ -68,9 +68,9 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
-    """KL divergence between the scores from a student and a teacher.
+    """KL divergence between the scores of a student and a teacher.
 
-    A softmax over the K documents in a row is used to convert scores to probabilities.
+    The scores are converted to probabilities with a softmax over the K documents in a row.
 
     Args:
         temperature: Float. Both scores are divided by this value, and the divergence is multiplied
@@ -128,7 +128,7 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
 def divergence(
     student: keras.KerasTensor, teacher: keras.KerasTensor, temperature: float, min_max: bool
 ) -> keras.KerasTensor:
-    """Compute the KL divergence between the scores from a student and a teacher, (B,).
+    """Compute the KL divergence between the scores of a student and a teacher, shape (B,).
 
     Args:
         student, teacher: Tensors of shape (B, K). A softmax over K converts them to probabilities.
@@ -144,16 +144,16 @@ def divergence(
 
 
 def kl_divergence(true: keras.KerasTensor, found: keras.KerasTensor) -> keras.KerasTensor:
-    """Compute the Kullback-Leibler divergence (...) of log-probabilities (..., K)."""
+    """Compute the Kullback-Leibler divergence (...) from log-probabilities (..., K)."""
     return ops.sum(ops.exp(true) * (true - found), axis=-1)
 
 
 def _margins(scores):
-    """Subtract all other scores in a row (B, K) from the first score, (B, K - 1)."""
+    """Subtract the other scores (B, K - 1) in each row from the first score."""
     return scores[:, :1] - scores[:, 1:]
 
 
 def _min_max(scores):
-    """Scale the scores in each row (B, K) to the range from 0 to 1. Equal scores become 0."""
+    """Scale the scores (B, K) in each row to the range from 0 to 1. Equal scores become 0."""
     least = ops.min(scores, axis=-1, keepdims=True)
     return (scores - least) / ops.maximum(ops.max(scores, axis=-1, keepdims=True) - least, 1e-8)

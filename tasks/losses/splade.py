@@ -1,4 +1,4 @@
-"""Loss for sparse vectors, to add the expected search cost to another loss.
+"""Loss for sparse vectors that adds the expected search cost to another loss.
 
 Comments use these letters for shapes: B batch, K other texts in a row, V vocabulary, R replicas.
 """
@@ -20,32 +20,33 @@ from encoder_zoo.tasks.losses.vectors import check_rows
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SPLADE(ConfigFromSignature, keras.losses.Loss):
-    """Add the FLOPS for queries and documents to a loss for sparse vectors.
+    """Add the FLOPS penalty for queries and documents to a loss for sparse vectors.
 
-    The FLOPS are the squared mean weights in the batch, summed over all terms. This is a smooth
-    estimate for the number of products needed to score a random query and document. It keeps
-    vectors sparse and penalizes terms that occur in all texts. In `SparseEncoder.fit`, both weights
-    are increased to the given values over the first third of all steps, with the square of the step
-    number. With `tf.distribute`, the mean includes all replicas.
+    The FLOPS penalty is the sum over all terms of the squared mean weight in the batch. It is a
+    smooth estimate of the number of products needed to score a query and a document. It keeps
+    vectors sparse and penalizes terms that occur in all texts. `SparseEncoder.fit` increases
+    `query_weight` and `document_weight` quadratically from 0 to the given values during the first
+    third of all steps. With `tf.distribute`, the mean includes all replicas.
 
     Args:
-        loss: A loss from `encoder_zoo.losses` to compare the texts in a batch. Defaults to None,
-            which means `InfoNCE(scale=1.0, similarity="dot")`.
-        query_weight: Non-negative float. Weight for the FLOPS of queries, the first texts. Defaults
-            to 5e-5.
-        document_weight: Non-negative float. Weight for the FLOPS of documents, all further texts.
+        loss: Optional loss from `encoder_zoo.losses` that compares the texts in a batch. If None,
+            `InfoNCE(scale=1.0, similarity="dot")` is used. Defaults to None.
+        query_weight: Non-negative float. Weight of the penalty for queries, the first text in each
+            row. Defaults to 5e-5.
+        document_weight: Non-negative float. Weight of the penalty for documents, all other texts.
             Defaults to 1e-3.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: The loss targets.
-        y_pred: Tensor of shape (B, 1 + K, V) with the term weights for the texts.
+        y_pred: Tensor of shape (B, 1 + K, V). Term weights of the texts.
 
     Returns:
         Tensor of shape (B,).
 
     Raises:
-        ValueError: If `loss` is not one of `encoder_zoo.losses`, or `y_pred` has another shape.
+        ValueError: If `loss` is not from `encoder_zoo.losses`, or if `y_pred` does not have the
+            expected shape.
 
     Source: Paria et al. 2020, Minimizing FLOPs to Learn Efficient Sparse Representations, equation
     4. Formal et al. 2021, SPLADE v2, equation 4 and section 4. The papers tune the weights for each
@@ -61,7 +62,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         0.44
     """
 
-    _share = 1.0  # of both weights, see `scaled`
+    _share = 1.0  # factor for both weights, see `scaled`
 
     @validate_arguments
     def __init__(
@@ -88,14 +89,14 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         return values + self._share * (of_queries + of_documents)
 
     def scaled(self, share) -> SPLADE:
-        """Return the same loss with both weights multiplied by `share`, a number or a tensor."""
+        """Return a copy of the loss whose weights are multiplied by `share`."""
         loss = copy.copy(self)
         loss._share = share
         return loss
 
 
 def _flops(x: keras.KerasTensor, rows: keras.KerasTensor | None) -> keras.KerasTensor:
-    """Compute the sum over all terms of the squared mean weight, for vectors (B, K, V)."""
+    """Compute the FLOPS penalty of vectors (B, K, V)."""
     count = ops.cast(ops.shape(x)[0], x.dtype)
     if rows is not None:
         rows = ops.cast(rows, x.dtype)

@@ -16,13 +16,13 @@ from encoder_zoo.tasks.losses.vectors import Distance, check_rows, distances
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Triplet(ConfigFromSignature, keras.losses.Loss):
-    """Triplet loss, to make the positive closer to the anchor than the negatives.
+    """Triplet loss: the positive should be closer to the anchor than the negatives.
 
     Args:
-        margin: Positive float. The minimum difference between the negative's distance and the
-            positive's distance. Defaults to 5.0.
-        distance: String, "euclidean" or "cosine". The cosine distance is between 0 and 2, so it
-            needs a smaller margin. Defaults to "euclidean".
+        margin: Positive float. Minimum difference between the distance of a negative and the
+            distance of the positive. Defaults to 5.0.
+        distance: String, "euclidean" or "cosine". The cosine distance is between 0 and 2 and
+            requires a smaller margin. Defaults to "euclidean".
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:

@@ -1,4 +1,4 @@
-"""Loss to train a student model on the vectors from a teacher model.
+"""Loss that trains a student on the vectors of a teacher.
 
 Comments use these letters for shapes: B batch, K other texts in a row, D width.
 """
@@ -19,7 +19,7 @@ from encoder_zoo.tasks.losses.vectors import differ, unit_vectors
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
-    """Distance between the student vectors and the teacher vectors.
+    """Distance between the vectors of a student and the vectors of a teacher.
 
     Args:
         distance: String. "cosine" is 1 minus the cosine similarity, and "mse" is the mean squared
@@ -27,9 +27,8 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B, 1 + K, D) with the teacher vector for every text, or of shape
-            (B, D) with a common vector for all texts in a row, for example for a sentence and its
-            translations.
+        y_true: Tensor of shape (B, 1 + K, D) with the teacher's vector of every text, or of shape
+            (B, D) with one vector for all texts in a row, such as a sentence and its translations.
         y_pred: Tensor of shape (B, 1 + K, D), or (B, D) for a single text.
 
     Returns:
@@ -61,7 +60,8 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
             raise invalid(
                 "VectorDistillation: y_true's shape",
                 tuple(y_true.shape),
-                f"(B, D) or (B, 1 + K, D), with the same width as y_pred, {tuple(y_pred.shape)}",
+                "(B, D) or (B, 1 + K, D), with the same width as `y_pred`, which has the shape "
+                f"{tuple(y_pred.shape)}",
             )
         if self.distance == "mse":
             return ops.mean(ops.square(y_pred - y_true), axis=(1, 2))

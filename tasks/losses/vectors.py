@@ -1,4 +1,4 @@
-"""Similarities and distances between the texts in a row, and shape checks for losses.
+"""Compute similarities and distances between the texts in a row, and check shapes.
 
 Comments use these letters for shapes: B batch, K other texts, D width.
 """
@@ -14,7 +14,7 @@ from encoder_zoo.common.wording import invalid
 
 LossSimilarity = Literal["cosine", "dot"]
 Distance = Literal["cosine", "euclidean"]
-MIN_SQUARE = 1e-12  # shorter vectors have no finite gradient
+MIN_SQUARE = 1e-12  # the gradient of shorter vectors is not finite
 
 
 def unit_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
@@ -29,12 +29,12 @@ def unit_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def normalize_for_similarity(x: keras.KerasTensor, similarity: LossSimilarity) -> keras.KerasTensor:
-    """Normalize vectors (..., D) if their products should be the cosine similarity."""
+    """Normalize vectors (..., D) if `similarity` is "cosine"."""
     return unit_vectors(x) if similarity == "cosine" else x
 
 
 def similarities(y_pred: keras.KerasTensor, similarity: LossSimilarity) -> keras.KerasTensor:
-    """Compute the similarity between the first text and each other text in a row, (B, K).
+    """Compute the similarity of the first text and each other text in a row, shape (B, K).
 
     Args:
         y_pred: Tensor of shape (B, 1 + K, D).
@@ -50,7 +50,7 @@ def similarities(y_pred: keras.KerasTensor, similarity: LossSimilarity) -> keras
 
 
 def distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.KerasTensor:
-    """Compute the distance between the first text and each further text in a row, (B, K).
+    """Compute the distance of the first text and each other text in a row, shape (B, K).
 
     Args:
         y_pred: Tensor of shape (B, 1 + K, D).
@@ -70,11 +70,11 @@ def distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.KerasTenso
 
 
 def check_rows(loss: keras.losses.Loss, y_pred, least: int, texts: str) -> None:
-    """Check the output shape and the number of texts in a row.
+    """Check the shape of the outputs and the number of texts in a row.
 
     Args:
-        loss: The loss, whose name is used in the error message.
-        y_pred: Tensor with the outputs.
+        loss: Loss. The error message contains its name.
+        y_pred: Tensor. Model outputs.
         least: Integer. Minimum number of texts in a row.
         texts: String. Description of the texts for the error message.
 
@@ -85,12 +85,12 @@ def check_rows(loss: keras.losses.Loss, y_pred, least: int, texts: str) -> None:
         raise invalid(
             f"{type(loss).__name__}: y_pred's shape",
             tuple(y_pred.shape),
-            f"(B, 1 + K, D), the vectors of at least {least} texts in each row: {texts}",
+            f"(B, 1 + K, D), with at least {least} texts per row: {texts}",
         )
 
 
 def reshape_scores(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor:
-    """Reshape the scores of pairs, (B,) or (B, K), to (B, K).
+    """Reshape pair scores (B,) or (B, K) to (B, K).
 
     Raises:
         ValueError: If the scores do not match the pairs in `y_pred`.
@@ -107,14 +107,14 @@ def reshape_scores(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor
         raise invalid(
             f"{type(loss).__name__}: y_true's shape",
             tuple(y_true.shape),
-            f"(B, {pairs}), or (B,) for one pair, with a score for each pair in a row of "
-            f"{y_pred.shape[1]} texts",
+            f"(B, {pairs}), or (B,) for one pair, because each of the {pairs} pairs in a row "
+            "needs a score",
         )
     return y_true
 
 
 def differ(a: int | None, b: int | None) -> bool:
-    """Return whether two sizes are known and different. None means unknown.
+    """Return whether two sizes are both known and different. An unknown size is None.
 
     Example:
         >>> differ(2, 3), differ(None, 3)

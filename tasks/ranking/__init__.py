@@ -1,1 +1,1 @@
-"""Scores of texts that are read with a query or a question: reranking, multiple choice."""
+"""Tasks that score texts for a query or a question: reranking and multiple choice."""

@@ -24,7 +24,7 @@ from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import MultipleChoic
 
 
 class Choice(TypedDict):
-    """A choice with the index, the text, and the probability among all choices."""
+    """A choice with its index, its text and its probability as the score."""
 
     index: int
     text: str
@@ -33,10 +33,10 @@ class Choice(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceAnswers(Answers):
-    """Answers from `MultipleChoice` models.
+    """Answers for `MultipleChoice` models.
 
     Attributes:
-        window_pooling: "mean" or "max", to pool the window logits per choice.
+        window_pooling: String, "mean" or "max". How to pool the logits of the windows of a choice.
     """
 
     preprocessor_class = MultipleChoicePreprocessor
@@ -73,11 +73,11 @@ class ChoiceAnswers(Answers):
         return [row[0] for row in rows] if top_k is None else [row[:top_k] for row in rows]
 
     def trace_choices(self, run: Callable) -> dict[str, Callable]:
-        """Create the functions to export. See `MultipleChoice.signatures` for details.
+        """Create the functions to export. See `MultipleChoice.signatures`.
 
         Args:
-            run: Function to compute the choice logits (T,) from a tuple with questions (N,), ragged
-                choices (N, None) and optionally contexts (N,).
+            run: Function that computes the logits (T,) of all choices from a tuple of questions
+                (N,), ragged choices (N, None) and, optionally, contexts (N,).
         """
 
         def choose(question, choices, *context):
@@ -103,12 +103,12 @@ class ChoiceAnswers(Answers):
 
 
 def _has_text_in_rows(choices: array_ops.Tensor) -> array_ops.Tensor:
-    """Return a boolean mask to separate choices (N, K) from padding."""
+    """Return a boolean mask (N, K) that is True for choices and False for padding."""
     return array_ops.reshape(has_text(array_ops.reshape(choices, [-1])), array_ops.shape(choices))
 
 
 def _rank_choices(logits: np.ndarray, texts: list[bytes]) -> list[Choice]:
-    """Return the choices for a question, sorted by decreasing probability."""
+    """Return the choices of a question, sorted by probability in descending order."""
     scores = softmax(logits)
     order = np.argsort(-logits, kind="stable").tolist()
     return [{"index": i, "text": texts[i].decode(), "score": scores[i].item()} for i in order]

@@ -1,4 +1,4 @@
-"""Base class for tasks with a list of texts per row and a score per text.
+"""Base class for tasks that score every text in a row.
 
 Comments use these letters for shapes: B batch, K texts of a row, L sequence.
 """
@@ -15,14 +15,14 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
 
 
 class ListScores(Task):
-    """Task to compute a logit for each text, for single texts or for K texts per row.
+    """Task that computes a logit for each text. A row contains one text or K texts.
 
-    The usual input names are used for the first text (B, L). The other texts (B, K - 1, L) are
-    passed as "candidate_...".
+    The first text of each row has the usual input names, with shape (B, L). The other texts have
+    names that start with "candidate_", with shape (B, K - 1, L).
     """
 
     def _add_head(self, name: str, dropout: float | None) -> None:
-        """Add a head with a single output and finish building. See also `check_pooler`."""
+        """Add a head with a single output, and finish building the task."""
         check_pooler(self, name)
         self.dropout = head_dropout(self.head_record, self.backbone, dropout)
         self._finish_building()

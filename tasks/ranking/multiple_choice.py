@@ -1,4 +1,4 @@
-"""Multiple choice models to select the answer to a question.
+"""Multiple choice models, which select the answer to a question.
 
 Comments use these letters for shapes: B batch, M windows of a question's choices, L sequence, D
 hidden.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class MultipleChoicePresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments of `MultipleChoice.from_preset`."""
+    """Types of the keyword arguments of `MultipleChoice.from_preset`."""
 
     window_length: int | None
     doc_stride: int
@@ -56,35 +56,35 @@ class MultipleChoice(ListScores):
         model.fit((questions, choices, passages), answers)
         model.choose("What is the weather like?", ["It rains.", "It is Monday."])
 
-    Each choice is passed to the model together with the question and, if provided, the context.
-    This results in a score per choice, and the softmax is then computed on all scores for the same
-    question.
+    Each choice is passed to the model together with the question and, if provided, the context. The
+    model computes a score for each choice. A softmax over the choices of a question converts scores
+    to probabilities.
 
     Args:
-        backbone: A `Backbone`. A pooler is required if the pooler output is used by the head for
-            this model family.
+        backbone: A `Backbone`. It must have a pooler if the head of its family uses the pooler
+            output.
         preprocessor: `MultipleChoicePreprocessor` for raw text. Defaults to None.
         dropout: Float between 0 and 1. Dropout rate before the output layer. If None, the
             backbone's dropout rate will be used. Defaults to None.
-        window_pooling: "mean" or "max". How to combine the window logits for each choice, during
-            training and prediction. This is only used if `window_length` is set in the
-            preprocessor. Defaults to "mean".
+        window_pooling: "mean" or "max". How to pool the logits of the windows of a choice, for
+            training and answers. It is used if the preprocessor has a `window_length`. Defaults to
+            "mean".
 
-    For training, pass `(questions, choices)` or `(questions, choices, contexts)` as x, or a table
-    with these columns. The list of choices can have a different length for each question. The
-    labels y should be the indices of the correct choices.
+    For `fit`, `x` is `(questions, choices)`, `(questions, choices, contexts)`, or a table with
+    these columns. The number of choices can differ between questions. `y` contains the index of the
+    correct choice for each question.
 
     Call arguments:
-        inputs: Dict of tensors, as returned by the preprocessor. If "choice_index" is not included,
-            each text is treated as a choice.
+        inputs: Dict of tensors, as returned by the preprocessor. Without "choice_index", each text
+            is a choice.
 
     Returns:
         Float32 logits of shape (B, M), or (B, 1) for inputs without candidates. Logits are set to
-        -1e9 for padding. When using `predict` on texts, a list with the logits (choices,) for each
-        question is returned.
+        -1e9 for padding. For texts, `predict` returns a list with an array of logits of shape
+        (choices,) per question.
 
     Raises:
-        ValueError: If a pooler is required but not included in the backbone.
+        ValueError: If the head uses the pooler output and the backbone has no pooler.
 
     Source: Devlin et al. 2019, section 4.4, for SWAG. Liu et al. 2019, section 5.3, for RACE.
 
@@ -126,15 +126,15 @@ class MultipleChoice(ListScores):
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.window_pooling = window_pooling
-        self._add_head("model for multiple choice", dropout)
+        self._add_head("multiple choice model", dropout)
 
     @classmethod
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[MultipleChoicePresetArguments]
     ) -> Self:
-        """Load a pretrained multiple choice model, or an encoder to train with a new head.
+        """Load a multiple choice model, or an encoder with a new head.
 
-        See also `Task.from_preset`.
+        Works like `Task.from_preset`.
 
         Args:
             source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
@@ -229,29 +229,28 @@ class MultipleChoice(ListScores):
         """Choose the best answers to questions.
 
         Args:
-            questions: Question or questions to answer, as a string or a list, array, tensor or
-                column of strings.
+            questions: String, or list, array, tensor or column of strings. The questions to answer.
             choices: List of choices for each question. The lists can have different lengths. For a
                 single question, pass a single list.
-            contexts: Optional context for each question, for example a passage to read. Defaults to
-                None.
-            batch_size: Integer. The batch size, in choices, used for the computation. Defaults to
-                32.
-            top_k: Integer. The number of choices to return per question. If None, only the best
-                choice is returned. Defaults to None.
-            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
-                strings). "none" returns None for these rows. "error" raises an error with the index
-                of the first missing row. Defaults to "error".
+            contexts: Optional list of strings, or a string for a single question. A context for
+                each question, for example a passage to read. Defaults to None.
+            batch_size: Optional positive integer. Batch size, in choices. If None, 32 is used.
+                Defaults to None.
+            top_k: Optional positive integer. Number of choices to return per question. If None,
+                only the best choice is returned. Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
 
         Returns:
-            List with a dict `{"index", "text", "score"}` per question, containing the index in the
-            list, the text and the probability for the best choice. With `top_k`, a list of dicts is
-            returned per question, sorted by decreasing score. For a single question, only the entry
-            for this question is returned.
+            List with a dict `{"index", "text", "score"}` per question: the index, the text and the
+            probability of the best choice. With `top_k`, a list of dicts per question, sorted by
+            score in descending order. For a single question, the answer is returned without the
+            outer list.
 
         Raises:
-            ValueError: If any list of choices is empty, or if the number of questions does not
-                match the number of lists.
+            ValueError: If a list of choices is empty, or if the number of questions and the number
+                of lists of choices differ.
 
         Example:
             >>> from encoder_zoo import MultipleChoice
@@ -271,9 +270,8 @@ class MultipleChoice(ListScores):
     def signatures(self) -> dict[str, Callable]:
         """Return the functions to export: "serving_default" and "with_context".
 
-        The inputs for both functions are "question" (N,) and "choices" (N, K). In addition,
-        "context" (N,) is passed to "with_context". Use empty strings to pad questions with fewer
-        choices.
+        Both functions take "question" (N,) and "choices" (N, K). "with_context" also takes
+        "context" (N,). Pad the choices of a question with empty strings.
 
         Returns:
             Dict of functions. Each function returns "index" (N,), the index of the best choice, and
@@ -282,7 +280,7 @@ class MultipleChoice(ListScores):
         return self._answers.trace_choices(self._logits_in_graph)
 
     def _logits_in_graph(self, x: tuple) -> array_ops.Tensor:
-        """Compute the logits for all choices (T,) inside a `tf.function`."""
+        """Compute the logits (T,) of all choices inside a `tf.function`."""
         examples, _ = self.preprocessor.encode_choices(x)
         index = examples.pop("text_index")
         logits = text_outputs_in_graph(self, examples, 1)
@@ -290,16 +288,16 @@ class MultipleChoice(ListScores):
 
 
 def pool_choice_logits(logits, choice_index, pooling: WindowPooling):
-    """Pool window logits into choice logits, (B, M). `MASKED_LOGIT` is used for padding.
+    """Pool the logits of windows to logits of choices, (B, M). Padding is `MASKED_LOGIT`.
 
-    To avoid output shapes that depend on the data, the output has the same shape as the window
-    logits. This is always enough, because each choice has at least one window.
+    The output has the same shape as the logits of the windows, so the shape does not depend on the
+    data. The output has enough columns, because each choice has at least one window.
 
     Args:
-        logits: Window logits with shape (B, M).
-        choice_index: Integer tensor of shape (B, M). Maps each window to a choice, or to -1 for
-            padding.
-        pooling: "mean" or "max", to pool over the windows for each choice.
+        logits: Float tensor of shape (B, M). Logits of the windows.
+        choice_index: Integer tensor of shape (B, M). Index of the choice that each window belongs
+            to, or -1 for padding.
+        pooling: String, "mean" or "max". How to pool over the windows of a choice.
 
     Example:
         >>> import numpy as np

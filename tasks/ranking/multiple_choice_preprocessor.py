@@ -1,4 +1,4 @@
-"""Convert questions and choices to examples, with a text pair for each choice.
+"""Convert questions and choices to text pairs, one pair per choice.
 
 Comments use these letters for shapes: N questions, T choices of all questions, W windows of all
 choices, M windows of a question, B batch, L sequence.
@@ -28,12 +28,12 @@ from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 
 class ChoicePairs(NamedTuple):
-    """Text pairs to pass to the model, one for each choice.
+    """Text pairs for the model, one for each choice.
 
     Attributes:
-        first: Strings of shape (T,). Contexts if available, otherwise questions.
-        second: Strings of shape (T,). Questions joined with choices if contexts are available,
-            otherwise choices.
+        first: String tensor of shape (T,). The contexts, or the questions if there are no contexts.
+        second: String tensor of shape (T,). Each question joined with a choice, or only the choices
+            if there are no contexts.
         counts: Int64 tensor of shape (N,). The number of choices per question.
     """
 
@@ -49,8 +49,8 @@ def choice_pairs(
 ) -> ChoicePairs:
     """Create the text pairs for all choices.
 
-    If there are no contexts, each question is paired with the choices. Otherwise, each context is
-    paired with a question joined with a choice, as in Radford et al. 2018 and Liu et al. 2019.
+    Without contexts, each question is paired with each of its choices. With contexts, each context
+    is paired with its question joined with a choice, as in Radford et al. 2018 and Liu et al. 2019.
 
     Args:
         questions, contexts: String tensors of shape (N,).
@@ -80,28 +80,29 @@ ColumnNames = Annotated[
         "a list of two or three names",
     ),
 ]
-CHOICE_INDEX = "choice_index"  # maps each window to a choice, or to -1 for padding
+CHOICE_INDEX = "choice_index"  # index of the choice of each window, or -1 for padding
 
 
 @serializable
 class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
     """Convert each choice to `[CLS] question [SEP] choice [SEP]`.
 
-    When contexts are given, the format is `[CLS] context [SEP] question choice [SEP]`. For pairs
-    that are too long, the longer text is truncated first. If `window_length` is set, the longer
-    text will be split into windows instead.
+    With contexts, the format is `[CLS] context [SEP] question choice [SEP]`. If a pair is too long,
+    the longer text is truncated first. If `window_length` is set, the longer text is split into
+    windows instead.
 
     Args:
         tokenizer: A tokenizer of this package.
         sequence_length: See `Preprocessor`.
         window_length, doc_stride: See `SequenceClassifierPreprocessor`.
-        text_columns: Names of the columns to use for questions, choices and optionally contexts.
-            This is needed for tables with other columns. Defaults to None.
+        text_columns: Optional list of strings. Names of the columns with the questions, the choices
+            and, optionally, the contexts. Required if a table has other columns. Defaults to None.
 
     Returns:
-        See `Preprocessor`. "token_ids" (B, L) contains the first window for each question, and
-        "candidate_token_ids" (B, M - 1, L) contains the other windows, in the same order as the
-        choices. "choice_index" (B, M) maps each window to a choice, or to -1 for padding.
+        Model inputs, as for `Preprocessor`. "token_ids" (B, L) contains the first window of each
+        question, and "candidate_token_ids" (B, M - 1, L) contains the remaining windows, in the
+        order of the choices. "choice_index" (B, M) is the index of the choice that each window
+        belongs to, or -1 for padding.
 
     Source: Radford et al. 2018, Improving Language Understanding by Generative Pre-Training, figure
     1. Liu et al. 2019, RoBERTa, section 5.3.
@@ -140,7 +141,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Batch single questions, with choices as ragged tensors. Return batches unchanged."""
+        """Batch a dataset of single questions. Choices become ragged tensors."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         single = self.inputs.columns(x, self.text_columns)[0].shape.rank == 0
         return dataset.ragged_batch(batch_size) if single else dataset
@@ -156,10 +157,10 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
             sample_weight: Optional weight for each question. Defaults to None.
 
         Returns:
-            Dict of tensors with a row per question. "token_ids", ragged (N, None), and
-            "first_length" are for the first window, and "candidate_...", ragged (N, None, ...), for
-            all other windows. "choice_index" is ragged (N, None) int32. "labels" and
-            "sample_weight" are only included if provided.
+            Dict of tensors with one row per question. "token_ids", ragged (N, None), and
+            "first_length" belong to the first window. Names that start with "candidate_", ragged
+            (N, None, ...), belong to the remaining windows. "choice_index" is int32, ragged (N,
+            None). "labels" and "sample_weight" are included if they are given.
         """
         windows, counts = self.encode_choices(x)
         choice = array_ops.cast(windows.pop("text_index"), array_ops.int64)  # (W,) of T
@@ -170,7 +171,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         first_choice = array_ops.cumsum(counts, exclusive=True)  # (N,)
         number = array_ops.RaggedTensor.from_value_rowids(
             array_ops.range(array_ops.size(row)), row, nrows=array_ops.size(counts, array_ops.int64)
-        )  # (N, None) of the windows
+        )  # (N, None) windows
         firsts, others = number.row_starts(), number[:, 1:]
         examples = combine_candidates(windows, firsts, others)
         index = array_ops.cast(choice - array_ops.gather(first_choice, row), array_ops.int32)
@@ -179,15 +180,15 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         return self.add_labels(examples, labels, sample_weight)
 
     def encode_choices(self, x) -> tuple[dict, array_ops.Tensor]:
-        """Convert all choices to examples for the model.
+        """Encode the text pairs of all choices.
 
         Args:
             x: See `MultipleChoice.fit`.
 
         Returns:
-            Tuple with examples in the same format as from `encode_windows`, and the number of
-            choices per question, (N,) int64. "text_index" (W,) maps each window to the index among
-            all T choices.
+            Tuple of the examples, in the format of `encode_windows`, and an int64 tensor of shape
+            (N,) with the number of choices per question. "text_index" (W,) is the index of each
+            window's choice among all T choices.
         """
         pairs = choice_pairs(*self.read_texts(x))
         tokens = [self.tokenizer.tokenize(text) for text in (pairs.first, pairs.second)]
@@ -200,7 +201,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         }, pairs.counts
 
     def encode_labels(self, y) -> array_ops.Tensor:
-        """Return labels unchanged. Labels have already been checked in `encode`."""
+        """Return the labels unchanged, because `encode` has checked them."""
         return y
 
     @validate_arguments

@@ -1,4 +1,4 @@
-"""Convert logits for text pairs to relevance scores and rankings.
+"""Convert logits of text pairs to relevance scores and rankings.
 
 Comments use these letters for shapes: N pairs, M texts of a query.
 """
@@ -25,7 +25,7 @@ RankActivation = Literal["sigmoid", "linear"]
 
 
 class OpenedReranker(OpenedExport):
-    """Reranker to be run in an inference engine. Search results are sorted by logits."""
+    """Opened export of a reranker, which can be passed to `search`."""
 
     def _score_texts(self, query: str, texts: list[str], batch_size: int | None) -> np.ndarray:
         with use_numpy():
@@ -34,10 +34,10 @@ class OpenedReranker(OpenedExport):
 
 @dataclasses.dataclass(frozen=True)
 class RankAnswers(Answers):
-    """Answers from `Reranker` models.
+    """Answers for `Reranker` models.
 
     Attributes:
-        activation: "sigmoid" or "linear", the activation to convert logits to scores.
+        activation: String, "sigmoid" or "linear". Activation that converts logits to scores.
     """
 
     preprocessor_class = RerankerPreprocessor
@@ -54,7 +54,7 @@ class RankAnswers(Answers):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> np.ndarray | float:
-        """Score texts by relevance to queries. See `Reranker.score` for details."""
+        """Score the relevance of texts to queries. See `Reranker.score`."""
         given = queries if texts is None else (queries, texts)
         queries, texts = self.preprocessor.inputs.columns(given)
         if isinstance(texts, str | bytes):
@@ -69,14 +69,14 @@ class RankAnswers(Answers):
         top_k: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[RankedText]:
-        """Rank texts by relevance to a query. See `Reranker.rank` for details."""
+        """Rank texts by their relevance to a query. See `Reranker.rank`."""
         return rank_texts(self, query, texts, top_k, batch_size, self._activate)
 
     def trace_scores(self, run: Callable) -> dict[str, Callable]:
-        """Create the functions to export. See `Reranker.signatures` for details.
+        """Create the functions to export. See `Reranker.signatures`.
 
         Args:
-            run: Function to compute the logits (N,) from queries and texts (N,).
+            run: Function that computes the logits (N,) from queries (N,) and texts (N,).
         """
 
         def activate(logits):
@@ -86,7 +86,7 @@ class RankAnswers(Answers):
             return {"score": activate(run(query, text))}
 
         def rank(query, text):
-            # Sort by logits, because scores can be saturated.
+            # Sort by logits, because different logits can have the same score after the sigmoid.
             logits = run(array_ops.broadcast_to(query, array_ops.shape(text)), text)
             order = array_ops.argsort(logits, direction="DESCENDING", stable=True)
             return {"order": order, "score": activate(array_ops.gather(logits, order))}
@@ -96,7 +96,7 @@ class RankAnswers(Answers):
 
     @prepares_in_numpy
     def find_logits(self, queries, texts, batch_size: int | None) -> np.ndarray:
-        """Compute the pair logits (N,). This allows sorting even if probabilities are saturated."""
+        """Compute the logits (N,) of pairs. Texts with equal scores can be sorted by logits."""
         if isinstance(queries, str | bytes):
             queries = [queries] * as_column(texts).shape[0]
         columns = self.preprocessor.read_texts((queries, texts))

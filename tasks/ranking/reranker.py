@@ -1,4 +1,4 @@
-"""Reranking models to score texts by relevance to a query.
+"""Reranking models, which score the relevance of texts to a query.
 
 Comments use these letters for shapes: B batch, N pairs, K texts of a query, L sequence, D hidden.
 """
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class PairAccuracy(metrics.BinaryAccuracy):
-    """Compute the accuracy for pairs, with a threshold of 0.5 on probabilities and scores.
+    """Compute the accuracy of pairs. Probabilities and scores above 0.5 count as relevant.
 
     Call arguments:
         y_true: Scores between 0 and 1, with shape (B, 1).
@@ -82,13 +82,14 @@ class PairAccuracy(metrics.BinaryAccuracy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class NDCG(HigherIsBetter, ConfigFromSignature, metrics.Mean):
-    """Compute the mean nDCG@k over all queries, with scores as gains.
+    """Compute the mean nDCG@k over all queries. The scores are used as gains.
 
-    Queries without a positive score are ignored. For ties, the discount is averaged over the tied
-    ranks, as in `ndcg_score` from scikit-learn. The result does not depend on the input order.
+    Queries without a positive score are ignored. The discount of tied texts is averaged over their
+    ranks, as in scikit-learn's `ndcg_score`, so the result does not depend on the order of the
+    input.
 
     Args:
-        k: Integer. The number of top-ranked texts to consider. Defaults to 10.
+        k: Integer. Number of top-ranked texts that count. Defaults to 10.
 
     Call arguments:
         y_true: Scores with shape (B, K). Use minus infinity for padding.
@@ -130,30 +131,30 @@ class NDCG(HigherIsBetter, ConfigFromSignature, metrics.Mean):
 
 
 class RerankerPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments of `Reranker.from_preset`."""
+    """Types of the keyword arguments of `Reranker.from_preset`."""
 
     max_length: int | None
 
 
-LISTS = "lists"  # the form of the data if each query has a list of texts
+LISTS = "lists"  # a list of texts per query
 MEASURES = ("ndcg@10", "mrr@10", "map@100")
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Reranker(ListScores):
-    """Score the relevance of texts for a query with a cross-encoder.
+    """Cross-encoder that scores the relevance of texts to a query.
 
         reranker = ez.Reranker.from_preset("hf://cross-encoder/ms-marco-MiniLM-L6-v2")
         reranker.rank("Who sings?", texts, top_k=5)  # [{"index", "score", "text"}, ...]
         reranker.score(queries, texts)  # (N,)
         index.search("Who sings?", reranker=reranker)
 
-    Each text is passed to the model together with the query, as a single input. `from_preset` can
-    be used to load cross-encoders saved by any version of sentence-transformers, including the
-    activation. For other encoders, a new head will be added.
+    Each text is passed to the model together with the query, as a single input. `from_preset` loads
+    cross-encoders saved by any version of sentence-transformers, with their activation. Any other
+    encoder gets a new head.
 
     Args:
-        backbone: A `Backbone`. For BERT, the pooler must be included in the backbone.
+        backbone: A `Backbone`. A BERT backbone must have a pooler.
         preprocessor: `RerankerPreprocessor` for raw text. Defaults to None.
         activation: "sigmoid" or "linear". Activation to apply to the scores. Defaults to "sigmoid".
         dropout: Float between 0 and 1. Dropout rate before the output layer. If None, the
@@ -161,14 +162,14 @@ class Reranker(ListScores):
 
     `fit` accepts these forms of data:
 
-    - Pairs with scores, `fit((queries, texts), scores)`. By default, binary cross-entropy is used
-      as the loss, and the scores must be between 0 and 1. For scores in a different range, use a
-      different loss, for example `compile(loss="mse")`. The loss is always computed on logits.
-    - Queries with a list of texts per query, `fit((queries, lists of texts), lists of scores)`. By
-      default, `LambdaLoss` is used to optimize the order in each list. Scores must be between 0,
-      for texts that do not answer the query, and 30. The lists can have different lengths. You can
-      also use other losses from `ez.losses`, such as `RankNet`, `ListNet`, `PListMLE` and
-      `MultipleNegatives`. To train on scores from a teacher, use `ListMarginMSE`.
+    - Pairs with scores, `fit((queries, texts), scores)`. The default loss is binary cross-entropy,
+      which requires scores between 0 and 1. For scores in another range, use another loss, for
+      example `compile(loss="mse")`. The loss is always computed on logits.
+    - Queries with a list of texts per query, `fit((queries, lists of texts), lists of scores)`. The
+      default loss is `LambdaLoss`, which optimizes the order of each list. It requires scores
+      between 0 (the text does not answer the query) and 30. The lists can have different lengths.
+      Other losses for lists are `RankNet`, `ListNet`, `PListMLE` and `MultipleNegatives` from
+      `ez.losses`. To train on the scores of a teacher, use `ListMarginMSE`.
 
     Call arguments:
         inputs: Dict of tensors, as returned by the preprocessor.
@@ -177,7 +178,7 @@ class Reranker(ListScores):
         Float32 logits of shape (B, 1), or (B, K) for inputs with candidates.
 
     Raises:
-        ValueError: If a pooler is required but not included in the backbone.
+        ValueError: If the head uses the pooler output and the backbone has no pooler.
 
     Source: Nogueira and Cho 2019, Passage Re-ranking with BERT, section 3.
 
@@ -221,9 +222,9 @@ class Reranker(ListScores):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[RerankerPresetArguments]
     ) -> Self:
-        """Load a pretrained cross-encoder, or an encoder to train with a new head.
+        """Load a cross-encoder, or an encoder with a new head.
 
-        See also `Task.from_preset`.
+        Works like `Task.from_preset`.
 
         Args:
             source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
@@ -251,21 +252,21 @@ class Reranker(ListScores):
         metrics: Sequence[object] | Mapping[str, object] | str | None = None,
         **options: Unpack[CompileOptions],
     ) -> None:
-        """Configure the model for training. See also `TextModel.compile`.
+        """Configure the model for training. Works like `TextModel.compile`.
 
         Args:
             optimizer, metrics: See `TextModel.compile`.
-            loss: The loss to compute on logits. If "auto", binary cross-entropy will be used for
-                pairs, and `LambdaLoss` for lists.
+            loss: Loss, computed on logits. With "auto", binary cross-entropy is used for pairs, and
+                `LambdaLoss` for lists. Defaults to "auto".
             **options: Additional arguments to pass to `TextModel.compile`.
         """
         super().compile(optimizer, loss, metrics, **options)
         if self.preprocessor is not None:
-            self.preprocessor.attach(self)  # the loss decides which scores are valid
+            self.preprocessor.attach(self)  # valid scores depend on the loss
 
     @property
     def expected_scores(self) -> ExpectedScores | None:
-        """Return the kind of scores expected by the loss. None means any finite scores."""
+        """The scores that the loss expects. None if all finite scores are valid."""
         if not self.compiled:
             return None
         if get_keras_function(self.loss) in OF_PROBABILITIES:
@@ -284,30 +285,30 @@ class Reranker(ListScores):
                 self.compile(**self.recipe.arguments, **self.recipe.options)
 
     def _check_loss(self, of_lists: bool) -> None:
-        """Check that the loss can be used with the data format."""
+        """Raise a ValueError if the loss is for pairs and the data has lists, or the reverse."""
         loss = self.recipe.arguments.get("loss", "auto")
         if isinstance(loss, RankingLoss) and not of_lists:
             raise ValueError(
-                f"{type(loss).__name__} orders the texts of a query, but x contains pairs. "
-                "Expected a list of texts and a list of scores for each query."
+                f"{type(loss).__name__} requires a list of texts for each query, but `x` contains "
+                "pairs. Pass a list of texts and a list of scores for each query."
             )
         of_keras = isinstance(loss, str) or get_keras_function(loss) is not None
         if of_lists and of_keras and not is_auto(loss):
             name = loss if isinstance(loss, str) else type(loss).__name__
             raise ValueError(
-                f"The loss {name} is for pairs, but x has a list of texts for each query. Use "
-                "loss='auto' or a loss for lists, such as ez.losses.LambdaLoss()."
+                f"The loss {name} requires pairs, but `x` contains a list of texts for each "
+                "query. Use loss='auto' or a loss for lists, such as ez.losses.LambdaLoss()."
             )
 
     # -- exports -------------------------------------------------------------------------------
 
     def signatures(self) -> dict[str, Callable]:
-        """Return the functions to export: `score`, and `rank` for a single query.
+        """Return the functions to export, for scores of pairs and for ranking the texts of a query.
 
         Returns:
             Dict of two functions. "serving_default" maps "query" and "text" (N,) to "score" (N,).
-            "rank" maps "query" (1,) and "text" (M,) to "order" (M,), the text indices sorted by
-            decreasing score, and "score" (M,).
+            "rank" maps "query" (1,) and "text" (M,) to "score" (M,) and "order" (M,), the indices
+            of the texts sorted by score in descending order.
         """
 
         def run(query, text):
@@ -351,25 +352,26 @@ class Reranker(ListScores):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> np.ndarray | float:
-        """Score texts by relevance to queries. More relevant texts will have higher scores.
+        """Score the relevance of texts to queries. More relevant texts have higher scores.
 
         Args:
-            queries: N queries, or a single query to use for all texts. If `texts` is not provided,
-                this should be query-text pairs: a list of pairs, `(queries, texts)`, or a table
-                with two columns.
-            texts: N texts to score. Defaults to None.
-            batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
-            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
-                strings). "none" returns NaN for these rows. "error" raises an error with the index
-                of the first missing row. Defaults to "error".
+            queries: List, array, tensor or column of N queries, or a single query for all texts. If
+                `texts` is None, pass the pairs here: a list of pairs, `(queries, texts)`, or a
+                table with two columns.
+            texts: Optional list, array, tensor or column of N texts. Defaults to None.
+            batch_size: Optional positive integer. Batch size, in pairs. If None, 32 is used.
+                Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return NaN for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
 
         Returns:
-            Float32 array of shape (N,) with the scores after applying the activation. For a single
-            pair, a float is returned.
+            Float32 array of shape (N,). Scores after the activation. For a single pair, a float is
+            returned.
 
         Raises:
-            ValueError: If any text is empty, or if the number of queries does not match the number
-                of texts.
+            ValueError: If a text is empty, or if the number of queries and the number of texts
+                differ.
 
         Example:
             >>> from encoder_zoo import Reranker
@@ -390,18 +392,19 @@ class Reranker(ListScores):
         top_k: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[RankedText]:
-        """Rank texts by relevance to a query, sorted by decreasing score.
+        """Rank texts by their relevance to a query.
 
         Args:
-            query: String. The query to compare the texts to.
+            query: String. The query.
             texts: List, array or column of texts to rank.
-            top_k: Integer. The maximum number of results to return. If None, all texts are
+            top_k: Optional positive integer. Number of texts to return. If None, all texts are
                 returned. Defaults to None.
-            batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
+            batch_size: Optional positive integer. Batch size, in pairs. If None, 32 is used.
+                Defaults to None.
 
         Returns:
-            List with a dict `{"index", "score", "text"}` per result, sorted by decreasing score.
-            "index" is the position in `texts`. Ties keep the original order.
+            List of dicts `{"index", "score", "text"}`, sorted by score in descending order. "index"
+            is the index in `texts`. Texts with equal scores keep their order.
 
         Raises:
             ValueError: If `query` is not a single text, or if `texts` is empty or contains an empty
@@ -424,23 +427,24 @@ class Reranker(ListScores):
         relevance: object,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Evaluate the model on a reranking task.
+        """Evaluate the rankings of texts for queries.
 
         Args:
-            queries: N queries to evaluate on.
-            texts: List of texts to rank for each query.
-            relevance: List of relevance values for each query. This should be 0 for texts that do
-                not answer the query, and positive for relevant texts.
-            batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
+            queries: List, array or column of N queries.
+            texts: List of N lists of strings. The texts to rank for each query.
+            relevance: List of N lists of numbers. The relevance of each text: positive for relevant
+                texts, and 0 for all other texts.
+            batch_size: Optional positive integer. Batch size, in pairs. If None, 32 is used.
+                Defaults to None.
 
         Returns:
             Dict with "ndcg@10", "mrr@10" and "map@100", averaged over all queries with a relevant
-            text. The metrics are based on logits. For ties, each metric is averaged over all
+            text. Texts are sorted by their logits. For ties, each metric is averaged over all
             possible orders.
 
         Raises:
-            ValueError: If `relevance` does not contain a nonnegative value per text, or if there
-                are no positive values.
+            ValueError: If `relevance` does not contain one value per text, or if a value is
+                negative or no value is positive.
 
         Example:
             >>> from encoder_zoo import Reranker
@@ -451,7 +455,7 @@ class Reranker(ListScores):
         queries, texts = self.record.preprocessor_class.inputs.read((queries, texts))
         if not isinstance(texts, array_ops.RaggedTensor):
             raise ValueError(
-                "texts contains one text per query. Expected a list of texts for each query."
+                "`texts` contains one text per query. Expected a list of texts for each query."
             )
         relevance = list_scores(relevance, texts.row_lengths())
         row, expected = texts.value_rowids(), ". Expected 0 or more."
@@ -461,8 +465,8 @@ class Reranker(ListScores):
         useful = [any(gain > 0 for gain in gains) for gains in grades]
         if not any(useful):
             raise ValueError(
-                "relevance has no value greater than 0. Expected a relevant text for at least one "
-                "query."
+                "`relevance` has no value greater than 0. Expected a relevant text for at least "
+                "one query."
             )
         check_preprocessor(self, queries)
         queries = array_ops.gather(queries, row)
@@ -483,13 +487,13 @@ def _crossentropy() -> keras.losses.Loss:
 
 
 class Relevance(Objective):
-    """Objective for `Reranker` models, with a logit per text pair or per text in a list."""
+    """Objective of `Reranker` models, which have one logit per text."""
 
     def resolve_loss(self, loss):
         found = find_loss(loss)
         if get_keras_function(found) in CATEGORICAL_LOSSES:
             raise ValueError(
-                f"{type(found).__name__} is for several classes, but a Reranker has one output. "
+                f"{type(found).__name__} requires several classes, but a Reranker has one output. "
                 f"Use loss='auto' ({type(self.default_loss()).__name__}) or 'binary_crossentropy'."
             )
         if get_keras_function(found) not in OF_ACTIVATION:
@@ -498,6 +502,6 @@ class Relevance(Objective):
         return Objective(_crossentropy, activation="sigmoid").resolve_loss(loss)
 
     def make_metrics(self, loss) -> list:
-        found = super().make_metrics(loss)  # the metrics for lists
+        found = super().make_metrics(loss)  # metrics for lists
         of_probabilities = get_keras_function(loss) in OF_PROBABILITIES
         return [PairAccuracy()] if of_probabilities and not found else found

@@ -1,4 +1,4 @@
-"""Convert queries and texts to examples for reranking, as pairs or as lists per query.
+"""Convert queries and texts to examples for reranking.
 
 Comments use these letters for shapes: B batch, N examples, T texts of all examples, K texts of an
 example, L sequence.
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 ExpectedScores = Literal["probabilities", "gains"]
 
-EXPECTED_SCORES = "scores, numbers"  # what y should contain
-HIGHEST_GAIN = 30.0  # a gain of 2 ** 30 is so large that usual scores have no effect
+EXPECTED_SCORES = "scores, numbers"  # expected values in `y`
+HIGHEST_GAIN = 30.0  # a gain of 2 ** 30 is so large that all other scores have no effect
 
 
 def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
-    """Check the scores for pairs and convert them to float32 (N,).
+    """Check the scores of pairs, and convert them to float32 of shape (N,).
 
     Args:
         y: Scores with shape (N,) or (N, 1).
         probabilities: Boolean. Whether to check that scores are between 0 and 1. Defaults to False.
 
     Raises:
-        ValueError: If any score is not finite, or not between 0 and 1 when probabilities are
-            expected.
+        ValueError: If a score is not finite, or if `probabilities` is True and a score is not
+            between 0 and 1.
 
     Example:
         >>> pair_scores([0.5, 5.0], probabilities=True)
@@ -56,7 +56,7 @@ def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
 
 
 def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_ops.RaggedTensor:
-    """Check the scores for lists and convert them to a ragged float32 tensor (N, None).
+    """Check the scores of lists, and convert them to a ragged float32 tensor (N, None).
 
     Args:
         y: List of scores for each query.
@@ -65,8 +65,8 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
             False.
 
     Raises:
-        ValueError: If there is not exactly one finite score per text, or if the scores cannot be
-            used as gains in `LambdaLoss`.
+        ValueError: If a text does not have exactly one finite score, or if `as_gains` is True and
+            the scores are not valid for `LambdaLoss`.
 
     Example:
         >>> import tensorflow as tf
@@ -100,7 +100,7 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
 
 
 def _check_gains(scores: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-    """Check that the scores can be used in `LambdaLoss`, and return the scores."""
+    """Check that the scores are valid for `LambdaLoss`, and return them."""
     highest = array_ops.reduce_max(scores.to_tensor(float("-inf")), axis=1)
     lowest = array_ops.reduce_min(scores.to_tensor(float("inf")), axis=1)
     right = (highest <= HIGHEST_GAIN) & ((highest > 0) | array_ops.equal(highest, lowest))
@@ -131,21 +131,21 @@ def _check_scores(
 class RerankerPreprocessor(Preprocessor):
     """Convert queries and texts to `[CLS] query [SEP] text [SEP]`.
 
-    For RoBERTa, the format is `<s> query </s></s> text </s>`. For pairs that are too long, the
-    longer part is truncated first.
+    RoBERTa uses `<s> query </s></s> text </s>`. If a pair is too long, the longer text is truncated
+    first.
 
     Args:
         tokenizer: A tokenizer of this package.
         sequence_length: See `Preprocessor`.
-        max_length: Integer. Maximum number of tokens, including special tokens. Longer pairs will
-            be truncated to this length. Unlike `sequence_length`, this argument does not add
-            padding. If None, the model's maximum length will be used. Defaults to None.
+        max_length: Optional integer. Maximum number of tokens, including special tokens. Longer
+            pairs are truncated. Unlike `sequence_length`, this argument does not add padding. If
+            None, the maximum length of the model is used. Defaults to None.
 
     Returns:
         See `Preprocessor`. For queries with a list of texts, "token_ids" (B, L) contains the
-        longest text, to be able to create batches with similar lengths. "candidate_token_ids" (B, K
-        - 1, L) contains the other texts. The scores (B, K) are returned in the same order. For
-        padding, the score is set to minus infinity, and the mask contains a single token.
+        longest text of each list, so that batches can be made of lists with similar lengths.
+        "candidate_token_ids" (B, K - 1, L) contains the other texts. The scores (B, K) have the
+        same order. At padding, the score is minus infinity, and the mask contains a single token.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -167,7 +167,7 @@ class RerankerPreprocessor(Preprocessor):
     )
     one_example_per_text = True
     truncation_advice = "Split long texts into passages, and rank the passages."
-    expected_scores: ExpectedScores | None = None  # depends on the loss of the task, see `attach`
+    expected_scores: ExpectedScores | None = None  # depends on the loss, set by `attach`
 
     @validate_arguments
     def __init__(
@@ -182,7 +182,7 @@ class RerankerPreprocessor(Preprocessor):
 
     @staticmethod
     def folder_format() -> FolderFormat:
-        """Return the folder format used to save and load presets."""
+        """The folder format of presets."""
         from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
 
         return CrossEncoderFolder()
@@ -193,7 +193,7 @@ class RerankerPreprocessor(Preprocessor):
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Batch single examples, with lists as ragged tensors. Return batches unchanged."""
+        """Batch a dataset of single examples. Lists become ragged tensors."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         queries, texts = self.inputs.columns(x)
         if queries.shape.rank == 0 and texts.shape.rank == 1:
@@ -209,8 +209,9 @@ class RerankerPreprocessor(Preprocessor):
             sample_weight: Optional weight for each pair or query. Defaults to None.
 
         Returns:
-            See `Preprocessor.encode`. For lists, this also includes "candidate_token_ids", ragged
-            (N, None, None), "candidate_first_length", and "labels", ragged (N, None).
+            Dict of tensors, as for `Preprocessor.encode`. For lists, the dict also contains
+            "candidate_token_ids", ragged (N, None, None), "candidate_first_length", and "labels",
+            ragged (N, None).
         """
         queries, texts = self.read_texts(x)
         if isinstance(texts, array_ops.RaggedTensor):
@@ -225,10 +226,10 @@ class RerankerPreprocessor(Preprocessor):
         return self.add_labels(examples, None, sample_weight)
 
     def _encode_lists(self, queries: array_ops.Tensor, texts: array_ops.RaggedTensor, y) -> dict:
-        """Convert lists to examples, starting with the longest text in each list."""
+        """Encode lists of texts. The longest text of each list is first."""
         row = texts.value_rowids()
         tokens = array_ops.gather(self.tokenizer.tokenize(queries), row)
-        packed = self.pack([tokens, self.tokenizer.tokenize(texts.values)])  # of T pairs
+        packed = self.pack([tokens, self.tokenizer.tokenize(texts.values)])  # T pairs
         lengths = packed["token_ids"].row_lengths()
         # (T,)
         order = array_ops.argsort(row * (self.max_sequence_length + 1) - lengths, stable=True)
@@ -250,7 +251,7 @@ class RerankerPreprocessor(Preprocessor):
 
 
 def takes_lists(x) -> bool:
-    """Return whether to treat inputs as lists, based on raw inputs or a specification.
+    """Return whether each query has a list of texts, from raw inputs or a dataset's specification.
 
     Example:
         >>> takes_lists((["q"], [["a", "b"]])), takes_lists([("q", "a")])
