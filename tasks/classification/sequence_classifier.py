@@ -510,9 +510,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         targets = np.asarray(targets)
         targets = np.eye(classes)[targets] if targets.ndim == 1 else targets
         if len(targets) != len(logits):
-            raise invalid(
-                "The length of `label`", len(targets), f"{len(logits)}, one label per text"
-            )
+            raise invalid("The length of `y`", len(targets), f"{len(logits)}, one label per text")
         return logits, targets
 
     def _score_examples(self, x, y, batch_size) -> ScoredLabels:

@@ -1,1 +1,1 @@
-"""Search among vectors: similarity, index, evaluation, hard negatives."""
+"""Semantic search: indexes, similarity functions, evaluation and hard negatives."""

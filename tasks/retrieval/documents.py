@@ -1,9 +1,9 @@
-"""Documents with texts, ids and fields, to be used in an index and filtered by field.
+"""Documents of an index, with texts, ids and fields for filters.
 
-Fields are filtered with NumPy arrays instead of Arrow tables. Filters are not faster in Arrow,
-importing pyarrow takes longer than a whole search, and integers with more than 64 bits are not
-supported. It would only save a few lines in `Documents.where`, because lists, rows and tables from
-other libraries still have to be read and checked.
+Fields are filtered with NumPy arrays instead of Arrow tables. Filters in Arrow are not faster,
+importing pyarrow takes longer than a whole search, and Arrow does not support integers with more
+than 64 bits. Arrow would only save a few lines in `Documents.where`, because lists, rows and tables
+from other libraries have to be read and checked in any case.
 
 Comments use these letters for shapes: N documents.
 """
@@ -33,17 +33,18 @@ if TYPE_CHECKING:
 Id = str | int
 Where = Mapping[str, object] | Callable[[Mapping[str, Any]], bool]
 SCALARS = (str, int, float, bool)
-MAX_SHOWN = 60  # characters of a value in an error message
+MAX_SHOWN = 60  # maximum length of a value in an error message
 MOST_BITS = 256  # maximum size of an integer: a checksum with 32 bytes
 CHUNKED_AT_ONCE = 1000  # documents
-DIGITS_OF_SINGLES = 14  # a float32 such as 0.10000000149011612 has 19; people write fewer
+DIGITS_OF_SINGLES = 14  # A float32 such as 0.10000000149011612 has more digits than people write.
 
 
 def _contains(values: np.ndarray, wanted: list) -> Iterator[bool]:
     return map(set(wanted).__contains__, values)
 
 
-# Functions that return which values meet a condition. "$ne" and "$nin" are negated later.
+# Functions that return a mask of the values that meet a condition. "$ne" and "$nin" are negated
+# later.
 OPERATORS = {
     **dict.fromkeys(("$eq", "$ne", "$in", "$nin"), _contains),
     "$gt": lambda values, wanted: values > wanted[0],
@@ -54,13 +55,13 @@ OPERATORS = {
 
 
 class Contexts(NamedTuple):
-    """The original documents for chunks, to be used for late chunking.
+    """The original documents of chunks. Late chunking embeds each chunk in its document.
 
     Attributes:
         texts: List of document texts.
-        index: Int64 array of shape (N,). Maps each chunk to the index of the text, in ascending
+        index: Int64 array of shape (N,). Index of the text that each chunk belongs to, in ascending
             order.
-        spans: Int64 array of shape (N, 2). Start and end offset for each chunk in the text, in
+        spans: Int64 array of shape (N, 2). Start and end offset of each chunk in its text, in
             characters.
     """
 
@@ -71,11 +72,10 @@ class Contexts(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Column:
-    """The values for a field. If a document contains a list, each item is a separate value.
+    """All values of a field. If a document has a list of values, each item is a separate value.
 
     Attributes:
-        rows: Integer array of shape (M,). Maps each value to the index of the document, in
-            ascending order.
+        rows: Integer array of shape (M,). Index of the document of each value, in ascending order.
         values: Object array of shape (M,).
     """
 
@@ -84,9 +84,9 @@ class Column:
 
     @functools.cached_property
     def is_single(self) -> bool:
-        """Return whether the values are from a float32 column.
+        """Return whether the values come from a float32 column.
 
-        This is assumed when all values can be represented in float32 and some have more digits than
+        This is assumed if float32 can represent all values, and some values have more digits than
         people would write.
         """
         if _kind(self.values[0]) is not float:
@@ -97,16 +97,16 @@ class Column:
         return fits and any(len(repr(value)) >= DIGITS_OF_SINGLES for value in found.tolist())
 
     def convert_values(self, name: str, given: list) -> list:
-        """Check the values in a condition and convert them to the column type.
+        """Check the values in a condition, and convert them to the type of the column.
 
         Args:
-            name: String. Name to use for the field in error messages.
+            name: String. Name of the field for error messages.
             given: List of values to convert.
         """
         kind, values = _kind(self.values[0]), []
         for value in given:
             if is_missing(value):
-                cure = "a value. For documents without it, use lambda fields: NAME not in fields"
+                cure = "a value. To find missing values, use lambda fields: NAME not in fields"
                 raise invalid(name, value, cure)
             value = _plain_scalar(value)
             if _kind(value) is not kind:
@@ -114,7 +114,7 @@ class Column:
             if isinstance(value, int):
                 _check_size(value, name)
             values.append(value)
-        if self.is_single:  # as NumPy and pandas compare such a column with Python's floats
+        if self.is_single:  # as NumPy and pandas compare a float32 column with Python floats
             with np.errstate(over="ignore"):
                 return [float(np.float32(value)) for value in values]
         return values
@@ -127,9 +127,9 @@ class Documents:
     Args:
         texts: Optional list of N strings.
         ids: Optional list of N unique ids.
-        metadata: Optional list of N dicts with the fields for each document. Values can be strings,
-            numbers, booleans, or lists. For each field, all values must have the same type.
-        contexts: `Contexts` for texts that are chunks to be embedded in context. Defaults to None.
+        metadata: Optional list of N dicts with the fields of each document. Values can be strings,
+            numbers, booleans or lists. All values of a field must have the same type.
+        contexts: Optional `Contexts`, if the texts are chunks for late chunking. Defaults to None.
 
     Attributes:
         texts, ids, metadata, contexts: See the arguments.
@@ -170,29 +170,29 @@ class Documents:
 
         Args:
             documents: List, array or column of texts. For a table or a list of dicts, the column
-                "id" is used for the ids, and all other columns for fields. The BEIR format is also
-                supported: {id: text} or {id: {"title", "text"}}. Titles are added as fields and
+                "id" is used for the ids, and all other columns for fields. The BEIR format {id:
+                text} or {id: {"title", "text"}} is also supported. Titles are added as fields, and
                 prepended to the texts.
-            ids: List of strings or integers for the documents. For a table, this can also be a
-                column name.
-            metadata: List of dicts with the fields for each document, or a table. If `documents` is
-                a table, this can also be a list of columns to use as fields. By default, all other
-                columns are used.
+            ids: Optional list of strings or integers. Document ids. For a table, also the name of a
+                column.
+            metadata: Optional list of dicts with the fields of each document, or a table. If
+                `documents` is a table, also a list of column names. By default, all other columns
+                are fields.
             text_column: String. Name of the text column, for tables. Defaults to "text".
 
         Raises:
-            ValueError: If the text column does not exist, or if the lengths for texts, ids and
-                metadata are different.
+            ValueError: If the text column does not exist, or if texts, ids and metadata differ in
+                length.
         """
         if isinstance(documents, Documents):
             given = {"ids": ids, "metadata": metadata, "text_column": text_column}
             for name in (name for name, value in given.items() if value is not None):
                 raise ValueError(
-                    f"The documents already contain {name}. Remove the argument {name}."
+                    f"The documents already contain {name}. Remove the argument `{name}`."
                 )
             return documents
         if isinstance(documents, os.PathLike | str):
-            cure = "a list of texts or a table. To load a saved index, use load_index(folder)"
+            cure = "a list of strings or a table. To load a saved index, use load_index(folder)"
             raise invalid("documents", documents, cure)
         documents = plain(documents)
         if _is_beir(documents, text_column):
@@ -210,15 +210,15 @@ class Documents:
     def from_vectors(
         cls, texts: object, ids: object, metadata: object, count: int, name: str = "vectors"
     ) -> Documents:
-        """Create documents to use with existing vectors.
+        """Create the documents of an index that is built from existing vectors.
 
         Args:
-            texts, ids, metadata: See `of` for details. Can be None.
+            texts, ids, metadata: See `create`. Can be None.
             count: Integer. The number of vectors.
-            name: String. Name to use for the vectors in error messages.
+            name: String. Name of the vectors for error messages.
 
         Raises:
-            ValueError: If the lengths for vectors, texts, ids and metadata are different.
+            ValueError: If vectors, texts, ids and metadata differ in length.
         """
         texts = None if texts is None else check_texts(texts, "texts")
         return cls._from_columns(texts, ids, metadata, count, name)
@@ -230,10 +230,10 @@ class Documents:
             metadata = _rows(metadata)
         for column, values in (("texts", texts), ("ids", ids), ("metadata", metadata)):
             if isinstance(values, str):
-                raise invalid(column, values, f"a list, as {name} is not a table with columns")
+                raise invalid(column, values, f"a list, because {name} is not a table with columns")
             if values is not None and len(_check_ordered(values, column)) != count:
                 raise ValueError(
-                    f"Received {len(values)} {column} for {count} {name}. Expected the same number."
+                    f"Received {len(values)} {column} for {count} {name}. Expected equal numbers."
                 )
         return cls(texts, ids, metadata).checked()
 
@@ -245,7 +245,7 @@ class Documents:
         return self.texts, self.ids, self.metadata
 
     def described(self, index: int) -> dict[str, Any]:
-        """Return a dict with "text" and, if available, "id" and "metadata" for a document."""
+        """Return a dict with the "text" of a document and, if it has them, "id" and "metadata"."""
         found = {} if self.ids is None else {"id": self.ids[index]}
         found["text"] = None if self.texts is None else self.texts[index]
         if self.metadata is not None:
@@ -253,15 +253,15 @@ class Documents:
         return found
 
     def drop_texts(self) -> Documents:
-        """Return a copy of the documents without texts."""
+        """Return a copy without texts, for an index that does not keep texts."""
         return Documents(None, self.ids, self.metadata)
 
     def join(self, others: Documents) -> Documents:
-        """Concatenate these documents with other documents.
+        """Append other documents to the documents.
 
         Raises:
-            ValueError: If only one side has ids or metadata, if any id is not unique, or if the
-                values for a field have different types.
+            ValueError: If only one of the two collections has ids or metadata, if an id is not
+                unique, or if the values of a field have different types.
         """
         for name in ("ids", "metadata"):
             own, further = getattr(self, name), getattr(others, name)
@@ -269,7 +269,7 @@ class Documents:
                 have, lack = ("have", "have none") if further is None else ("have no", "have some")
                 raise ValueError(
                     f"The documents of the index {have} {name}, but the new documents {lack}. "
-                    f"Pass {name} for all documents or for none."
+                    f"Pass `{name}` for all documents or for no document."
                 )
         pairs = zip(self._parts, others._parts, strict=True)
         columns = (None if own is None else [*own, *(further or [])] for own, further in pairs)
@@ -279,7 +279,7 @@ class Documents:
         return joined
 
     def match_columns(self, others: Documents) -> Documents:
-        """Return a copy without ids or fields if these are missing in `others`."""
+        """Return a copy without the columns (ids or fields) that are missing in `others`."""
         ids = None if others.ids is None else self.ids
         metadata = None if others.metadata is None else self.metadata
         return Documents(self.texts, ids, metadata, self.contexts)
@@ -290,13 +290,13 @@ class Documents:
         return Documents(*(None if c is None else [c[i] for i in indices] for c in self._parts))
 
     def replaced(self, indices: Sequence[int], others: Documents) -> Documents:
-        """Replace documents by index. Fields are kept if there is no metadata in `others`."""
+        """Replace documents by index. The fields are kept if `others` has no metadata."""
         texts = None if self.texts is None else list(self.texts)
         metadata = None if self.metadata is None else list(self.metadata)
         if others.metadata is not None and metadata is None:
             raise ValueError(
                 "The documents of the index have no metadata, but the new documents have "
-                "metadata. Pass metadata for all documents or for none."
+                "metadata. Pass `metadata` for all documents or for no document."
             )
         for number, i in enumerate(indices):
             if texts is not None:
@@ -312,18 +312,18 @@ class Documents:
 
         Args:
             ids: The id or ids to look up.
-            chunks: Boolean. Whether to select all chunks when the id is for a chunked document.
+            chunks: Boolean. Whether the id of a chunked document selects all of its chunks.
                 Defaults to False.
 
         Raises:
-            ValueError: If any id is unknown, or if there are no ids.
+            ValueError: If an id is unknown, or if the documents have no ids.
         """
         if self.ids is None:
             raise ValueError("The documents of this index have no ids. Build it with ids=[...].")
         kind, found = type(self.ids[0]), []
         for one in map(_plain_scalar, _several(ids, "ids")):
             parts = self.chunks_of.get(one) if type(one) in (str, int) else None
-            if type(one) is kind and one in self._index_of:  # True is not 1
+            if type(one) is kind and one in self._index_of:  # True is not the id 1
                 found.append(self._index_of[one])
             elif parts and chunks:
                 found += parts
@@ -334,7 +334,7 @@ class Documents:
         return found
 
     def _near(self, one: object, parts: list[int] | None) -> str:
-        """Return a hint to display for an unknown id."""
+        """Return a hint for the error message about an unknown id."""
         kind = type(self.ids[0])
         if parts:
             return (
@@ -351,7 +351,7 @@ class Documents:
 
     @functools.cached_property
     def chunks_of(self) -> dict[Id, list[int]]:
-        """Return a dict mapping the ids for chunked documents to chunk indices."""
+        """Map the id of each chunked document to the indices of its chunks."""
         found: dict[Id, list[int]] = {}
         for i, (one, fields) in enumerate(zip(self.ids or (), self.metadata or (), strict=False)):
             owner = fields.get("document")
@@ -367,23 +367,22 @@ class Documents:
         return self.take(kept).join(others)
 
     def where(self, condition: Where) -> np.ndarray:
-        """Find documents matching a condition and return the indices as an int64 array.
+        """Find the documents that match a condition. Return their indices as an int64 array.
 
         Args:
             condition: Dict or function. A dict maps each field to a value, a list of values, a dict
-                with comparisons (e.g. {"$gt": 300, "$lte": 500}), or a function to apply to the
-                value. All conditions must be true. See `OPERATORS` for the supported comparisons.
-                For lists, it is enough if the condition is true for any value. For "$ne" and
-                "$nin", all values must be different. Documents without the field will not match. A
-                function is called with a copy of the document's fields.
+                with comparisons such as {"$gt": 300, "$lte": 500}, or a function of the value.
+                `OPERATORS` lists the comparisons. A document matches if all conditions are true. A
+                list of values matches if the condition is true for any of its values. For "$ne" and
+                "$nin", it must be true for all values. A document without the field does not match.
+                If `condition` is a function, it is called with a copy of the document's fields.
 
         Raises:
-            ValueError: If any field is unknown, or if the type for a value does not match the
-                field.
+            ValueError: If a field is unknown, or if the type of a value does not match the field.
         """
         if self.metadata is None:
             raise ValueError(
-                "where requires fields, but the documents have no fields. Build the index with "
+                "`where` requires fields, but the documents have no fields. Build the index with "
                 "metadata=[{...}, ...], or from a table."
             )
         if callable(condition):
@@ -391,7 +390,9 @@ class Documents:
             return np.flatnonzero(met)
         if not isinstance(condition, Mapping) or not condition:
             raise invalid(
-                "where", condition, "{field: value or values}, or a function of a document's fields"
+                "where",
+                condition,
+                "a dict {field: value or values}, or a function of a document's fields",
             )
         found = np.ones(len(self), bool)
         for field, wanted in condition.items():
@@ -399,13 +400,13 @@ class Documents:
         return np.flatnonzero(found)
 
     def _meets(self, field: str, wanted: object) -> np.ndarray:
-        """Return a mask (N,) for the documents matching a condition on a field."""
+        """Return a mask (N,) of the documents that match the condition on a field."""
         if field not in self._columns:
             cure = ""
             if str(field).startswith("$"):
                 cure = " For other logic, pass a function of a document's fields instead of a dict."
             raise ValueError(
-                "where: the documents have no field "
+                "`where`: the documents have no field "
                 f"{field!r:.{MAX_SHOWN}}.{did_you_mean(close_names(str(field), self._columns))} "
                 f"Their fields are {', '.join(self._columns)}.{cure}"
             )
@@ -415,14 +416,16 @@ class Documents:
         if not isinstance(wanted, Mapping):
             wanted = {"$in": _list_values(wanted)}
         elif not wanted or wanted.keys() - set(OPERATORS):
-            known = f"some of {', '.join(OPERATORS)}, such as {{'$gt': 300}}, or a function"
-            raise invalid(f"where: the condition for the field {field!r}", wanted, known)
+            known = f"operators from {', '.join(OPERATORS)}, such as {{'$gt': 300}}, or a function"
+            raise invalid(f"`where`: the condition for the field {field!r}", wanted, known)
         met = np.ones(len(self), bool)
         for operator, value in wanted.items():
             several = operator in ("$in", "$nin")
             if several != _are_several(value):
                 expected = "a list of values" if several else "one value"
-                raise invalid(f"where: {operator} of the field {field!r}", value, expected)
+                raise invalid(
+                    f"`where`: the operand of {operator} for the field {field!r}", value, expected
+                )
             values = column.convert_values(f"where: {field!r}", _list_values(value))
             found = self._have(column, OPERATORS[operator](column.values, values))
             if operator in ("$ne", "$nin"):
@@ -431,14 +434,14 @@ class Documents:
         return met
 
     def _have(self, column: Column, met: Iterable[object]) -> np.ndarray:
-        """Return a mask (N,) for the documents with any matching value."""
+        """Return a mask (N,) of the documents with at least one value that matches."""
         found = np.zeros(len(self), bool)
         found[column.rows[np.fromiter(met, bool, len(column.rows))]] = True
         return found
 
     @functools.cached_property
     def _columns(self) -> dict[str, Column]:
-        """Return a dict mapping fields to columns."""
+        """Map the name of each field to its column."""
         columns: dict[str, tuple[list[int], list]] = {}
         for i, row in enumerate(self.metadata or ()):
             for field, value in row.items():
@@ -453,33 +456,32 @@ class Documents:
         }
 
     def groups(self, field: str, among: np.ndarray | None = None) -> list:
-        """Return the field value for each document, to be used in `group_by`.
+        """Return the value of a field for each document, for `group_by`.
 
         Args:
             field: String. Name of the field.
-            among: Integer array. Indices of the documents to search in. If None, all documents are
-                searched. Defaults to None.
+            among: Optional integer array. Indices of the documents to search. If None, all
+                documents are searched. Defaults to None.
 
         Raises:
-            ValueError: If the field is unknown, or if there is not exactly one value for each
-                document.
+            ValueError: If the field is unknown, or if a document does not have exactly one value.
         """
         values, without = self._groups(field)
         lacking = without if among is None else np.intersect1d(without, among)
         for i in lacking.tolist():
-            raise invalid(f"group_by: {field!r} of document {i}", values[i], "one value")
+            raise invalid(f"`group_by`: {field!r} of document {i}", values[i], "one value")
         return values
 
     def find_group_starts(self, field: str) -> dict[Any, int]:
-        """Return a dict mapping field values to the index of the first document."""
+        """Map each value of a field to the index of its first document."""
         values = self.groups(field)
         return dict(zip(reversed(values), reversed(range(len(values))), strict=True))
 
     def find_group_indices(self, field: str, values: object) -> list[int]:
-        """Look up the index of the first document for each value.
+        """Return the index of the first document with each value.
 
         Raises:
-            ValueError: If there is no document for any value.
+            ValueError: If a value occurs in no document.
         """
         firsts = self.find_group_starts(field)
         values = [_plain_scalar(value) for value in _several(values, field)]
@@ -493,14 +495,14 @@ class Documents:
         return [firsts[value] for value in values]
 
     def _groups(self, field: str) -> tuple[list, np.ndarray]:
-        """Return the field values, and the indices of documents without a single value."""
+        """Return the values of a field, and the indices of documents without exactly one value."""
         if field not in self._grouped:
             rows = self.metadata or [{}] * len(self)
             values = [row.get(field) for row in rows]
             if not any(value is not None for value in values):
                 known = list(dict.fromkeys(name for row in rows for name in row))
                 raise ValueError(
-                    "group_by: the documents have no field "
+                    "`group_by`: the documents have no field "
                     f"{field!r:.{MAX_SHOWN}}.{did_you_mean(close_names(field, known))}"
                 )
             without = np.flatnonzero([isinstance(value, list | None) for value in values])
@@ -509,7 +511,7 @@ class Documents:
 
     @functools.cached_property
     def _grouped(self) -> dict[str, tuple[list, np.ndarray]]:
-        """Return the cached results from `_groups` for each field."""
+        """Cache for the results of `_groups`, by field."""
         return {}
 
     def split_into_chunks(
@@ -520,15 +522,14 @@ class Documents:
         Args:
             tokenizer: A tokenizer of this package.
             length: Integer. Maximum number of tokens per chunk.
-            overlap: Integer. Maximum overlap between neighbouring chunks, in tokens. The overlap
-                starts at the beginning of a word. Defaults to 0.
-            late: Boolean. Whether to add `contexts` for use with late chunking. Defaults to False.
+            overlap: Integer. Maximum overlap between adjacent chunks, in tokens. The overlap starts
+                at the beginning of a word. Defaults to 0.
+            late: Boolean. Whether to add `contexts` for late chunking. Defaults to False.
 
         Returns:
-            `Documents` with one entry per chunk. In addition to the fields from the original
-            document, three fields are added to each chunk: "document" is the document's id or
-            index, and "start" and "end" are character offsets in the text. For documents with ids,
-            the chunk ids will be e.g. "a17#0".
+            `Documents` with one entry per chunk. A chunk has the fields of its document, and three
+            more: "document" is the id or index of the document, and "start" and "end" are character
+            offsets in its text. If the documents have ids, the chunks have ids such as "a17#0".
 
         Raises:
             ValueError: If the metadata already has a field "document", "start" or "end".
@@ -545,7 +546,8 @@ class Documents:
         """
         for field in sorted({"document", "start", "end"} & set(self._columns)):
             raise ValueError(
-                f"metadata has the field {field!r}, but chunks use this name. Rename the field."
+                f"`metadata` has the field {field!r}, but chunks need a field with this name. "
+                "Rename the field."
             )
         texts, ids, metadata, index = [], [], [], []
         for first in range(0, len(self), CHUNKED_AT_ONCE):
@@ -555,7 +557,7 @@ class Documents:
             for i, (text, begins, stops) in enumerate(rows, first):
                 cuts = list(_cuts(begins, stops, length, overlap)) if begins else []
                 cuts = [(start, end) for start, end in cuts if text[start:end].strip()]
-                cuts = cuts or [(0, len(text))]  # the tokenizer drops all characters
+                cuts = cuts or [(0, len(text))]  # the tokenizer returns no tokens
                 owner = i if self.ids is None else self.ids[i]
                 fields = {} if self.metadata is None else self.metadata[i]
                 for number, (start, end) in enumerate(cuts):
@@ -570,7 +572,7 @@ class Documents:
     # -- files ---------------------------------------------------------------------------------
 
     def lines(self) -> list[str] | None:
-        """Return JSON lines with the id and fields per document, or None without both."""
+        """Return one JSON line per document with its id and fields, or None if it has neither."""
         columns = {"id": self.ids, "metadata": self.metadata}
         columns = {name: column for name, column in columns.items() if column is not None}
         rows = zip(*columns.values(), strict=True)
@@ -581,15 +583,15 @@ class Documents:
     def from_lines(
         cls, lines: Iterable[bytes] | None, texts: list[str] | None, path: object
     ) -> Documents:
-        """Read and check documents from the lines in a file.
+        """Create documents from the lines of a file.
 
         Args:
-            lines: Optional lines as returned by `lines`.
+            lines: Optional list of strings, as returned by `lines`.
             texts: Optional list of N strings.
-            path: Path to the file. This is only used in error messages.
+            path: Path of the file, for error messages.
 
         Raises:
-            ValueError: If the file is empty, or if any line is not a valid document.
+            ValueError: If the file is empty, or if a line is not a valid document.
         """
         if lines is None:
             return cls(texts)
@@ -619,18 +621,18 @@ class Documents:
 def _cuts(
     starts: list[int], ends: list[int], length: int, overlap: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the start and end offset for each chunk.
+    """Yield the start and the end offset of each chunk.
 
     Args:
-        starts, ends: Lists with the character offsets for the tokens.
+        starts, ends: Lists of integers. Character offsets of the tokens.
         length: Integer. Maximum number of tokens per chunk.
-        overlap: Integer. Maximum overlap between neighbouring chunks, in tokens.
+        overlap: Integer. Maximum overlap between adjacent chunks, in tokens.
     """
     count = len(starts)
     gaps = [1, *(start - end for start, end in zip(starts[1:], ends, strict=False))]
 
     def end_of(begin: int) -> int:
-        """Return the exclusive end index for a chunk starting at token `begin`."""
+        """Return the end index (exclusive) of the chunk that starts at token `begin`."""
         stop = min(begin + length, count)
         if stop == count:
             return count
@@ -647,13 +649,14 @@ def _cuts(
         if end == count:
             return
         shared = range(max(begin + 1, end - overlap), end)
-        # Before a long word, a chunk that starts in the overlap may not get past the last chunk.
+        # Before a long word, a chunk that starts in the overlap may not reach beyond the previous
+        # chunk.
         begin = next((i for i in shared if gaps[i] > 0 and end_of(i) > end), end)
         end = end_of(begin)
 
 
 def beir_text(document: str | Mapping[str, str]) -> str:
-    """Join the title and the text for a document in the BEIR format.
+    """Join the title and the text of a document in the BEIR format.
 
     Example:
         >>> beir_text({"title": "Cats", "text": "They sleep."}), beir_text({"text": "Tax."})
@@ -665,7 +668,7 @@ def beir_text(document: str | Mapping[str, str]) -> str:
 
 
 def _is_beir(documents: object, text_column: str | None) -> bool:
-    """Return whether a dict maps ids to documents instead of names to columns."""
+    """Return whether a dict is in the BEIR format, with ids as keys, and not a table."""
     if not isinstance(documents, Mapping):
         return False
     if isinstance(documents.get(text_column or "text"), str):
@@ -682,7 +685,7 @@ def _read_beir_row(key: Id, row: str | Mapping, text_column: str | None) -> dict
 def _read_table(table: Mapping, ids: object, metadata: object, text_column: str | None) -> tuple:
     """Read the texts, ids and metadata from a table."""
     if not table:
-        raise ValueError("documents is empty. Expected one or more texts.")
+        raise ValueError("`documents` is empty. Expected one or more texts.")
     name = "text" if text_column is None else text_column
     if name not in table:
         raise invalid(
@@ -722,7 +725,7 @@ def _rows(columns: Mapping) -> list[dict]:
 
 
 def _check_ordered(values: Any, name: str) -> Sequence:
-    """Return a column unchanged. An error is raised for unordered values."""
+    """Return a column unchanged. Raise a ValueError for unordered values, such as a set."""
     if isinstance(values, str | bytes | set | frozenset) or not hasattr(values, "__len__"):
         raise invalid(name, values, "a list with one value per document")
     return values
@@ -742,7 +745,7 @@ def _convert_ids(ids: Sequence) -> list[Id]:
     for i, one in enumerate(plain(ids)):
         one = _plain_scalar(one)
         if not isinstance(one, Id) or isinstance(one, bool):
-            raise invalid(f"ids[{i}]", one, "a text or an integer")
+            raise invalid(f"ids[{i}]", one, "a string or an integer")
         if isinstance(one, str):
             check_writable(one, f"ids[{i}]")
         else:
@@ -753,23 +756,23 @@ def _convert_ids(ids: Sequence) -> list[Id]:
 
 
 def _check_ids(ids: list[Id]) -> None:
-    """Check that the ids are unique and have the same type."""
+    """Raise a ValueError if the ids are not unique or have different types."""
     first: dict[Id, int] = {}
     for i, one in enumerate(ids):
         if type(one) is not type(ids[0]):
             raise ValueError(
                 f"ids[{i}] is {quote_with_type(one):.{MAX_SHOWN}}, but ids[0] is "
-                f"{quote_with_type(ids[0]):.{MAX_SHOWN}}. Expected ids of one type."
+                f"{quote_with_type(ids[0]):.{MAX_SHOWN}}. Expected ids of the same type."
             )
         if first.setdefault(one, i) != i:
             raise ValueError(
-                f"ids[{i}] is {one!r:.{MAX_SHOWN}}, the same as ids[{first[one]}]. Expected a "
-                "different id for each document."
+                f"ids[{i}] is {one!r:.{MAX_SHOWN}}, the same as ids[{first[one]}]. Expected "
+                "unique ids."
             )
 
 
 def _check_metadata(metadata: Sequence) -> list[dict[str, Any]]:
-    """Convert fields to plain values. Missing values (None, NaN) will be dropped."""
+    """Convert fields to plain values. Missing values (None, NaN) are dropped."""
     rows = []
     for i, row in enumerate(metadata):
         if not isinstance(row, Mapping):
@@ -790,7 +793,7 @@ def _check_metadata(metadata: Sequence) -> list[dict[str, Any]]:
 
 
 def _check_types(rows: list[dict[str, Any]]) -> None:
-    """Check that all values for a field have the same type."""
+    """Raise a ValueError if the values of a field have different types."""
     kinds: dict[str, tuple[int, type]] = {}
     for i, row in enumerate(rows):
         for field, value in row.items():
@@ -799,15 +802,15 @@ def _check_types(rows: list[dict[str, Any]]) -> None:
                 if _kind(one) is not kind:
                     raise ValueError(
                         f"metadata[{i}]: the field {field!r} is "
-                        f"{quote_with_type(one):.{MAX_SHOWN}}, but in "
-                        f"metadata[{first}] it is {kind.__name__}. Expected values of one type."
+                        f"{quote_with_type(one):.{MAX_SHOWN}}, but in metadata[{first}] it is "
+                        f"{kind.__name__}. Expected values of the same type."
                     )
 
 
 def _plain_value(value: object, name: str):
     """Convert a value to a JSON type, or to None for missing values."""
     if isinstance(value, np.ndarray):
-        value = value.tolist()  # an array without axes becomes a scalar
+        value = value.tolist()  # an array without axes is a scalar
     if isinstance(value, tuple | set | frozenset):
         value = list(value)
     if isinstance(value, list):
@@ -820,7 +823,9 @@ def _plain_value(value: object, name: str):
     value = _plain_scalar(value)
     if not isinstance(value, SCALARS):
         raise invalid(
-            name, value, "a string, number, bool, or a list of these. Use str(...) to convert it"
+            name,
+            value,
+            "a string, number or bool, or a list of such values. Use str(...) to convert the value",
         )
     if isinstance(value, float) and math.isinf(value):
         raise invalid(name, value, "a finite number")
@@ -832,7 +837,7 @@ def _plain_value(value: object, name: str):
 
 
 def _check_size(value: int, name: str) -> None:
-    """Check that an integer is not too large for JSON files."""
+    """Raise a ValueError if an integer is too large for the JSON file."""
     if value.bit_length() > MOST_BITS:
         raise invalid(name, value, f"at most {MOST_BITS} bits. Use a string for larger numbers")
 
@@ -840,17 +845,19 @@ def _check_size(value: int, name: str) -> None:
 def _plain_scalar(value: Any):
     """Convert a scalar to a plain Python value.
 
-    This includes NumPy scalars, and subclasses of str and int. Dates are converted to strings in
-    the ISO 8601 format, to be able to sort by time.
+    NumPy scalars and subclasses of `str` and `int` are converted. Dates become strings in the ISO
+    8601 format, which can be sorted by time.
     """
     if isinstance(value, np.datetime64):
-        value = value.astype("datetime64[us]").item()  # nanoseconds would become an integer
+        value = value.astype(
+            "datetime64[us]"
+        ).item()  # datetime64 in nanoseconds would become an integer
     elif isinstance(value, np.generic) and not isinstance(value, np.timedelta64):
         value = value.item()
     if isinstance(value, datetime.date):
         return _date_text(value)
     if isinstance(value, str):
-        return str.__str__(value)  # str() would return the name of an enumeration member
+        return str.__str__(value)  # str() would return the name of an enum member
     return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -869,14 +876,14 @@ def _date_text(value: datetime.date) -> str:
 
 
 def _copy_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the fields for a document, including lists."""
+    """Copy the fields of a document, including lists."""
     return {
         name: list(value) if isinstance(value, list) else value for name, value in fields.items()
     }
 
 
 def _several(values: object, name: str) -> Iterable:
-    """Wrap a single value in a list. Return several values as an iterable."""
+    """Return an iterable of values. A single value is wrapped in a list."""
     values = [values] if isinstance(values, Id | bytes | np.generic) else plain(values)
     if not isinstance(values, Iterable):
         raise invalid(name, values, "a single value or a list")
@@ -884,7 +891,7 @@ def _several(values: object, name: str) -> Iterable:
 
 
 def _are_several(wanted: object) -> bool:
-    """Return whether there are several values in a condition."""
+    """Return whether a condition lists several values, instead of a single value."""
     if isinstance(wanted, np.ndarray):
         return wanted.ndim > 0
     return isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes | Mapping)
@@ -898,5 +905,5 @@ def _list_values(wanted: object) -> list:
 
 
 def _kind(value: object) -> type:
-    """Return the value type. This is float for all numbers, because 1 and 1.0 are equal."""
+    """Return the type of a value. It is float for all numbers, because 1 and 1.0 are equal."""
     return float if isinstance(value, int) and not isinstance(value, bool) else type(value)

@@ -1,11 +1,10 @@
-"""Vector search with faiss, either exact or approximate with a graph.
+"""Vector search with faiss: exact, or approximate with a graph.
 
 Approximate search is based on HNSW graphs. Each vector is linked to nearby vectors, and the search
 follows these links, so only a few thousand out of a million vectors are compared to the query. This
 package uses faiss instead of usearch, because usearch does not support filtering during search in
 Python or the Manhattan distance, and loads binary files without any checks. In faiss, the graph
-consists of two arrays, which are stored in the index file together with the vectors and checked on
-loading.
+consists of two arrays. They are stored in the index file with the vectors, and checked on loading.
 
 Comments use these letters for shapes: Q queries, N vectors, D dimensions, L links of all vectors, R
 vectors in a level, W links of a vector in a level.
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
 
 faiss = LazyModule(
     "faiss",
-    "engine='faiss' and engine='hnsw' need the package faiss-cpu: `pip install faiss-cpu`. "
-    "Without engine, exact search in NumPy is used.",
+    "engine='faiss' and engine='hnsw' require the package faiss-cpu: `pip install faiss-cpu`. "
+    "Without `engine`, NumPy is used for exact search.",
 )
 METRICS = {
     "cosine": "METRIC_INNER_PRODUCT",
@@ -47,20 +46,20 @@ METRICS = {
     "euclidean": "METRIC_L2",
     "manhattan": "METRIC_L1",
 }
-SPARE_RESULTS = 16  # results beyond `k`, so that ties can be resolved in favour of earlier vectors
-LINKS = 32  # per vector and level; twice as many in the lowest level, which contains all vectors
+SPARE_RESULTS = 16  # additional results beyond `k`, so that earlier vectors come first in ties
+LINKS = 32  # per vector and level. The lowest level, which contains all vectors, has twice as many.
 MAX_LEVELS = 15
-BUILDING_BREADTH = 64  # number of candidates when links of a new vector are searched
+BUILDING_BREADTH = 64  # number of candidates in the search for the links of a new vector
 BREADTH = 128  # number of candidates in a search
 KEPT_GRAPH_SHARE = 0.8  # minimum fraction of vectors to keep the graph after a removal
 GRAPH_TYPES = {"links": ("int32", 1), "levels": ("int32", 1)}
 
 
 def check_engine(engine: str | None, precision: str, function: str) -> None:
-    """Check that an engine is installed and can be used for the vectors.
+    """Check that an engine is installed, and supports the precision and the similarity.
 
     Args:
-        engine: Optional name of the engine to use.
+        engine: Optional string. Name of the engine.
         precision: The vector precision.
         function: The similarity function.
 
@@ -81,7 +80,7 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
 
 
 def add_engine(store: Float32Vectors, engine: str | None) -> Float32Vectors:
-    """Return a store based on the engine. If None, the same store is returned."""
+    """Convert a store to the store of an engine. If `engine` is None, the store is unchanged."""
     if engine is None or store.engine == engine:
         return store
     if engine == "faiss":
@@ -109,7 +108,7 @@ class FaissVectors(Float32Vectors):
 
     @property
     def vectors(self) -> np.ndarray:
-        """Return a view of the vectors (N, D) in faiss memory."""
+        """A view of the vectors (N, D) in the memory of faiss."""
         return _make_view(self._index, self._index)
 
     def rows(self, indices) -> np.ndarray:
@@ -123,7 +122,7 @@ class FaissVectors(Float32Vectors):
         count = min(k + SPARE_RESULTS, len(self))
         distances, columns = self._index.search(np.ascontiguousarray(queries), count)
         rows, columns = np.repeat(np.arange(len(queries)), count), columns.ravel()
-        # If the last result is as near as the k-th, further vectors may be as near, too.
+        # If the last result is as near as the k-th, other vectors can be as near.
         kth, last = distances[:, k - 1], distances[:, -1]
         rounding = self._compute_rounding(queries)
         rounding = COSINE_ROUNDING * np.abs(kth) if rounding is None else rounding
@@ -138,17 +137,16 @@ class FaissVectors(Float32Vectors):
 class GraphVectors(Float32Vectors):
     """Store vectors in float32 or int8 with an HNSW graph for approximate search.
 
-    An exact search will be used instead when fewer comparisons are needed for it, e.g. for a small
-    index, for a narrow filter or for a large number of results. This is also the case when the
-    graph search does not return enough results.
+    An exact search is used instead if it needs fewer comparisons: for a small index, a narrow
+    filter, or many results. It is also used if the graph search does not return enough results.
 
     Args:
         base: Store with the vectors to index. In float32, the vectors are only kept in faiss. In
             int8, faiss has a second copy.
-        links: Int32 array of shape (L,). `GraphVectors.links` from an existing graph on the first
-            vectors. If None, a new graph will be built. Defaults to None.
-        levels: Int32 array of shape (N,). The number of levels with links for each vector in the
-            existing graph. Defaults to None.
+        links: Optional int32 array of shape (L,). `GraphVectors.links` from an existing graph of
+            the first vectors. If None, a new graph is built. Defaults to None.
+        levels: Optional int32 array of shape (N,). Number of levels of each vector in the existing
+            graph. Defaults to None.
 
     Raises:
         ImportError: If the package faiss-cpu is not installed.
@@ -182,7 +180,7 @@ class GraphVectors(Float32Vectors):
     def open_graph(
         cls, path: str | os.PathLike, base: Float32Vectors, arrays: Mapping[str, np.ndarray]
     ) -> Self:
-        """Create a store from the vectors and the graph in a file, and check the graph.
+        """Create a store from the vectors and the graph in a file. The graph is checked.
 
         Args:
             path: Path to the file. This is only used in error messages.
@@ -197,18 +195,18 @@ class GraphVectors(Float32Vectors):
 
     @property
     def vectors(self) -> np.ndarray:
-        """Return the vectors in the same precision as the base store."""
+        """The vectors, in the precision of the base store."""
         return self.base.vectors
 
     @property
     def links(self) -> np.ndarray:
-        """Return the links for each vector (L,) int32, level by level, with -1 for unused links."""
+        """The links of all vectors, level by level, int32 (L,). Unused links are -1."""
         neighbors = self._graph.hnsw.neighbors
         return faiss.rev_swig_ptr(neighbors.data(), neighbors.size())
 
     @property
     def levels(self) -> np.ndarray:
-        """Return the number of levels with links for each vector, (N,) int32."""
+        """The number of levels of each vector, int32 (N,)."""
         return faiss.vector_to_array(self._graph.hnsw.levels)
 
     @property
@@ -232,7 +230,7 @@ class GraphVectors(Float32Vectors):
     ) -> tuple[np.ndarray, np.ndarray]:
         count = len(self) if among is None else len(among)
         wanted = min(k + SPARE_RESULTS, count)
-        # Only a fraction of the vectors in the graph passes the filter, so more are needed.
+        # Only a fraction of the vectors passes the filter, so more candidates are needed.
         breadth = max(BREADTH, 2 * wanted) * len(self) // count
         if 2 * LINKS * breadth >= count:
             return self.base.candidates(queries, k, among)
@@ -262,7 +260,7 @@ def _make_view(index: Any, owner: Any) -> np.ndarray:
 
 
 class _Kept:
-    """Array in the faiss memory that keeps a reference to the index."""
+    """Array in the memory of faiss. It keeps a reference to the index that owns the memory."""
 
     def __init__(self, view: np.ndarray, owner: Any):
         self.__array_interface__ = view.__array_interface__
@@ -270,7 +268,7 @@ class _Kept:
 
 
 def _build_graph(base: Float32Vectors, links: np.ndarray | None, levels: np.ndarray | None) -> Any:
-    """Create a faiss index based on an existing graph for the first vectors."""
+    """Create a faiss index from an existing graph of the first vectors."""
     metric = getattr(faiss, METRICS[base.function])
     if base.precision == "float32":
         index = faiss.IndexHNSWFlat(base.width, LINKS, metric)
@@ -278,7 +276,7 @@ def _build_graph(base: Float32Vectors, links: np.ndarray | None, levels: np.ndar
     else:
         index = faiss.IndexHNSWSQ(base.width, faiss.ScalarQuantizer.QT_8bit, LINKS, metric)
         storage = faiss.downcast_index(index.storage)
-        # The values of faiss are the middles of its steps, our values are the beginnings.
+        # In faiss, a value is the middle of its step. In this package, it is the start of its step.
         steps = compute_steps(base.ranges)
         trained = np.concatenate([base.ranges[0] - steps / 2, base.ranges[1] - base.ranges[0]])
         faiss.copy_array_to_vector(trained.astype("float32"), storage.sq.trained)
@@ -306,18 +304,18 @@ def _set_graph(hnsw: Any, links: np.ndarray, levels: np.ndarray) -> None:
 
 
 def _starts(levels: np.ndarray) -> np.ndarray:
-    """Return the first link index for each vector, and the total number of links, (N + 1,)."""
+    """Return where the links of each vector start, and the total number of links, (N + 1,)."""
     return np.concatenate([[0], np.cumsum(LINKS * (levels.astype("int64") + 1))])
 
 
 def _slots(starts: np.ndarray, level: int) -> np.ndarray:
-    """Return the link indices (R, W) in a level for vectors that are all included in this level."""
+    """Return the link positions (R, W) in one level, for vectors that are all part of the level."""
     first, width = (0, 2 * LINKS) if level == 0 else (LINKS * (level + 1), LINKS)
     return starts[:, None] + np.arange(first, first + width)
 
 
 def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int) -> None:
-    """Check a graph for invalid links after reading from a file.
+    """Raise a ValueError if a graph from a file has invalid links.
 
     Args:
         path: Path to the file.
@@ -327,7 +325,7 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
     check_shape(path, "levels", levels.shape, (count,))
     if levels.min() < 1 or levels.max() > MAX_LEVELS:
         raise ValueError(
-            f"{path}: levels contains other values than 1 to {MAX_LEVELS}. Build the index again."
+            f"{path}: `levels` contains values outside of 1 to {MAX_LEVELS}. Build the index again."
         )
     starts = _starts(levels)
     check_shape(path, "links", links.shape, (int(starts[-1]),))
@@ -338,17 +336,17 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
             fits = (found >= -1) & (found < count)
             if not fits.all() or (levels[found[found >= 0]] <= level).any():
                 raise ValueError(
-                    f"{path}: links contains an index that is not a vector in this level."
+                    f"{path}: `links` contains an index of a vector that is not in the same level."
                 )
 
 
 def take_from_graph(
     links: np.ndarray, levels: np.ndarray, indices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Select vectors in a graph by index, and return the new links and levels.
+    """Remove all other vectors from a graph. Return the new links and levels.
 
-    Links to removed vectors are replaced with links from these vectors to remaining vectors, if
-    possible. This makes sure that most vectors can still be reached.
+    A link to a removed vector is replaced by one of the removed vector's links to a remaining
+    vector, if possible, so that most vectors can still be reached.
 
     Args:
         links, levels: See `GraphVectors`.
@@ -383,14 +381,14 @@ def take_from_graph(
 
 
 def _choose_links(links: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Choose a link in each row based on `draws`. Returns -1 for rows without links."""
+    """Choose a random link in each row. `draws` are random numbers. Rows without links get -1."""
     counts = (links >= 0).sum(axis=1)
     links = np.take_along_axis(links, np.argsort(links < 0, axis=1, kind="stable"), axis=1)
     return links[np.arange(len(links)), draws % np.maximum(counts, 1)]
 
 
 def _once(links: np.ndarray) -> np.ndarray:
-    """Remove duplicate links in each row and move -1 to the end, to stop the search there."""
+    """Remove duplicate links in each row, and move -1 to the end, where the search stops."""
     order = np.argsort(links, axis=1, kind="stable")
     ranked = np.take_along_axis(links, order, axis=1)
     again = np.zeros_like(links, dtype=bool)

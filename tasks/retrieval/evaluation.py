@@ -1,4 +1,4 @@
-"""Evaluation for search and similarity, with relevance judgements and ranking metrics.
+"""Evaluate search with ranking metrics, and similarity with correlations.
 
 Comments use these letters for shapes: Q queries, N documents or pairs, R ranks.
 """
@@ -20,8 +20,8 @@ from encoder_zoo.tasks.retrieval.documents import beir_text
 from encoder_zoo.tasks.retrieval.ranking import check_texts
 
 MAP_CUTOFF = 100
-RANK_WIDTH = 5  # numbers of a rank, see `_ranks`
-DOCUMENTS_AT_ONCE = 2**20  # documents found of some queries
+RANK_WIDTH = 5  # number of statistics per rank, see `_ranks`
+DOCUMENTS_AT_ONCE = 2**20  # finds documents for some queries
 
 
 class Judged(NamedTuple):
@@ -30,8 +30,8 @@ class Judged(NamedTuple):
     Attributes:
         queries: List of Q query texts.
         documents: List of N unique document texts.
-        relevant: List of Q dicts mapping document indices to grades. At least one grade per query
-            is positive.
+        relevant: List of Q dicts from document indices to grades. At least one grade per query is
+            positive.
     """
 
     queries: list[str]
@@ -45,13 +45,13 @@ def convert_to_columns(
     """Convert dicts in the BEIR format to columns. Other arguments are returned unchanged.
 
     Args:
-        queries: Dict {id: text}. Queries without judgements will be dropped.
+        queries: Dict {id: text}. Queries without judgements are dropped.
         relevant: Dict {query id: {document id: grade}} or {query id: list of document ids}.
         documents: Dict {id: text} or {id: {"title", "text"}}. Titles are prepended to the texts. If
-            None, ids are kept, to be used with documents in an index. Defaults to None.
+            None, `relevant` keeps its document ids, for documents of an index. Defaults to None.
 
     Raises:
-        ValueError: If only `queries` is a dict, or if any id in `relevant` is unknown.
+        ValueError: If only `queries` is a dict, or if an id in `relevant` is unknown.
 
     Example:
         >>> corpus = {"d1": {"title": "Cats", "text": "They sleep."}, "d2": {"text": "Tax."}}
@@ -62,8 +62,8 @@ def convert_to_columns(
         return queries, relevant, documents
     if not isinstance(relevant, Mapping) or not isinstance(documents, Mapping | None):
         raise ValueError(
-            "queries is a dict. Expected dicts for documents and relevant, too: {query: text}, "
-            "{document: text}, {query: {document: grade}}."
+            "`queries` is a dict. Expected dicts for `documents` and `relevant`, too: {query: "
+            "text}, {document: text}, {query: {document: grade}}."
         )
     grades = {query: _grades_by_id(entry) for query, entry in relevant.items()}
     _check_known(grades, queries, "query")
@@ -87,7 +87,8 @@ def _check_known(ids: Iterable, known: Mapping, name: str) -> None:
     for one in ids:
         if one not in known:
             raise ValueError(
-                f"relevant contains the unknown {name} {quote(one)}. Remove it, or add the {name}."
+                f"`relevant` contains the unknown {name} {quote(one)}. Remove the entry, or add "
+                f"the {name}."
             )
 
 
@@ -98,10 +99,10 @@ def merge_judgements(queries, documents, relevant: Sequence | None) -> Judged:
         queries: List, array or column of Q texts, or a dict as in `convert_to_columns`.
         documents: List, array or column of texts, or a dict.
         relevant: For each query, the index of the relevant document, a list of indices, or a dict
-            {index: grade}. If None, document `i` is used as the relevant document for query `i`.
+            {index: grade}. If None, document `i` is relevant for query `i`.
 
     Raises:
-        ValueError: If there is not at least one document in `relevant` for each query.
+        ValueError: If a query has no relevant document.
 
     Example:
         >>> merge_judgements(["q", "r"], ["a", "b", "a"], [2, [0, 1]]).relevant
@@ -114,14 +115,14 @@ def merge_judgements(queries, documents, relevant: Sequence | None) -> Judged:
         if len(texts) != len(queries):
             raise ValueError(
                 f"Received {len(queries)} queries and {len(texts)} documents. Expected one "
-                "document for each query, or pass relevant= with the indices for each query."
+                "document per query. Or pass `relevant` with the indices of the relevant documents."
             )
         relevant = range(len(queries))
     check_by_query(relevant)
     if len(relevant) != len(queries):
         raise ValueError(
-            f"relevant has {len(relevant)} entries for {len(queries)} queries. Expected one "
-            "entry for each: the index of a document, a list of indices, or {index: grade}."
+            f"`relevant` has {len(relevant)} entries for {len(queries)} queries. Expected one "
+            f"entry per query: the index of a document, a list of indices, or {{index: grade}}."
         )
     unique = list(dict.fromkeys(texts))
     number_of = {text: number for number, text in enumerate(unique)}
@@ -136,10 +137,10 @@ def merge_judgements(queries, documents, relevant: Sequence | None) -> Judged:
 
 
 def check_by_query(relevant: object) -> None:
-    """Check that the judgements are passed as a list.
+    """Check that the judgements are a list with one entry per query.
 
     Raises:
-        ValueError: If `relevant` is not a list with an entry for each query.
+        ValueError: If `relevant` is not a list.
     """
     if isinstance(relevant, Mapping | str) or not isinstance(relevant, Iterable):
         raise invalid(
@@ -150,7 +151,7 @@ def check_by_query(relevant: object) -> None:
 
 
 def _grades(entry, i: int, count: int) -> dict[int, float]:
-    """Check an entry in `relevant` and convert it to a dict {index: grade}."""
+    """Convert an entry of `relevant` to a dict {index: grade}, and check it."""
     if isinstance(entry, Mapping):
         pairs = list(entry.items())
     else:
@@ -165,7 +166,7 @@ def _grades(entry, i: int, count: int) -> dict[int, float]:
             raise invalid(f"relevant[{i}]: index", operator.index(index), f"from 0 to {count - 1}")
         if not isinstance(grade, Real) or not math.isfinite(grade) or grade < 0:
             raise invalid(
-                f"relevant[{i}]: grade of document {index}", grade, "a number of 0 or more"
+                f"relevant[{i}]: the grade of document {index}", grade, "a number of 0 or more"
             )
         grades[operator.index(index)] = float(grade)
     if not any(grades.values()):
@@ -178,7 +179,7 @@ def _grades(entry, i: int, count: int) -> dict[int, float]:
 
 
 def check_cutoffs(cutoffs) -> list[int]:
-    """Convert cutoffs to a list of integers and check that all values are positive."""
+    """Convert the cutoffs to a list of integers, and check that all are positive."""
     found = list(cutoffs) if isinstance(cutoffs, Iterable) else []
     known = (isinstance(k, Integral) and not isinstance(k, bool) and k > 0 for k in found)
     if not found or not all(known):
@@ -187,15 +188,14 @@ def check_cutoffs(cutoffs) -> list[int]:
 
 
 def check_scores(scores, first: int, second: int) -> np.ndarray:
-    """Check the scores for pairs and convert them to float64 (N,).
+    """Check the scores of pairs, and convert them to float64 of shape (N,).
 
     Args:
-        scores: Sequence of scores for the pairs.
-        first, second: Integers. The number of first texts and second texts.
+        scores: Sequence of floats. Scores of the pairs.
+        first, second: Integers. Number of first texts and number of second texts.
 
     Raises:
-        ValueError: If `scores` does not contain a finite value per pair, or if all scores are
-            equal.
+        ValueError: If a pair does not have exactly one finite score, or if all scores are equal.
     """
     scores = np.asarray(check_given(scores))
     if scores.dtype.kind not in "fiub" or scores.shape != (first,) or first != second:
@@ -208,7 +208,7 @@ def check_scores(scores, first: int, second: int) -> np.ndarray:
         i = int(np.isfinite(scores).argmin())
         raise invalid(f"scores[{i}]", scores[i], "finite numbers")
     if np.ptp(scores) == 0:
-        raise ValueError(f"All scores are {scores[0]}. A correlation needs different values.")
+        raise ValueError(f"All scores are {scores[0]}. A correlation requires different scores.")
     return scores
 
 
@@ -220,17 +220,17 @@ def ranking_metrics(
 ) -> dict[str, float]:
     """Compute ranking metrics, averaged over the queries.
 
-    For ties, each metric is averaged over all possible orders. This means that the result
-    does not depend on the order in the rankings.
+    For ties, each metric is averaged over all possible orders, so the result does not depend on the
+    order of tied documents.
 
     Args:
-        rankings: Document indices for each of the Q queries, from nearest to farthest. For
-            duplicates, only the first position is used.
-        relevant: Dict for each query, mapping document indices to grades. Documents with a positive
-            grade are relevant. There must be at least one relevant document per query.
-        cutoffs: Sequence of integers. Values for k, the number of top documents to evaluate on.
-        scores: Scores in descending order for each query. If None, all scores are assumed to be
-            different. Defaults to None.
+        rankings: List of Q sequences of document indices, from nearest to farthest. If an index
+            occurs twice, only its first position is used.
+        relevant: List of Q dicts from document indices to grades. Documents with a positive grade
+            are relevant. Each query must have a relevant document.
+        cutoffs: Sequence of integers. Values of k, the number of top documents that count.
+        scores: Optional list of Q sequences of scores, in descending order. If None, there are no
+            ties. Defaults to None.
 
     Returns:
         Dict with the following metrics for each cutoff k. "ndcg@k" is the normalized discounted
@@ -267,15 +267,15 @@ def search_metrics(
     documents: int,
     deepest: int | None = None,
 ) -> dict[str, float]:
-    """Compute `ranking_metrics` for a search. The depth grows for ties at the cutoff.
+    """Compute `ranking_metrics` for a search function.
 
     Args:
-        search: Function to search for the k nearest documents, called with query indices and k. For
-            each query, this should return the document indices and the scores. It is possible to
-            return fewer documents.
+        search: Function that finds the k nearest documents. It is called with query indices and k,
+            and returns document indices and scores for each query. It can return fewer documents.
+            For ties at the last cutoff, it is called again with a larger k.
         relevant, cutoffs: See `ranking_metrics`.
-        documents: Integer. The number of unique documents.
-        deepest: Integer. The number of documents including duplicates. If None, there are no
+        documents: Integer. Number of unique documents.
+        deepest: Optional integer. Number of documents with duplicates. If None, there are no
             duplicates. Defaults to None.
 
     Example:
@@ -307,13 +307,13 @@ def search_metrics(
 def _ranks(
     ranking: Sequence[int], scores: Sequence[float], grades: Mapping[int, float], depth: int
 ) -> np.ndarray:
-    """Return statistics on the documents at each rank, (RANK_WIDTH, depth).
+    """Compute statistics of the documents at each rank, shape (RANK_WIDTH, depth).
 
     Returns:
-        Five values per rank. Four values are computed on all documents with the same score as this
-        rank: the mean gain, the number of documents, the number of relevant documents, and the
+        Five values per rank. Four values describe the documents with the same score as the document
+        at this rank: their mean gain, their number, the number of relevant documents, and the
         number of documents before the rank. The last value is the number of relevant documents with
-        higher scores. If there is no document at a rank, it is treated as not relevant.
+        a higher score. A rank without a document counts as not relevant.
     """
     places = {}
     for place, document in enumerate(np.asarray(ranking).tolist()):
@@ -324,7 +324,9 @@ def _ranks(
         return ranks
     gains = np.array([grades.get(document, 0.0) for document in places])
     scores = np.asarray(scores)[[*places.values()]]
-    group = np.concatenate([[0], np.cumsum(scores[1:] != scores[:-1])])  # (R,) of equal scores
+    group = np.concatenate(
+        [[0], np.cumsum(scores[1:] != scores[:-1])]
+    )  # (R,) ranks with equal scores
     count, hits = np.bincount(group), np.bincount(group, gains > 0)
     gain = np.bincount(group, gains) / count
     inside = np.arange(len(group)) - (count.cumsum() - count)[group]
@@ -337,18 +339,18 @@ def _ranks(
 def _metrics(
     ranks: np.ndarray, relevant: Sequence[Mapping[int, float]], cutoffs: Sequence[int]
 ) -> dict[str, float]:
-    """Compute the metrics for queries from rank statistics, (Q, RANK_WIDTH, R)."""
-    gain, count, hits, inside, before = ranks.swapaxes(0, 1)  # (Q, R) each
+    """Compute the mean metrics of queries from the statistics of ranks, (Q, RANK_WIDTH, R)."""
+    gain, count, hits, inside, before = ranks.swapaxes(0, 1)  # each of shape (Q, R)
     grades = [np.sort([grade for grade in row.values() if grade > 0])[::-1] for row in relevant]
     totals = np.array([len(row) for row in grades])
     place = np.arange(1, ranks.shape[-1] + 1)
-    hit = hits / count  # the probability that the document at the rank is relevant
-    # `next_hit` is this probability if all documents before it are irrelevant. `none` is the
-    # probability that all documents up to the rank are irrelevant.
+    hit = hits / count  # probability that the document at the rank is relevant
+    # `next_hit` is the same probability, if all documents before the rank are irrelevant. `none` is
+    # the probability that all documents up to the rank are irrelevant.
     next_hit = np.minimum(hits / (count - inside), 1)
     none = np.cumprod(1 - next_hit, axis=1)
     first = np.concatenate([np.ones((len(none), 1)), none[:, :-1]], axis=1) * next_hit
-    # Expected number of relevant documents up to the rank, if the document there is relevant.
+    # Expected number of relevant documents up to the rank, if the document at the rank is relevant.
     up_to = before + 1 + inside * (hits - 1) / np.maximum(count - 1, 1)
     found = {}
     for k in cutoffs:
@@ -367,7 +369,7 @@ def _discount_gains(gains: np.ndarray) -> np.ndarray:
 
 
 def pearson(a: np.ndarray, b: np.ndarray) -> float:
-    """Compute the correlation between two columns (N,), which must not be constant.
+    """Compute the Pearson correlation of two columns (N,). No column may be constant.
 
     Example:
         >>> round(pearson(np.array([1, 2, 3]), np.array([2, 4, 9])), 3)
@@ -378,7 +380,7 @@ def pearson(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """Compute the rank correlation between two columns (N,).
+    """Compute the Spearman rank correlation of two columns (N,).
 
     Example:
         >>> spearman(np.array([1, 2, 3]), np.array([2, 4, 90]))
@@ -388,7 +390,7 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def average_ranks(values: np.ndarray) -> np.ndarray:
-    """Compute the rank for each value (N,), starting at 1. Ties are assigned the mean rank.
+    """Compute the ranks of values (N,), starting at 1. Equal values get their mean rank.
 
     Example:
         >>> average_ranks(np.array([7.0, 3.0, 7.0])).tolist()

@@ -1,4 +1,4 @@
-"""Hybrid index to combine several indexes, and a function to load any kind of index."""
+"""Combine several indexes in a hybrid index, and load indexes of any kind."""
 
 from __future__ import annotations
 
@@ -52,36 +52,36 @@ IndexWeights = Annotated[
 
 
 class HybridIndex(Index):
-    """Combine several indexes for the same documents with reciprocal rank fusion.
+    """Index that combines several indexes for the same documents with reciprocal rank fusion.
 
         index = ez.HybridIndex([embedder.index(documents), ez.BM25Index(documents)])
         index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
 
-    The score for a document is the sum of `1 / (rank_constant + rank)` over all indexes where the
-    document is found, with ranks starting at 1. This means that the scores from different indexes
-    do not have to be comparable. For ties, results from earlier indexes are returned first.
+    The score of a document is the sum of `1 / (rank_constant + rank)` over all indexes that find
+    the document, with ranks starting at 1. The scores of the indexes therefore do not have to be
+    comparable. For ties, results of earlier indexes are first.
 
-    If `weights` are given, for example `HybridIndex([dense, sparse], weights=[1, 0.3])`, the score
-    is the weighted sum of all scores for the document. The best documents from each index are also
-    scored by the other indexes. A score of 0 is used if a document is not found in an index.
+    With `weights`, for example `HybridIndex([dense, sparse], weights=[1, 0.3])`, the score of a
+    document is the weighted sum of its scores in all indexes. The best documents of each index are
+    also scored by the other indexes. A document that is not found in an index has the score 0.
 
     Args:
         indexes: List of indexes to combine, with the same documents in the same order:
             `VectorIndex`, `MultiVectorIndex`, `SparseIndex`, `BM25Index`, or other objects with
             `search` and `len`.
-        rank_constant: Integer. Larger values reduce the weight for the first ranks. Defaults to 60.
-        depth: Integer. The number of documents to use from each index, at least `top_k`. Defaults
-            to 100.
-        weights: List of floats. The score weight for each index. This is only supported for indexes
-            from this package. If None, ranks will be used instead of scores. Defaults to None.
+        rank_constant: Integer. With larger values, the first ranks have less weight. Defaults to
+            60.
+        depth: Integer. Number of documents from each index, at least `top_k`. Defaults to 100.
+        weights: Optional list of floats. Weight of the scores of each index. Requires indexes from
+            this package. If None, ranks are used instead of scores. Defaults to None.
 
     Attributes:
         indexes, rank_constant, depth, weights: See the arguments.
         texts: Optional list of texts from the first index with texts.
 
     Raises:
-        ValueError: If `indexes` is empty, if the indexes have different documents, or if the number
-            of weights does not match the number of indexes.
+        ValueError: If `indexes` is empty, if the indexes have different documents, or if `weights`
+            and `indexes` differ in length.
 
     Source: Cormack et al. 2009, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank
     Learning Methods. Weighted scores: Bruch et al. 2023, An Analysis of Fusion Functions for Hybrid
@@ -123,7 +123,7 @@ class HybridIndex(Index):
     def _check(self) -> None:
         """Check that all indexes have the same documents."""
         if not self.indexes:
-            raise ValueError("indexes is empty. Expected one or more indexes.")
+            raise ValueError("`indexes` is empty. Expected one or more indexes.")
         if self.weights is not None:
             if len(self.weights) != len(self.indexes):
                 raise ValueError(
@@ -144,7 +144,7 @@ class HybridIndex(Index):
 
     @property
     def documents(self) -> Documents:
-        """Return the documents, with each column from the first index to include it."""
+        """The documents. Each column comes from the first index that has it."""
         columns = []
         for name in ("texts", "ids", "metadata"):
             found = (getattr(index, name, None) for index in self.indexes)
@@ -159,7 +159,7 @@ class HybridIndex(Index):
 
     def _snapshot(self) -> Self:
         with self._lock:
-            _ = self.documents  # snapshots share the documents and their caches
+            _ = self.documents  # snapshots share the documents and the caches of the documents
             now = copy.copy(self)
             now.indexes = [i._snapshot() if isinstance(i, Index) else i for i in self.indexes]
             return now
@@ -178,12 +178,12 @@ class HybridIndex(Index):
 
     @property
     def _asked_models(self) -> list:
-        """Return the embedders from all indexes."""
+        """Return the embedders of all indexes."""
         return [model for index in self.indexes for model in getattr(index, "_asked_models", ())]
 
     @property
     def nbytes(self) -> int:
-        """Return the total index size in bytes."""
+        """The total size of all indexes, in bytes."""
         return sum(getattr(index, "nbytes", 0) for index in self.indexes)
 
     def _check_options(self, reranker: Any, candidates: int | None, options: Mapping) -> None:
@@ -210,7 +210,7 @@ class HybridIndex(Index):
             yield [hit["index"] for hit in best], [hit["score"] for hit in best]
 
     def _find_by_scores(self, queries, top_k, depth, among, **options) -> Iterator[tuple]:
-        """Yield the documents with the largest weighted scores, as in `_find`."""
+        """Yield the documents with the highest weighted scores, like `_find`."""
         stores = [index._store for index in self.indexes]
         asked = [index._embed_queries(queries, **options) for index in self.indexes]
         most = min(depth, len(self) if among is None else len(among))
@@ -225,7 +225,7 @@ class HybridIndex(Index):
             yield candidates[order], scores[order]
 
     def _check_counts(self) -> None:
-        """Check that no documents were added or removed in only one index."""
+        """Raise a ValueError if documents were added or removed in only one of the indexes."""
         counts = [len(index) for index in self.indexes]
         if len(set(counts)) > 1:
             raise ValueError(
@@ -234,14 +234,14 @@ class HybridIndex(Index):
             )
 
     def _check_own(self, what: str) -> None:
-        """Check that all indexes are from this package, as other indexes might lack a method."""
+        """Raise a ValueError if an index is not from this package, because it may lack a method."""
         for i, index in enumerate(self.indexes):
             is_own = isinstance(index, Index) and not (
                 what == "weights" and isinstance(index, HybridIndex)
             )
             if not is_own:
                 raise ValueError(
-                    f"{what} requires indexes of this package, but indexes[{i}] is a "
+                    f"{what} requires indexes from this package, but indexes[{i}] is a "
                     f"{type(index).__name__}."
                 )
 
@@ -252,7 +252,7 @@ class HybridIndex(Index):
         indices: list[int] | None = None,
         chunks: bool = False,
     ) -> Callable[[], None]:
-        """Embed documents and return a function to put them into all indexes."""
+        """Embed documents. Return a function that puts them into all indexes."""
         if indices is not None:
             self._check_own("update")
         for i, index in enumerate(self.indexes):
@@ -273,7 +273,7 @@ class HybridIndex(Index):
         self._together([functools.partial(index._keep, indices) for index in self.indexes])()
 
     def _together(self, steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
-        """Return a function to change all indexes before the next search can start."""
+        """Return a function that changes all indexes before another search can start."""
 
         def put() -> None:
             with self._lock:
@@ -286,11 +286,11 @@ class HybridIndex(Index):
         """Save all indexes to a folder. Use `load` to load them again.
 
         Args:
-            folder: Path to the folder to save to. An existing index will be replaced atomically.
+            folder: Path of the folder. An existing index in the folder is replaced atomically.
 
         Raises:
-            ValueError: If there are other files in the folder, or if any index cannot be saved as
-                part of a hybrid index.
+            ValueError: If the folder contains other files, or if an index cannot be saved as part
+                of a hybrid index.
         """
         for i, index in enumerate(self.indexes):
             if isinstance(index, HybridIndex) or not hasattr(index, "save"):
@@ -312,18 +312,18 @@ class HybridIndex(Index):
     def load(
         cls, folder: str | os.PathLike[str], models: Sequence[Any], verify: bool = True
     ) -> Self:
-        """Load an index from a folder, as written by `save`.
+        """Load an index from a folder written by `save`.
 
         Args:
             folder: Path to the folder to load from, as written by `save`.
-            models: List with the model for each index, or None for a `BM25Index`.
+            models: List with the model of each index, or None for a `BM25Index`.
             verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:
             FileNotFoundError: If the folder does not exist.
-            ValueError: If there is no HybridIndex in the folder, if the files are damaged or
-                replaced during loading, or if the number of models does not match the number of
-                indexes.
+            ValueError: If the folder does not contain a HybridIndex, if the files are damaged or
+                are replaced during loading, or if the number of models and the number of indexes
+                differ.
         """
         manifest = _read(folder, verify)
         names = manifest["indexes"]
@@ -345,7 +345,7 @@ class HybridIndex(Index):
 
 
 def _read(folder: str | os.PathLike, verify: bool) -> dict:
-    """Read and check the manifest in a folder. Other files are checked by the indexes."""
+    """Read and check the manifest in a folder. The indexes check their own files."""
     with OpenFolder(
         folder, [MANIFEST_NAME]
     ) as files:  # only files in the manifest belong to the index
@@ -359,11 +359,11 @@ def _read(folder: str | os.PathLike, verify: bool) -> dict:
 
 
 def fuse(*rankings: Sequence[Hit], k: int = 60) -> list[Hit]:
-    """Fuse several rankings and return the hits, sorted by decreasing fusion score.
+    """Fuse several rankings. Return the hits, sorted by fused score in descending order.
 
     Args:
-        *rankings: Lists of hits for the same query, from several indexes on the same documents.
-        k: Integer. The rank constant, as in `HybridIndex`. Defaults to 60.
+        *rankings: Lists of hits for the same query, from several indexes of the same documents.
+        k: Integer. Rank constant, as in `HybridIndex`. Defaults to 60.
 
     Example:
         >>> first, second = ({"index": i, "score": 0.9, "text": None} for i in (7, 3))
@@ -376,7 +376,7 @@ def fuse(*rankings: Sequence[Hit], k: int = 60) -> list[Hit]:
         for rank, hit in enumerate(ranking, 1):
             hits.setdefault(hit["index"], hit)
             parts.setdefault(hit["index"], []).append(1 / (k + rank))
-    # `fsum` rounds once, so documents with the same ranks in a different order have equal scores.
+    # `fsum` rounds only once, so the score does not depend on the order of the ranks.
     found: list[Hit] = [{**hits[i], "score": math.fsum(terms)} for i, terms in parts.items()]
     return sorted(found, key=lambda hit: -hit["score"])
 
@@ -390,20 +390,20 @@ INDEXES = {
 def load_index(
     folder: str | os.PathLike[str], embedder: Any = None, **options: Unpack[OpenOptions]
 ) -> Index:
-    """Load any kind of index from a folder, as written by `save`.
+    """Load an index of any kind from a folder written by `save`.
 
     Args:
         folder: Path to the folder to load from, as written by `save`.
-        embedder: The embedder used to build the index, or an equal embedder. Use None for a
-            `BM25Index`. For a `HybridIndex`, pass the `HybridEmbedder`, or a list with the embedder
-            for each index. Defaults to None.
+        embedder: The embedder that the index was built with, or an equal embedder. None for a
+            `BM25Index`. For a `HybridIndex`, the `HybridEmbedder`, or a list with the embedder of
+            each index. Defaults to None.
         **options: Additional options to pass to `load`: `verify`, whether to verify the file
             checksums, and `engine` (e.g. "faiss"), which is only supported for a `VectorIndex`.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If there is no index in the folder, if the files are damaged, or if a different
-            embedder was used to build the index.
+        ValueError: If the folder does not contain an index, if the files are damaged, or if the
+            index was built with another embedder.
 
     Example:
         >>> import tempfile
@@ -425,7 +425,7 @@ def _load_index(folder: str | os.PathLike[str], embedder: Any, options: OpenOpti
     if expected is not cls and cls is not HybridIndex:
         raise ValueError(
             f"{os.fspath(folder)} contains a {cls.__name__}, but a {type(embedder).__name__} "
-            f"needs a {expected.__name__}. Pass the embedder that the index was built with."
+            f"requires a {expected.__name__}. Pass the embedder that the index was built with."
         )
     if cls is BM25Index:
         return cls.load(folder, **options)
@@ -438,7 +438,7 @@ def _load_index(folder: str | os.PathLike[str], embedder: Any, options: OpenOpti
         )
     if embedder is None:
         raise ValueError(
-            f"{os.fspath(folder)} contains a {cls.__name__}. Pass the embedder that was used to "
-            "build it: load_index(folder, embedder)."
+            f"{os.fspath(folder)} contains a {cls.__name__}. Pass the embedder that the index was "
+            "built with: load_index(folder, embedder)."
         )
     return cls.load(folder, embedder, **options)

@@ -1,4 +1,4 @@
-"""Base class for indexes, with search, evaluation, changes and files.
+"""Base class for indexes: search, evaluation, adding and removing documents, and files.
 
 Comments use these letters for shapes: N documents, Q queries, D width.
 """
@@ -41,21 +41,21 @@ from encoder_zoo.tasks.retrieval.ranking import Hit, check_texts, order_and_scor
 if TYPE_CHECKING:
     from typing import Self
 
-RERANKED = 50  # documents that a reranker scores
-GROUPED = 4  # documents to search per group, and the factor of growth if there are too few groups
+RERANKED = 50  # number of documents that a reranker scores
+GROUPED = 4  # number of documents to search per group, and its growth if there are too few groups
 CHOOSING = ("where", "min_score", "group_by", "offset")  # options of a search
-# Vectors of these texts differ between embedders with other weights, pooling, prompts or tokenizers
+# The vectors of these texts identify an embedder: its weights, pooling, prompts and tokenizer.
 FINGERPRINT_TEXTS = ("Where is the key?", "A naïve 东西 of 12.5 kg, isn't it?")
-MAX_APART = 0.05  # fraction of a vector's length; bfloat16 instead of float32 changes 0.01
-SAME = 1e-4  # fraction of a vector's length; vectors of one embedder in one process differ less
+MAX_APART = 0.05  # fraction of a vector's norm. bfloat16 instead of float32 changes 0.01.
+SAME = 1e-4  # fraction of a vector's norm. Vectors of one embedder in one process differ less.
 
 
 class Store(Protocol):
-    """The data in memory to search in: vectors or words for N documents.
+    """Protocol for the data of an index in memory: vectors or words of N documents.
 
     Attributes:
-        arrays: Dict mapping names to the arrays to be saved.
-        nbytes: Integer. The size in memory, in bytes.
+        arrays: Dict of names to the arrays that are saved.
+        nbytes: Integer. Size in memory, in bytes.
     """
 
     arrays: dict[str, np.ndarray]
@@ -66,7 +66,7 @@ class Store(Protocol):
         ...
 
     def join(self, vectors: Any) -> Store:
-        """Return a store with additional documents at the end."""
+        """Return a store with more documents at the end."""
         ...
 
     def take(self, indices: np.ndarray) -> Store:
@@ -78,14 +78,14 @@ class Store(Protocol):
     ) -> tuple[Sequence, Sequence]:
         """Find the `k` nearest documents for each query.
 
-        This returns the indices and the scores for each query, from nearest to farthest. In case of
-        ties, the original order is kept. If `among` is given, only these indices are searched.
+        Return the indices and the scores for each query, from nearest to farthest. Ties keep their
+        order. If `among` is given, only the documents with these indices are searched.
         """
         ...
 
 
 class QueryOptions(TypedDict, total=False):
-    """Keyword arguments of `embed` for queries. `max_terms` is for `SparseEncoder` only."""
+    """Types of the `embed` arguments for queries. `max_terms` is only for `SparseEncoder`."""
 
     prompt: str | None
     batch_size: int | None
@@ -93,7 +93,7 @@ class QueryOptions(TypedDict, total=False):
 
 
 class SearchOptions(QueryOptions, total=False):
-    """Keyword arguments of `Index.search` after `top_k`."""
+    """Types of the keyword arguments of `Index.search` after `top_k`."""
 
     reranker: object
     candidates: int | None
@@ -104,11 +104,11 @@ class SearchOptions(QueryOptions, total=False):
 
 
 class GivenVectors(NamedTuple):
-    """Vectors passed to `search` instead of texts.
+    """Query vectors that were passed to `search` instead of texts.
 
     Attributes:
-        vectors: Vectors in the same format as in the store.
-        count: Integer. The number of vectors.
+        vectors: Vectors in the format of the store.
+        count: Integer. Number of vectors.
         single: Boolean. Whether a single vector was passed.
     """
 
@@ -134,27 +134,28 @@ def are_numbers(values: object) -> bool:
 class Index:
     """Base class for semantic search indexes.
 
-    Subclasses should implement `build` and convert texts to the format used by the store.
+    A subclass implements `build`, and converts texts to the format of the store.
 
     Args:
-        embedder: Embedder to use for queries and for documents added later. None if the store
+        embedder: Embedder for queries, and for documents that are added later. None if the store
             contains texts.
-        store: The store to search for documents.
+        store: `Store` that finds the documents.
         documents: `Documents`, or a list of texts without ids and fields. If None, there are no
             texts in the index.
-        fingerprint: Array with the vectors for `FINGERPRINT_TEXTS` at the time when the index was
-            built. If None, these will be computed. Defaults to None.
-        **settings: Options to use for documents added later, for example `prompt`. These are set as
-            attributes.
+        fingerprint: Optional array. Vectors of `FINGERPRINT_TEXTS`, computed when the index was
+            built. If None, the vectors are computed. Defaults to None.
+        **settings: Options for documents that are added later, for example `prompt`. They are set
+            as attributes.
 
     Attributes:
         embedder, documents: See the arguments.
-        kind: String. Name for the kind of index in the manifest.
-        types: Dict mapping each precision to the array types in the store.
-        optional_types: Types for optional arrays. Either all or no optional arrays are stored in a
-            file.
-        rules: Dict with validation rules for the attributes saved in the manifest.
-        of_documents: Names of the attributes to pass to `_embed` for documents added later.
+        kind: String. Kind of index in the manifest.
+        types: Dict of precisions to the types of the arrays in the store.
+        optional_types: Types of the optional arrays. A file contains all optional arrays or no
+            optional array.
+        rules: Dict of validation rules for the attributes in the manifest.
+        of_documents: Names of the attributes that are passed to `_embed` for documents that are
+            added later.
 
     Example:
         >>> class Longest(Index):
@@ -201,22 +202,22 @@ class Index:
         return len(self._store)
 
     def __getstate__(self) -> dict:
-        """Return the attributes to copy. A new lock will be created for the copy."""
+        """Return the attributes to copy. The copy gets a new lock."""
         return {name: value for name, value in vars(self).items() if name != "_changing"}
 
     @property
     def _lock(self) -> threading.RLock:
-        """Return the lock to use for changes and copies."""
+        """The lock for changes and copies."""
         return vars(self).setdefault("_changing", threading.RLock())
 
     def _snapshot(self) -> Self:
-        """Return a copy to search in. It will not be affected by changes in other threads."""
+        """Return a copy for a search. Changes in other threads do not affect the copy."""
         with self._lock:
             return copy.copy(self)
 
     @property
     def _asked_models(self) -> list:
-        """Return the models used to embed queries."""
+        """Return the models that embed queries."""
         return [self.embedder]
 
     @property
@@ -236,7 +237,7 @@ class Index:
 
     @property
     def nbytes(self) -> int:
-        """Return the vector size in bytes, either in memory or in a memory-mapped file."""
+        """The size of the vectors in bytes, in memory or in a memory-mapped file."""
         return self._store.nbytes
 
     # -- search --------------------------------------------------------------------------------
@@ -266,48 +267,44 @@ class Index:
         """Search for the nearest documents to each query.
 
         Args:
-            queries: The query or queries to search for, as a string or a list, array or column of
-                strings. Vectors from this embedder can also be used. For example, pass
-                `index.vectors[3]` to search for documents similar to the fourth document. The shape
-                should be (D,) or (N, D). For a `MultiVectorIndex`, use an array (tokens, D) or a
-                list of arrays. For a `SparseIndex`, use a sparse matrix (N, V).
-            top_k: Integer. The number of documents to return per query. For sparse and word-based
-                search, only documents that share a term with the query are returned. If None, all
+            queries: String, or list, array or column of strings. Vectors of the same embedder are
+                also accepted: an array of shape (D,) or (N, D), for a `MultiVectorIndex` an array
+                of shape (tokens, D) or a list of such arrays, and for a `SparseIndex` a sparse
+                matrix of shape (N, V). For example, `index.vectors[3]` finds documents similar to
+                the fourth document.
+            top_k: Optional integer. Number of documents to return per query. Sparse and keyword
+                search only return documents that share a term with the query. If None, all
                 documents are returned. Defaults to 10.
-            reranker: `Reranker`, or any object with `rank(query, texts, top_k)`, to be used for
-                rescoring and sorting the nearest documents. Defaults to None.
-            candidates: Integer. The number of documents to pass to the reranker, at least `top_k`.
-                Defaults to 50.
-            where: Dict or function, to only search in documents that match this filter. For
-                example, {"year": {"$gte": 2023}, "lang": ["en", "de"]}. All conditions must be
-                true. Use a list to match any value in the list. The supported operators are "$gt",
-                "$gte", "$lt", "$lte", "$eq", "$ne", "$in" and "$nin". Several operators can be used
-                in the same dict. It is also possible to use a function of the value as a condition,
-                or to set `where` to a function of the dict with all fields. Documents without the
-                field will not match. Dates are compared as strings in the ISO 8601 format. Defaults
-                to None.
-            min_score: Float. Minimum score for a document to be returned. If a reranker is used,
-                this applies to the reranker score. If None, this filter is disabled. Defaults to
-                None.
-            group_by: String. Name of the field to group by. Only the best document is returned for
-                each value, for example the best chunk per book. Defaults to None.
-            offset: Integer. The number of hits to skip at the beginning. This can be used for
-                pagination. Defaults to 0.
-            **options: Additional options to pass to `embed`: `prompt`, which defaults to "query",
-                and `batch_size`. For a `SparseEncoder`, this can also be `max_terms`. For a
-                `HybridIndex`, only `batch_size` is supported.
+            reranker: Optional `Reranker`, or any object with `rank(query, texts, top_k)`. It scores
+                and sorts the nearest documents. Defaults to None.
+            candidates: Optional integer. Number of documents that are passed to the reranker, at
+                least `top_k`. Defaults to 50.
+            where: Optional dict or function. Only documents that match this filter are searched,
+                for example {"year": {"$gte": 2023}, "lang": ["en", "de"]}. All conditions must be
+                true. A list matches any of its values. The operators are "$gt", "$gte", "$lt",
+                "$lte", "$eq", "$ne", "$in" and "$nin", and one dict can contain several operators.
+                A condition can also be a function of the value, and `where` can be a function of
+                the dict with all fields. Documents without the field do not match. Dates are
+                compared as strings in the ISO 8601 format. Defaults to None.
+            min_score: Optional float. Minimum score of the returned documents. With a reranker,
+                this is the minimum score from the reranker. If None, this filter is disabled.
+                Defaults to None.
+            group_by: Optional string. Name of a field. For each value of this field, only the best
+                document is returned, for example the best chunk of each book. Defaults to None.
+            offset: Integer. Number of hits to skip at the beginning, for pagination. Defaults to 0.
+            **options: Options of `embed`: `prompt`, which defaults to "query", `batch_size` and,
+                for a `SparseEncoder`, `max_terms`. A `HybridIndex` only supports `batch_size`.
 
         Returns:
-            List of hits for a single query, or a list with a list of hits per query. Each hit is a
-            dict `{"index", "score", "text"}`. "id" and "metadata" are also included if available.
-            The score is computed with the `similarity_function` from the embedder. Higher scores
-            are returned for nearer documents, so distances are negative. For ties, the
-            original order is kept.
+            List of hits for a single query, or one list of hits per query. A hit is a dict
+            `{"index", "score", "text"}`, with "id" and "metadata" if the documents have them. The
+            score is computed with the `similarity_function` of the embedder. Nearer documents have
+            higher scores, so distances are negative. Ties keep their order.
 
         Raises:
-            ValueError: If any query is empty, if any field in `where` or `group_by` is unknown, if
-                the embedder has changed since the index was built, or if a reranker is used on an
-                index without texts.
+            ValueError: If a query is empty, if a field in `where` or `group_by` is unknown, if the
+                embedder has changed since the index was built, or if a reranker is passed and the
+                index has no texts.
 
 
         Example:
@@ -329,7 +326,7 @@ class Index:
             texts = check_texts(queries, "queries", least=0)
         elif reranker is not None or options:
             unfit = "reranker" if reranker is not None else ", ".join(options)
-            raise ValueError(f"queries are vectors, but {unfit} requires texts. Pass texts.")
+            raise ValueError(f"`queries` contains vectors, but {unfit} requires texts. Pass texts.")
         else:
             single, texts, options = given.single, [""] * given.count, {"vectors": given.vectors}
         self._check_unchanged()
@@ -348,7 +345,7 @@ class Index:
         return found[0] if single else found
 
     def _read_vectors(self, queries: object) -> GivenVectors | None:
-        """Check queries passed as vectors and return them. For texts, None is returned."""
+        """Return queries that were passed as vectors, or None if the queries are texts."""
         if are_numbers(queries):
             raise invalid(
                 "queries",
@@ -365,20 +362,20 @@ class Index:
         group_by: str | None,
         options: Mapping[str, Any],
     ) -> list[list[Hit]]:
-        """Find the best documents for each query, or the best document per group.
+        """Find the best documents for each query, or the best document of each group.
 
         Args:
-            texts: List of queries to search for.
-            wanted: Integer. The number of documents or groups to return.
-            among, options: See `_find` for details.
-            group_by: Optional name of the field to group by.
+            texts: List of strings. Queries.
+            wanted: Integer. Number of documents or groups to return.
+            among, options: See `_find`.
+            group_by: Optional string. Name of the field to group by.
         """
         count = len(self) if among is None else len(among)
         options = options if among is None else {**options, "among": among}
         if group_by is None:
             return [self._hits(*one) for one in self._find(texts, min(wanted, count), **options)]
         groups, depth = self.documents.groups(group_by, among), wanted
-        while True:  # search more documents until there are enough groups
+        while True:  # search for more documents until there are enough groups
             depth = min(GROUPED * depth, count)
             found = [self._hits(*one) for one in self._find(texts, depth, **options)]
             best = []
@@ -387,7 +384,7 @@ class Index:
                 for hit in hits:
                     firsts.setdefault(groups[hit["index"]], hit)
                 best.append(list(firsts.values())[:wanted])
-            # A query with fewer hits than `depth` has no further hits.
+            # A query with fewer hits than `depth` has no more hits.
             enough = [len(b) >= wanted or len(h) < depth for b, h in zip(best, found, strict=True)]
             if depth == count or all(enough):
                 return best
@@ -403,11 +400,11 @@ class Index:
             )
         if candidates is not None and reranker is None:
             raise ValueError(
-                f"candidates is {candidates}, but reranker is None. Pass reranker=..., too."
+                f"`candidates` is {candidates}, but `reranker` is None. Pass reranker=..., too."
             )
         if reranker is not None and self.texts is None:
             raise ValueError(
-                "The index has no texts, but the reranker needs texts. Build the index from texts."
+                "The index has no texts, but `reranker` requires texts. Build the index from texts."
             )
 
     def _find(
@@ -421,13 +418,13 @@ class Index:
         """Yield the indices and the scores of the nearest documents for each query.
 
         Args:
-            queries: List of texts to search for. At least one text is required.
-            top_k: Integer. The number of documents to find, at most N.
+            queries: Non-empty list of strings.
+            top_k: Integer. Number of documents to find, at most N.
             among: Integer array. Indices of the documents to search in. If None, all documents are
                 searched. Defaults to None.
-            vectors: Vectors for the queries. If None, the queries will be embedded. Defaults to
+            vectors: Optional vectors of the queries. If None, the queries are embedded. Defaults to
                 None.
-            **options: Additional options to pass to `embed`.
+            **options: Options of `embed`.
         """
         vectors = self._embed_queries(queries, **options) if vectors is None else vectors
         return zip(*self._store.nearest(vectors, top_k, among), strict=True)
@@ -445,23 +442,22 @@ class Index:
         cutoffs: Sequence[int] = (1, 5, 10),
         **options: Unpack[SearchOptions],
     ) -> dict[str, float]:
-        """Evaluate the search on queries with known relevant documents.
+        """Evaluate search on queries with known relevant documents.
 
         Duplicate documents are merged. For ties, each metric is averaged over all possible
         orders.
 
         Args:
-            queries: List, array or column of texts to evaluate on. For the BEIR format, pass
-                `queries` as {id: text} and `relevant` as {query id: {document id: grade}}.
-            relevant: For each query, the index of the relevant document, a list of indices, or a
-                dict {index: grade}. For documents with ids, pass ids instead of indices. With
-                `group_by`, pass the values for this field, for example the original document ids
-                for chunks.
-            cutoffs: Sequence of integers. Numbers of top documents to evaluate. Defaults to (1, 5,
-                10).
-            **options: Additional options to pass to `search`, for example `reranker` or
-                `group_by="document"`. If a reranker is used, documents not passed to the reranker
-                are treated as not found.
+            queries: List, array or column of strings. In the BEIR format, `queries` is a dict {id:
+                text}, and `relevant` is a dict {query id: {document id: grade}}.
+            relevant: List with one entry per query: the index of the relevant document, a list of
+                indices, or a dict {index: grade}. If the documents have ids, pass ids instead of
+                indices. With `group_by`, pass values of the field, for example the ids of the
+                original documents of chunks.
+            cutoffs: Sequence of integers. Values of k, the number of top documents that count.
+                Defaults to (1, 5, 10).
+            **options: Options of `search`, for example `reranker` or `group_by="document"`. With a
+                reranker, documents that are not passed to the reranker count as not found.
 
         Returns:
             Dict with "ndcg@k", "mrr@k", "recall@k" and "accuracy@k" for each cutoff k, and
@@ -519,7 +515,7 @@ class Index:
         return ranking_metrics(rankings, texts.relevant, cutoffs, scores)
 
     def _find_relevant(self, relevant: object, group_by: str | None) -> object:
-        """Convert ids or group values in an entry in `relevant` to indices."""
+        """Convert the ids or group values in an entry of `relevant` to indices."""
         find = self.documents.find_indices
         if group_by is not None:
             find = functools.partial(self.documents.find_group_indices, group_by)
@@ -531,45 +527,45 @@ class Index:
 
     @staticmethod
     def _embed(embedder: Any, texts: list[str] | Documents, name: str, **options: Any) -> Any:
-        """Embed texts and check the vectors. The result is in the store format.
+        """Embed texts, and check the vectors. Return the vectors in the format of the store.
 
         Args:
-            embedder: The embedder to use, or None if the store contains texts.
+            embedder: The embedder, or None if the store contains texts.
             texts: List of queries or documents, or `Documents` for chunks with contexts.
-            name: String. Name to use for the vectors in error messages.
-            **options: Additional options to pass to `embed`.
+            name: String. Name of the vectors for error messages.
+            **options: Options of `embed`.
         """
         raise NotImplementedError
 
     def _embed_queries(self, queries: list[str], **options: Any) -> Any:
-        """Embed queries and check the vectors. The result can be passed to `Store.nearest`."""
+        """Embed queries, and check the vectors. Return the vectors for `Store.nearest`."""
         options = {"prompt": "query", **options}
-        return self._embed(self.embedder, queries, "The vectors of queries", **options)
+        return self._embed(self.embedder, queries, "The vectors of `queries`", **options)
 
     @classmethod
     def _embed_documents(cls, embedder: Any, documents: Documents, **options: Any) -> Any:
-        """Embed documents and check the vectors. The result is in the store format."""
+        """Embed documents, and check the vectors. Return the vectors in the format of the store."""
         late = embedder is not None and documents.contexts is not None
         texts = documents if late else documents.texts
         return cls._embed(embedder, texts, "vectors", **options)
 
     @classmethod
     def _compute_fingerprint(cls, embedder: Any, width: int) -> np.ndarray:
-        """Compute the vectors for `FINGERPRINT_TEXTS` to identify the embedder."""
+        """Compute the vectors of `FINGERPRINT_TEXTS`, which identify the embedder."""
         raise NotImplementedError
 
     def _check_unchanged(self) -> None:
-        """Check the embedder if the weights might have changed since the last check."""
+        """Check the embedder again if its weights may have changed since the last check."""
         if self.embedder is not None and weights_version(self.embedder) != self._known[0]:
             self._check_embedder()
 
     def _check_embedder(self) -> None:
-        """Check that the embedder still computes the same vectors as in the index."""
+        """Raise a ValueError if the embedder no longer computes the vectors of the index."""
         if self.embedder is None:
             return
         version = weights_version(self.embedder)
         now = self._compute_fingerprint(self.embedder, self._store.width)
-        # After training, even small differences are not due to rounding.
+        # After training, even small differences are no rounding errors.
         most = MAX_APART if version == self._known[0] else SAME
         if not are_close(now, self._known[1], most):
             raise ValueError(
@@ -590,18 +586,19 @@ class Index:
     ) -> None:
         """Add documents to the end of the index.
 
-        All vectors are copied on each call. For better performance, add many documents at once.
+        Each call copies all vectors, so it is faster to add many documents at once.
 
         Args:
-            documents: The documents to index, as a list, array or column of texts, a table, or a
-                list of dicts.
-            batch_size: Integer. The batch size used for the computation. Defaults to 32.
-            **columns: `ids`, a string or an integer per document, with the same type as the
-                existing ids in the index. `metadata`, a dict with fields per document, or a table.
-                `text_column`, the name of the text column in a table, which defaults to "text".
+            documents: List, array or column of strings, a table, or a list of dicts.
+            batch_size: Optional integer. Batch size for `embed`. If None, 32 is used. Defaults to
+                None.
+            **columns: `ids`, a list with a string or an integer per document, of the same type as
+                the ids in the index. `metadata`, a list with a dict of fields per document, or a
+                table. `text_column`, the name of the text column in a table, which defaults to
+                "text".
 
         Raises:
-            ValueError: If `documents` is empty or contains an empty text, if any id is already in
+            ValueError: If `documents` is empty or contains an empty text, if an id is already in
                 the index, or if the embedder has changed since the index was built.
 
         Example:
@@ -629,13 +626,12 @@ class Index:
         """Replace documents by id, in place.
 
         Args:
-            documents, batch_size, **columns: See `add` for details. If no metadata is given, the
-                existing fields are kept. For chunks from `embedder.chunks`, all existing chunks for
-                the same documents are removed, and the new chunks are added to the end of the
-                index.
+            documents, batch_size, **columns: See `add`. Without `metadata`, the documents keep
+                their fields. For chunks from `embedder.chunks`, all existing chunks of the same
+                documents are removed, and the new chunks are added at the end of the index.
 
         Raises:
-            ValueError: If any id is unknown. See also `add`.
+            ValueError: If an id is unknown, or if an argument is invalid (see `add`).
         """
         new = Documents.create(documents, **columns)
         if new.ids is None:
@@ -651,14 +647,14 @@ class Index:
         indices: list[int] | None = None,
         chunks: bool = False,
     ) -> Callable[[], None]:
-        """Embed documents and return a function to put them into the index.
+        """Embed documents. Return a function that puts them into the index.
 
         Args:
             new: The documents to embed.
-            batch_size: Integer. The batch size used for the computation.
-            indices: List with the indices of the documents to replace. If None, the new documents
-                are added to the end.
-            chunks: Boolean. Whether to replace all existing chunks for the same documents.
+            batch_size: Integer. Batch size for `embed`.
+            indices: Optional list of integers. Indices of the documents to replace. If None, the
+                new documents are added at the end.
+            chunks: Boolean. Whether to replace all existing chunks of the same documents.
         """
         self._check_embedder()
         own = {name: getattr(self, name) for name in self.of_documents}
@@ -689,15 +685,15 @@ class Index:
 
     @validate_arguments
     def remove(self, ids: object = None, where: Any = None) -> None:
-        """Remove documents by id or by field. This will change the indices of later documents.
+        """Remove documents by id or by field. The indices of later documents change.
 
         Args:
-            ids: The id or ids to remove. For a chunked document, all chunks will be removed.
+            ids: Optional id or list of ids. For a chunked document, all chunks are removed.
                 Defaults to None.
-            where: Filter to use instead of ids, as in `search`. Defaults to None.
+            where: Optional filter, as in `search`, instead of ids. Defaults to None.
 
         Raises:
-            ValueError: If any id is unknown, if no documents would be left, or if `ids` and `where`
+            ValueError: If an id is unknown, if no document would be left, or if `ids` and `where`
                 are both passed or both missing.
 
         Example:
@@ -715,9 +711,9 @@ class Index:
             ['b#0']
         """
         if (ids is None) == (where is None):
-            raise ValueError("remove takes either ids or where. Pass one of them.")
+            raise ValueError("`remove` requires exactly one of the arguments `ids` and `where`.")
         removed = False
-        while not removed:  # the lookup is outside of the lock, so that other threads need not wait
+        while not removed:  # the lookup is outside of the lock, so that other threads do not wait
             documents = self.documents
             if where is None:
                 indices = documents.find_indices(ids, chunks=True)
@@ -730,7 +726,7 @@ class Index:
     def _keep(self, indices: np.ndarray) -> None:
         """Remove all documents except for the given indices."""
         if not len(indices):
-            raise ValueError("remove would leave no documents. Build a new index instead.")
+            raise ValueError("`remove` would remove all documents. Build a new index instead.")
         with self._lock:
             documents = self.documents.take(indices)
             self._store, self.documents = self._store.take(indices), documents
@@ -740,13 +736,13 @@ class Index:
         """Save the index to a folder. Use `load_index` to load it again.
 
         Args:
-            folder: Path to the folder to save to. If there is already an index, it will be replaced
-                atomically, and programs can continue to read the old index while it is open. Other
-                files are not changed.
+            folder: Path of the folder. An existing index in the folder is replaced atomically.
+                Programs that have opened the old index can still read it. Other files are not
+                changed.
 
         Raises:
-            ValueError: If there are other files in the folder, or if the embedder has changed since
-                the index was built.
+            ValueError: If the folder contains files that are not from an index, or if the embedder
+                has changed since the index was built.
             OSError: If writing to a file fails, for example because the disk is full.
         """
         self._check_embedder()
@@ -771,14 +767,14 @@ class Index:
 
         Raises:
             FileNotFoundError: If the folder does not exist.
-            ValueError: If the index in the folder is damaged or has a different kind. This is also
-                raised when a different embedder was used to build the index.
+            ValueError: If the index in the folder is damaged, is of another kind, or was built with
+                another embedder.
         """
         found = read_index(folder, cls.kind, cls.types, cls.optional_types, cls.rules, verify)
         path, arrays, documents, manifest = found
         function = manifest.get("similarity_function")
-        if function != embedder.similarity_function:  # the store depends on the function
-            reason = f"it was built for {function!r:.40}, but this embedder uses "
+        if function != embedder.similarity_function:  # the store depends on the similarity function
+            reason = f"it was built for the similarity {function!r:.40}, but this embedder uses "
             reason += repr(embedder.similarity_function)
             raise _make_embedder_error(folder, reason)
         store = cls._open(path, arrays, manifest.get("precision"), function)
@@ -793,7 +789,7 @@ class Index:
             raise _make_embedder_error(folder, f"its vectors have {dims}")
         now = cls._compute_fingerprint(embedder, store.width)
         if not are_close(now, arrays["fingerprint"]):
-            raise _make_embedder_error(folder, "its vectors of the same texts differ")
+            raise _make_embedder_error(folder, "its vectors of the same texts are different")
         settings = {name: manifest.get(name) for name in (*cls.rules, "prompt")}
         settings.pop("precision", None)
         index = cls(embedder, store, documents, arrays["fingerprint"], **settings)
@@ -821,21 +817,21 @@ class Index:
     @validate_arguments
     @reads_weights
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
-        """Export the embedder and the documents to a single SavedModel for search.
+        """Export the embedder and the documents to a SavedModel for search.
 
         The signature "serving_default" maps "query" (Q,) to "index" and "score" (Q, K). For an
         index with texts and ids, "text" and "id" (Q, K) are also returned. The results are the same
         as from `search` with the prompt "query", up to float32 rounding. Ids are int64 or strings.
 
         Args:
-            path: Path to the version folder (e.g. "served/1"). This folder is written atomically,
-                and other files are not changed.
-            top_k: Integer. The number of documents to return per query. This must not be larger
-                than the index. Defaults to 10.
+            path: Path of the version folder, e.g. "served/1". It is written atomically. Other files
+                are not changed.
+            top_k: Integer. Number of documents to return per query. At most the number of documents
+                in the index. Defaults to 10.
 
         Raises:
-            ValueError: If the backend is not TensorFlow, if there is no preprocessor for the
-                embedder, or if the index is too large for a SavedModel.
+            ValueError: If the backend is not TensorFlow, if the embedder has no preprocessor, or if
+                the index is too large for a SavedModel.
 
         Example:
             >>> import tempfile
@@ -862,17 +858,17 @@ def _make_embedder_error(folder: str | os.PathLike[str], reason: str) -> ValueEr
 
 
 def weights_version(embedder: object) -> int:
-    """Return a number that is increased when weights may change, and 0 for other embedders."""
+    """Return a counter that grows when the weights may have changed. 0 for unknown embedders."""
     return getattr(getattr(embedder, "backbone", None), "weights_version", 0)
 
 
 def are_close(vectors: np.ndarray, expected: np.ndarray, most: float = MAX_APART) -> bool:
-    """Return whether vectors are equal to the expected vectors up to rounding.
+    """Return whether vectors are equal to the expected vectors, up to a tolerance.
 
     Args:
         vectors: Array of shape (N, D) to compare.
         expected: Array of shape (N, D).
-        most: Float. Maximum distance, relative to the vector length. Defaults to 0.05.
+        most: Float. Maximum distance, relative to the norm of the vector. Defaults to 0.05.
 
     Example:
         >>> are_close(np.array([[1.02, 0.0]]), np.array([[1.0, 0.0]]))
@@ -882,7 +878,7 @@ def are_close(vectors: np.ndarray, expected: np.ndarray, most: float = MAX_APART
     """
     if vectors.shape != expected.shape:
         return False
-    # In float64, because squares of large float32 values overflow.
+    # float64, because squares of large float32 values overflow
     vectors, expected = (array.astype("float64") for array in (vectors, expected))
     apart, lengths = (np.linalg.norm(array, axis=1) for array in (vectors - expected, expected))
     return bool((np.isfinite(lengths) & (apart <= most * lengths)).all())

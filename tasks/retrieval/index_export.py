@@ -1,4 +1,4 @@
-"""Export an index to a SavedModel for search with only TensorFlow.
+"""Export an index to a SavedModel, which only needs TensorFlow for search.
 
 Vectors are exported in float32, regardless of the index precision, and each query is compared with
 all vectors. Documents that do not share a term with the query are returned last, with a score of 0.
@@ -24,19 +24,23 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
     from encoder_zoo.tasks.retrieval.index import Index
 
-MAX_BYTES = 2**31 - 1  # for the vectors
-SPARE_VECTORS = 16  # vectors beyond `k` whose distances are computed without rounding squares
+MAX_BYTES = 2**31 - 1  # maximum size of the vectors
+SPARE_VECTORS = (
+    16  # additional vectors beyond `k`, whose distances are computed again, with higher precision
+)
 
 
 def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None:
-    """Write the embedder and the documents to a SavedModel. See also `Index.export`.
+    """Write the embedder and the documents to a SavedModel. See `Index.export`.
 
     Args:
         index: Index to export. The embedder must have a preprocessor.
         path: Path to the version folder.
-        top_k: Integer. The number of documents to return per query (K). Defaults to 10.
+        top_k: Integer. Number of documents to return per query, K. Defaults to 10.
     """
-    from encoder_zoo.tasks.serving.export import write_saved_model  # it needs Keras
+    from encoder_zoo.tasks.serving.export import (
+        write_saved_model,
+    )  # imported here, because it needs Keras
 
     store, model = getattr(index, "_store", None), index.embedder
     kinds = {Float32Vectors: _vectors, TokenVectors: _tokens, Postings: _terms}
@@ -69,7 +73,7 @@ def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None
 
 
 def _id_array(ids: list[str | int]) -> np.ndarray:
-    """Convert ids to int64, or to strings if this is not possible."""
+    """Convert ids to an int64 array, or to an array of strings if they are not integers."""
     fits = isinstance(ids[0], int) and all(abs(one) < 2**63 for one in ids)
     return np.array(ids, "int64") if fits else np.array([str(one).encode() for one in ids], object)
 
@@ -79,22 +83,23 @@ def _variable(values: Any, name: str) -> tf.Variable:
 
 
 def _check_exportable(model: Task) -> None:
-    """Check that the embedder can be exported."""
+    """Raise a ValueError if the embedder cannot be exported."""
     backend = keras.config.backend()
     if backend != "tensorflow":
         raise ValueError(
-            f"The embedder is on the backend {backend!r}. Save it and the index, then load and "
-            "export them in a process with KERAS_BACKEND=tensorflow (`pip install tensorflow`)."
+            f"The embedder uses the backend {backend!r}, but an export requires TensorFlow. Save "
+            "the embedder and the index. Then load and export them in a process with "
+            "KERAS_BACKEND=tensorflow (`pip install tensorflow`)."
         )
     if model.preprocessor is None:
         raise ValueError(
-            "The index's embedder has no preprocessor, so it cannot take text. Pass "
-            "preprocessor=..., or load it with from_preset."
+            "The embedder of the index has no preprocessor, so it cannot read texts. Create the "
+            "embedder with preprocessor=..., or load it with from_preset."
         )
 
 
 def _check_size(size: int, what: str, advice: str) -> None:
-    """Check that the arrays are not too large to be exported."""
+    """Raise a ValueError if the arrays are too large for a SavedModel."""
     if size > MAX_BYTES:
         raise ValueError(
             f"The {what} take {size / 1e9:.1f} GB. Expected at most {MAX_BYTES / 1e9:.1f} GB. "
@@ -105,11 +110,12 @@ def _check_size(size: int, what: str, advice: str) -> None:
 def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], Callable]:
     """Return the variables for vectors (N, D) and a function to search in them.
 
-    The function computes scores (Q, K) and indices (Q, K) from the embedder output and k.
+    The function takes the output of the embedder and k, and returns scores (Q, K) and indices (Q,
+    K).
     """
     _check_size(4 * len(store) * store.width, "vectors in float32", "smaller dim")
     rows = store.rows(slice(None))
-    # Subtract the mean to avoid losing small distances when rounding squares.
+    # Subtract the mean, because otherwise the rounding of squares hides small distances.
     center = np.zeros(store.width, "float32")
     if function == "euclidean":
         center = rows.mean(axis=0, dtype="float64").astype("float32")
@@ -117,7 +123,7 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
     count, spare = len(store), SPARE_VECTORS if function == "euclidean" else 0
 
     def ordering(vectors):
-        """Compute scores (Q, N) to sort documents in the same order as by similarity."""
+        """Compute scores (Q, N) with the same order as the similarities."""
         if function == "manhattan":
             one = tf.TensorSpec([count], tf.float32)
             distances = tf.map_fn(
@@ -137,7 +143,7 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
             vectors = tf.math.l2_normalize(vectors, axis=1)
         if function == "euclidean":
             vectors -= center
-        # For ties, use the first index.
+        # For ties, the first index wins.
         scores, found = tf.math.top_k(ordering(vectors), min(k + spare, count))
         if function == "euclidean":
             scores = -tf.norm(vectors[:, None] - tf.gather(corpus, found), axis=2)
@@ -149,7 +155,7 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
 
 
 def _tokens(store: TokenVectors, function: str) -> tuple[list[tf.Variable], Callable]:
-    """Same as `_vectors`, but for token vectors (T, D)."""
+    """Return the variables and the search function, like `_vectors`, for token vectors (T, D)."""
     _check_size(4 * len(store.store) * store.width, "vectors in float32", "larger pool_factor")
     corpus = _variable(store.store.rows(slice(None)), "vectors")
     counts = np.diff(store.ends, prepend=0)
@@ -172,7 +178,7 @@ def _tokens(store: TokenVectors, function: str) -> tuple[list[tf.Variable], Call
 
 
 def _terms(store: Postings, function: str) -> tuple[list[tf.Variable], Callable]:
-    """Same as `_vectors`, but for postings with the documents per term."""
+    """Return the variables and the search function, like `_vectors`, for sparse vectors."""
     postings, count = store.weights, len(store)
     _check_size(8 * postings.nnz, f"{postings.nnz:,} terms of all documents", "smaller max_terms")
     weights = _variable(postings.data, "weights")  # (P,)
@@ -180,17 +186,17 @@ def _terms(store: Postings, function: str) -> tuple[list[tf.Variable], Callable]
     starts = _variable(postings.indptr.astype("int64"), "starts")  # (V + 1,)
 
     def scores_of(terms, values):
-        """Compute the scores (Q, N), based only on documents that share a term with the query.
+        """Compute the scores (Q, N). Documents that share no term with the query have the score 0.
 
         Args:
             terms: Integer tensor of shape (Q, K).
-            values: Float tensor of shape (Q, K). The term weights, with 0 for padding.
+            values: Float tensor of shape (Q, K). Weights of the terms, 0 for padding.
         """
         queries = tf.shape(terms, tf.int64)[0]
         used = tf.where(values > 0)  # (pairs of a query and a term, 2)
         terms, values = tf.gather_nd(terms, used), tf.gather_nd(values, used)
         begins, ends = (tf.gather(starts, terms + i) for i in (0, 1))
-        positions = tf.ragged.range(begins, ends).values  # in the lists of these terms
+        positions = tf.ragged.range(begins, ends).values  # in the posting lists of the terms
         products = tf.gather(weights, positions) * tf.repeat(values, ends - begins)
         found = tf.cast(tf.gather(documents, positions), tf.int64)
         cells = tf.repeat(used[:, 0] * count, ends - begins) + found

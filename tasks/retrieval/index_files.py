@@ -1,4 +1,4 @@
-"""Index files: vectors.safetensors, texts.jsonl and encoder_zoo.json with checksums.
+"""Read and write index files: vectors.safetensors, texts.jsonl, and encoder_zoo.json.
 
 Comments use these letters for shapes: N vectors, D width.
 """
@@ -23,7 +23,7 @@ from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.tasks.retrieval.documents import Documents
 
 VECTORS_FILE, TEXTS_FILE, DOCUMENTS = "vectors.safetensors", "texts.jsonl", "documents.jsonl"
-# The name of each kind of index ends with "_index". No name of a task does.
+# The name of each kind of index ends with "_index". Names of tasks do not.
 INDEX_KIND = Kind(
     "an index",
     lambda manifest: manifest["task"].endswith("_index"),
@@ -31,18 +31,18 @@ INDEX_KIND = Kind(
 )
 
 
-# Dict that maps names of arrays to their type and their number of axes.
+# Dict of array names to the type and the number of axes of each array.
 Types = Mapping[str, tuple[str, int]]
 FINGERPRINT: Types = {"fingerprint": ("float32", 2)}
 
-TEXT_OR_NONE = Rule(lambda v: isinstance(v, str | None), "a text, or None")
+TEXT_OR_NONE = Rule(lambda v: isinstance(v, str | None), "a string or None")
 
 
 class IndexFiles(NamedTuple):
-    """The contents from all index files.
+    """The contents of all files of an index.
 
     Attributes:
-        path: Path to the file with the vectors.
+        path: Path of the file with the vectors.
         arrays: Dict with memory-mapped arrays.
         documents: The texts, ids and fields for the documents.
         manifest: Dict with the settings.
@@ -61,17 +61,17 @@ def write_index(
     documents: Documents,
     settings: Mapping,
 ) -> None:
-    """Write all index files to a folder and replace any existing index. See also `replacing`.
+    """Write all files of an index to a folder. An existing index is replaced.
 
     Args:
         folder: Path to the folder.
-        kind: String. The kind of index, to be saved as "task" in the manifest.
-        arrays: Dict with the arrays to save.
+        kind: String. Kind of index, saved as "task" in the manifest.
+        arrays: Dict of names to arrays.
         documents: The texts, ids and fields for the documents.
-        settings: Dict with plain values to add to the manifest.
+        settings: Dict of plain values for the manifest.
 
     Raises:
-        ValueError: If there are files in the folder that are not from an index.
+        ValueError: If the folder contains files that are not from an index.
     """
     with replacing(folder, INDEX_KIND) as new:
         if arrays:
@@ -91,7 +91,7 @@ def read_kind(folder: str | os.PathLike) -> str:
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If there is no index in the folder.
+        ValueError: If the folder does not contain an index.
     """
     with OpenFolder(folder, [MANIFEST_NAME]) as files:
         kind = read_manifest(files, verify=False).get("task", "")
@@ -103,7 +103,7 @@ def read_kind(folder: str | os.PathLike) -> str:
 def _holds_none(files: OpenFolder) -> ValueError:
     return ValueError(
         f"{files.path} does not contain an index. Expected a folder with {MANIFEST_NAME}, as "
-        "written by save."
+        "written by `save`."
     )
 
 
@@ -121,21 +121,21 @@ def read_index(
     rules: Mapping[str, Rule],
     verify: bool,
 ) -> IndexFiles:
-    """Read all index files from a folder. The vectors are memory-mapped.
+    """Read all files of an index. The vectors are memory-mapped.
 
     Args:
         folder: Path to the folder to read from, as written by `write_index`.
         kind: String. The expected kind of index.
-        types: Dict mapping each precision to the array types, without the fingerprint.
+        types: Dict of precisions to the types of the arrays, without the fingerprint.
         optional_types: Types of optional arrays. A file contains all or none of them.
-        rules: Dict with validation rules for the settings. A rule for the prompt will be added. If
-            there is no rule for the precision, it must be None.
+        rules: Dict of validation rules for the settings. A rule for the prompt is added. Without a
+            rule for the precision, the precision must be None.
         verify: Boolean. Whether to verify the file checksums.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If there is no index in the folder, or if the index is damaged or has a
-            different kind. See also `SafetensorsFile`.
+        ValueError: If the folder does not contain an index, or if the index is damaged or of
+            another kind.
     """
     with OpenFolder(folder, [MANIFEST_NAME, VECTORS_FILE, TEXTS_FILE, DOCUMENTS]) as files:
         rules = {"precision": one_of(None), "prompt": TEXT_OR_NONE, **rules}
@@ -149,17 +149,17 @@ def read_index(
 def check_manifest(
     files: OpenFolder, kind: str, verify: bool, rules: Mapping[str, Rule] | None = None
 ) -> dict:
-    """Read and check the index manifest.
+    """Read and check the manifest of an index.
 
     Args:
-        files: The open folder to read from.
+        files: The opened folder.
         kind: String. The expected kind of index.
         verify: Boolean. Whether to verify the file checksums.
-        rules: Dict with validation rules for the settings. Defaults to None.
+        rules: Optional dict of validation rules for the settings. Defaults to None.
 
     Raises:
-        ValueError: If there is no index in the folder, if it has a different kind, or if any
-            setting is invalid.
+        ValueError: If the folder does not contain an index, if the index is of another kind, or if
+            a setting is invalid.
     """
     manifest = read_manifest(files, verify)
     if manifest.get("task") != kind:
@@ -186,10 +186,10 @@ def _read_arrays(
 
 
 def read_documents(files: OpenFolder) -> Documents:
-    """Read the texts, ids and fields from an index folder.
+    """Read the texts, ids and fields of an index.
 
     Raises:
-        ValueError: If any line is not a valid document, or if the files have different numbers of
+        ValueError: If a line is not a valid document, or if the files differ in their number of
             lines.
     """
     texts, lines = read_texts(files), files.file(DOCUMENTS) if DOCUMENTS in files else None
@@ -197,14 +197,14 @@ def read_documents(files: OpenFolder) -> Documents:
     counts = {len(c) for c in (texts, documents.ids, documents.metadata) if c is not None}
     if len(counts) > 1:
         raise ValueError(
-            f"There are {' and '.join(map(str, sorted(counts)))} texts and documents in "
-            f"{files.path}."
+            f"The files in {files.path} have different numbers of lines: "
+            f"{' and '.join(map(str, sorted(counts)))}."
         )
     return documents
 
 
 def read_texts(files: OpenFolder) -> list[str] | None:
-    """Read a file with a JSON string per line. If the file does not exist, None is returned."""
+    """Read a file with one JSON string per line. Return None if the file does not exist."""
     if TEXTS_FILE not in files:
         return None
     texts, file = [], files.file(TEXTS_FILE)

@@ -73,7 +73,7 @@ Embedder = Annotated[
     Any,
     Rule(
         lambda v: hasattr(v, "embed") and hasattr(v, "similarity_function"),
-        "an embedder, with its embed and similarity_function",
+        "an embedder, with the attributes `embed` and `similarity_function`",
     ),
 ]
 
@@ -84,10 +84,10 @@ OPTION_RULES = {
 
 
 class EmbeddedIndex(Index):
-    """Base class for indexes with vectors from an embedder.
+    """Base class for indexes of vectors from an embedder.
 
     Attributes:
-        defaults: Dict mapping the `build` options for this kind of index to their defaults.
+        defaults: Dict of the `build` options of this kind of index to their defaults.
     """
 
     defaults: ClassVar[Mapping[str, object]]
@@ -111,35 +111,34 @@ class EmbeddedIndex(Index):
         """Embed documents and build an index.
 
         Args:
-            embedder: The embedder to use for documents and queries.
+            embedder: The embedder for documents and queries.
             documents: The documents to index, as a list, array or column of texts, a table, or a
                 list of dicts.
-            precision: String. "float32", "int8" or "binary". The vector precision in a
-                `VectorIndex` or a `MultiVectorIndex`. See these classes for details. For a
-                `MultiVectorIndex`, the centroids are computed from these documents, and will also
-                be used for documents added later. Defaults to "float32".
+            precision: String. "float32", "int8" or "binary". Precision of the vectors in a
+                `VectorIndex` or a `MultiVectorIndex`, described in these classes. The centroids of
+                a `MultiVectorIndex` are computed from the documents, and also used for documents
+                that are added later. Defaults to "float32".
             batch_size: Integer. The batch size used for the computation. Defaults to 32.
-            keep_texts: Boolean. Whether to store the texts in the index. If False, "text" will be
-                None in the results. Defaults to True.
-            ids: List of unique strings or integers for the documents. For a table, this can also be
-                a column name. By default, the column "id" is used if it exists.
+            keep_texts: Boolean. Whether to store the texts in the index. If False, "text" is None
+                in the results. Defaults to True.
+            ids: Optional list of unique strings or integers. Document ids. For a table, also the
+                name of a column. By default, the column "id" is used if it exists.
             metadata: List of dicts with the fields for each document, or a table. If `documents` is
                 a table, this can also be a list of columns to use as fields. By default, all other
                 columns are used.
             text_column: String. Name of the text column, for tables. Defaults to "text".
             **options: Additional options. `prompt` is passed to `embed` and defaults to "document".
-                For a `VectorIndex`, `dim` can be passed to `embed`, and `engine` can be used to
-                select the search engine. If None, the query is compared with all vectors in NumPy.
-                With "faiss", the same is done in float32 with faiss-cpu. With "hnsw", an
-                approximate search on a graph is used, which is intended for a million or more
-                documents and will find most of the nearest documents. For a `MultiVectorIndex`,
-                `pool_factor` is the number of tokens to merge into a single vector, which defaults
-                to 1. For a `SparseIndex`, `max_terms` can be passed to `embed`.
+                For a `VectorIndex`, `dim` is passed to `embed`, and `engine` is the search engine.
+                If None, NumPy compares the query with all vectors. "faiss" does the same in float32
+                with faiss-cpu. "hnsw" is an approximate search in a graph, for a million documents
+                or more, which finds most of the nearest documents. For a `MultiVectorIndex`,
+                `pool_factor` is the number of tokens that are merged into one vector, and defaults
+                to 1. For a `SparseIndex`, `max_terms` is passed to `embed`.
 
         Raises:
             ValueError: If `documents` is empty or contains an empty text, or if the precision or
                 the similarity function is not supported by the engine.
-            ImportError: If faiss-cpu is required for the engine but not installed, or if scipy is
+            ImportError: If the engine requires faiss-cpu, which is not installed, or if scipy is
                 not installed and `pool_factor` is greater than 1.
         """
         options = cls._complete_options(embedder, precision, options)
@@ -166,19 +165,19 @@ class EmbeddedIndex(Index):
         """Build an index from precomputed vectors.
 
         Args:
-            embedder: The embedder used to compute the vectors.
-            vectors: Float vectors to index. This should be an array of shape (N, D), a list of N
-                arrays (tokens, D) for a `MultiVectorIndex`, or a scipy sparse matrix (N, V) for a
-                `SparseIndex`. The vectors will be copied.
-            texts: List of N texts to include in the results. Defaults to None.
-            precision: String. The vector precision, as in `build`.
-            ids, metadata: Lists with N ids and N dicts with fields to include in the results.
-                Default to None.
+            embedder: The embedder that computed the vectors.
+            vectors: Float array of shape (N, D), a list of N arrays of shape (tokens, D) for a
+                `MultiVectorIndex`, or a scipy sparse matrix of shape (N, V) for a `SparseIndex`.
+                The vectors are copied.
+            texts: Optional list of N strings. Texts that are returned in the results. Defaults to
+                None.
+            precision: String. Precision of the vectors, as in `build`.
+            ids, metadata: Optional lists of N ids, and of N dicts with fields. Default to None.
             **options: Additional options, as in `build`, except for `dim`.
 
         Raises:
-            ValueError: If any value in the vectors is not finite, if the dimension does not match
-                the embedder, or if the lengths for vectors, texts, ids and metadata are different.
+            ValueError: If a value in the vectors is not finite, if their dimension does not match
+                the embedder, or if vectors, texts, ids and metadata differ in length.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -199,7 +198,7 @@ class EmbeddedIndex(Index):
     def _complete_options(
         cls, embedder: Any, precision: str | None, options: Mapping
     ) -> dict[str, Any]:
-        """Check the options and add the defaults for this kind of index."""
+        """Check the options, and add the defaults of this kind of index."""
         if precision is not None:
             options = {**options, "precision": precision}
         for name, value in options.items():
@@ -215,19 +214,19 @@ class EmbeddedIndex(Index):
     def _from_embedded(
         cls, embedder: Any, vectors: Any, documents: Documents, options: Mapping
     ) -> Self:
-        """Create an index from documents and vectors, as returned by `_embed`."""
+        """Create an index from documents and the vectors from `_embed`."""
         store = cls._make_store(vectors, embedder.similarity_function, options)
         names = {"prompt", *cls.rules} - {"precision"}
         return cls(embedder, store, documents, **{name: options[name] for name in names})
 
     @staticmethod
     def _check_vectors(embedder: Any, vectors: Any, options: Mapping) -> Any:
-        """Check and copy vectors. The result has the same format as from `_embed`."""
+        """Check and copy vectors. Return them in the format of `_embed`."""
         raise NotImplementedError
 
     @staticmethod
     def _make_store(vectors: Any, function: str, options: Mapping) -> Store:
-        """Create the store from vectors, as returned by `_embed`."""
+        """Create the store from the vectors from `_embed`."""
         raise NotImplementedError
 
 
@@ -239,25 +238,25 @@ class VectorIndex(EmbeddedIndex):
         index.save("index")
         index = embedder.load_index("index")
 
-    By default, the query is compared with all documents. This is done in blocks, so memory usage
-    does not depend on the index size, and no training is required. Document vectors are stored
-    based on `precision`. Queries are always float32:
+    By default, the query is compared with all documents. The comparison runs block by block, so its
+    memory usage does not depend on the size of the index, and no training is required. Queries are
+    always float32. Documents are stored with one of these precisions:
 
     - "float32": exact search with 4 bytes per dimension, or 150 MB for 100,000 vectors with 384
       dimensions.
-    - "int8": a quarter of this size, with 256 steps per dimension based on the range in the corpus.
+    - "int8": a quarter of this size, with 256 steps per dimension over the range of its values.
     - "binary": a sign bit per dimension, in addition to int8. Only the signs are compared with all
-      documents, which is many times faster for a single query. For each result, the 20 nearest
-      documents (and at least 200 in total) are then sorted based on the int8 vectors.
+      documents, which is many times faster for a single query. The 20 nearest documents per result
+      (and at least 200 in total) are then sorted by their int8 vectors.
 
     For a million or more documents, use `engine="hnsw"` to build a graph on the vectors in float32
-    or int8. This will take minutes, but only a few thousand vectors have to be compared in a
-    search. A few of the nearest documents will not be found.
+    or int8. Building the graph takes minutes, but a search only compares a few thousand vectors. It
+    misses a few of the nearest documents.
 
     Args:
-        embedder: Embedder to use for the queries: a `TextEmbedder`, or any object with `embed`,
+        embedder: Embedder for the queries: a `TextEmbedder`, or any object with `embed`,
             `embedding_dim`, `dim` and `similarity_function`.
-        store: The vectors to search in. See `tasks.retrieval.vectors` for details.
+        store: The vectors of the documents. See `tasks.retrieval.vectors`.
         documents: The N documents to search in.
         prompt: Prompt to use for documents added later.
         fingerprint: Vectors for `index.FINGERPRINT_TEXTS`, as computed by the embedder.
@@ -312,9 +311,9 @@ class VectorIndex(EmbeddedIndex):
 
     @property
     def vectors(self) -> np.ndarray:
-        """Return the vectors used in the search, (N, D) float32.
+        """The vectors that are searched, float32 (N, D).
 
-        The vectors are normalized to unit length if the similarity is "cosine", and rounded if the
+        They are normalized to unit length if the similarity is "cosine", and rounded if the
         precision is lower than float32.
         """
         return self._store.rows(slice(None))
@@ -333,7 +332,7 @@ class VectorIndex(EmbeddedIndex):
             return None
         found = np.asarray(queries)
         if not found.size and found.ndim < 2:
-            return None  # no queries
+            return None  # an empty list of queries
         if found.ndim not in (1, 2) or found.shape[-1] != self.dim:
             raise invalid(
                 "queries.shape", found.shape, f"texts, or vectors of {self.dim} dimensions"
@@ -371,8 +370,8 @@ class VectorIndex(EmbeddedIndex):
         Args:
             folder: Path to the folder to load from, as written by `save`.
             embedder: The embedder used to build the index, or an equal embedder.
-            engine: The search engine to use, as in `build`. If None, a saved graph will be loaded
-                to memory if available. Defaults to None.
+            engine: Optional string. Search engine, as in `build`. If None, a saved graph is loaded
+                into memory, if there is one. Defaults to None.
             verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:
@@ -394,28 +393,26 @@ class MultiVectorIndex(EmbeddedIndex):
         index.save("index")
         index = colbert.load_index("index")
 
-    Documents are scored with MaxSim. The maximum dot product with the document tokens is computed
-    for each query token, and these values are summed up. Document vectors are stored based on
-    `precision`. Queries are always float32. The following sizes are for a document with 180 tokens
-    and 128 dimensions:
+    Documents are scored with MaxSim: the sum over the query tokens of the maximum dot product with
+    a document token. Queries are always float32. Documents are stored with one of these precisions.
+    The sizes are for a document with 180 tokens and 128 dimensions:
 
-    - "float32": 92 kB. This is an exact search on all tokens in all documents. No training is
-      required.
+    - "float32": 92 kB. Exact search over all tokens of all documents. No training is required.
     - "int8": 24 kB. Each vector is stored as the index of the nearest centroid and the difference
-      to the centroid, in 255 steps. In a search, the query is first compared with the centroids for
-      all documents. For each result, the best 16 documents (and at least 512 in total) are then
-      scored based on the vectors.
-    - "binary": 4 kB. Same as "int8", but with a single bit per dimension for the difference. This
-      results in coarse scores. Use `search(..., reranker=model)` to embed the best 50 texts again
-      and sort them by exact scores.
+      to the centroid, in 255 steps. A search first compares the query with the centroids of all
+      documents. The 16 best documents per result (and at least 512 in total) are then scored with
+      their vectors.
+    - "binary": 4 kB. Like "int8", but with a single bit per dimension for the difference, so the
+      scores are coarse. Use `search(..., reranker=model)` to embed the best 50 texts again and sort
+      them by exact scores.
 
     With `pool_factor=2`, tokens with similar meanings are merged into a single vector. This halves
     the index size and the search time.
 
     Args:
-        embedder: Embedder to use for the queries: a `LateInteraction`, or any object with `embed`,
+        embedder: Embedder for the queries: a `LateInteraction`, or any object with `embed`,
             `embedding_dim` and `similarity_function`.
-        store: The vectors to search in. See `tasks.retrieval.token_vectors` for details.
+        store: The token vectors of the documents. See `tasks.retrieval.token_vectors`.
         documents: The N documents to search in.
         prompt: Prompt to use for documents added later.
         pool_factor: Pool factor to use for documents added later.
@@ -475,10 +472,9 @@ class MultiVectorIndex(EmbeddedIndex):
 
     @property
     def vectors(self) -> list[np.ndarray]:
-        """Return the vectors used in the search, as a list of float32 arrays (tokens, D).
+        """The vectors that are searched, a list of float32 arrays (tokens, D).
 
-        Pooling has already been applied. The vectors are rounded if the precision is lower than
-        float32.
+        The vectors are pooled, and rounded if the precision is lower than float32.
         """
         return [self._store.document(i) for i in range(len(self))]
 
@@ -501,7 +497,7 @@ class MultiVectorIndex(EmbeddedIndex):
         try:
             vectors = prepare_tokens(documents, self.dim)
         except ValueError as error:
-            raise ValueError(f"queries are neither texts nor vectors: {error}") from None
+            raise ValueError(f"`queries` contains neither texts nor vectors: {error}") from None
         vectors = scale_queries(vectors, self.embedder.similarity_function)
         return GivenVectors(vectors, len(vectors), single)
 
@@ -523,16 +519,16 @@ class SparseIndex(EmbeddedIndex):
         index.save("index")
         index = encoder.load_index("index")
 
-    This is an inverted index: the documents are stored for each term in the vocabulary, together
-    with the weights. Only the lists for the query terms have to be read in a search. The scores are
+    A sparse index is an inverted index. For each term in the vocabulary, it stores the documents
+    with this term and its weights. A search only reads the lists of the query terms. The scores are
     exact.
 
     Args:
-        embedder: Embedder to use for the queries, usually a `SparseEncoder`.
-        store: The postings with the documents for each term.
+        embedder: Embedder for the queries, usually a `SparseEncoder`.
+        store: The inverted index, `Postings`.
         documents: The N documents to search in.
         prompt: Prompt to use for documents added later.
-        max_terms: Maximum number of terms to use for documents added later.
+        max_terms: Maximum number of terms for documents that are added later.
         fingerprint: Vectors for `index.FINGERPRINT_TEXTS`, as computed by the encoder.
 
     Attributes:
@@ -560,7 +556,9 @@ class SparseIndex(EmbeddedIndex):
         width = embedder.embedding_dim
         known = sparse.issparse(vectors)
         if not known or vectors.shape[1:] != (width,) or not vectors.shape[0]:
-            raise invalid("vectors", vectors, f"a sparse matrix (N, {width}), as embed returns it")
+            raise invalid(
+                "vectors", vectors, f"a sparse matrix of shape (N, {width}), as returned by `embed`"
+            )
         return normalize_rows(vectors, embedder.similarity_function)
 
     @staticmethod
@@ -576,12 +574,12 @@ class SparseIndex(EmbeddedIndex):
 
     @property
     def mean_terms(self) -> float:
-        """Return the average number of terms per document."""
+        """The mean number of terms per document."""
         return self._store.weights.nnz / len(self)
 
     @property
     def vectors(self) -> csr_array:
-        """Return the vectors (N, V). For "cosine", these are normalized to unit length."""
+        """The vectors (N, V). For "cosine", they are normalized to unit length."""
         return self._store.vectors
 
     @staticmethod
@@ -611,15 +609,15 @@ class SparseIndex(EmbeddedIndex):
 
 
 class BM25Index(Index):
-    """Keyword search with BM25. This does not require a model.
+    """Keyword search with BM25, which does not require a model.
 
         words = ez.BM25Index(documents)
         words.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
 
     Texts are split into words based on letters with accents and vowel signs, digits and `_`. Words
     are converted to lower case and to Unicode normalization form C. Each Han or Hiragana character
-    is treated as a word. Only documents that share a word with the query will be found. This class
-    requires the package bm25s to be installed.
+    is treated as a word. Only documents that share a word with the query are found. This class
+    requires the package bm25s.
 
     Args:
         documents: The documents to index, as a list, array or column of texts, a table, or a list
@@ -661,7 +659,7 @@ class BM25Index(Index):
     @classmethod
     @validate_arguments
     def load(cls, folder: str | os.PathLike[str], verify: bool = True) -> Self:
-        """Load an index from a folder, as written by `save`. Words will be counted again.
+        """Load an index from a folder written by `save`. The words are counted again.
 
         Args:
             folder: Path to the folder to load from, as written by `save`.
@@ -669,11 +667,11 @@ class BM25Index(Index):
 
         Raises:
             FileNotFoundError: If the folder does not exist.
-            ValueError: If there is no BM25 index in the folder, or if the files are damaged.
+            ValueError: If the folder does not contain a BM25 index, or if the files are damaged.
         """
         with OpenFolder(folder, [MANIFEST_NAME, TEXTS_FILE, DOCUMENTS]) as files:
             check_manifest(files, cls.kind, verify)
             documents = read_documents(files)
             if not documents.texts:
-                raise ValueError(f"{files.path / TEXTS_FILE} is damaged: it has no texts.")
+                raise ValueError(f"{files.path / TEXTS_FILE} is damaged: it contains no texts.")
             return cls(documents)

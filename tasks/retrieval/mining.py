@@ -1,4 +1,4 @@
-"""Hard negative mining to find similar documents that are not relevant to a query.
+"""Hard negative mining: find documents that are similar to a query but not relevant.
 
 Comments use these letters for shapes: P pairs of a query and its document, K candidates of a pair.
 """
@@ -26,21 +26,21 @@ def hard_negatives(
     top_k: int,
     limits: tuple[float | None, float | None, float | None],
 ) -> tuple[list[str], list[str], list[list[str]]]:
-    """Mine hard negatives for query-document pairs. See also `Embedder.mine_negatives`.
+    """Mine hard negatives for pairs of a query and a document. See `Embedder.mine_negatives`.
 
     Args:
-        texts: Queries and documents with relevance judgements.
-        search: Function to search for the k nearest documents for each query, called with k. This
-            should return indices and scores.
-        score: Function to compute the scores for pairs, called with query indices and document
-            indices.
+        texts: `Judged`. Queries and documents with relevance judgements.
+        search: Function that is called with k, and returns the indices and scores of the k nearest
+            documents of each query.
+        score: Function that is called with query indices and document indices, and returns the
+            scores of the pairs.
         reranks: Boolean. Whether to also use `score` for the negatives.
         num_negatives, skip_top, top_k: See `Embedder.mine_negatives`.
-        limits: Tuple with the maximum score, the absolute margin and the relative margin. Any value
+        limits: Tuple of the maximum score, the absolute margin and the relative margin. Each value
             can be None.
     """
     asked, own = _pairs(texts)
-    # Search more documents, because some results are relevant to the query itself.
+    # Search for more documents, because some results are relevant and therefore no negatives.
     excluded = _find_excluded(texts)
     found, scores = search(top_k + max(map(len, excluded)))
     found, scores = ([part[i] for i in asked] for part in (found, scores))  # (K,) of each pair
@@ -62,13 +62,13 @@ def hard_negatives(
 
 
 def _pairs(texts: Judged) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices for pairs of queries (P,) and relevant documents (P,)."""
+    """Return the indices of all pairs of a query and a relevant document, both (P,)."""
     rows = [(i, n) for i, grades in enumerate(texts.relevant) for n, g in grades.items() if g > 0]
     return tuple(np.array(rows).T)
 
 
 def _find_excluded(texts: Judged) -> list[set[int]]:
-    """Return the documents to exclude from the negatives for each query."""
+    """For each query, return the documents that cannot be negatives."""
     number_of = {text: number for number, text in enumerate(texts.documents)}
     right: dict[str, set[int]] = {}
     for query, grades in zip(texts.queries, texts.relevant, strict=True):
@@ -78,7 +78,7 @@ def _find_excluded(texts: Judged) -> list[set[int]]:
 
 
 def _mask_candidates(found: np.ndarray, excluded: set[int], top_k: int) -> np.ndarray:
-    """Return a mask (K,) to select the first `top_k` documents to consider as negatives."""
+    """Return a mask (K,) of the first `top_k` documents that can be negatives."""
     allowed = np.array([number not in excluded for number in found.tolist()], bool)
     return allowed & (allowed.cumsum() <= top_k)
 
@@ -86,7 +86,7 @@ def _mask_candidates(found: np.ndarray, excluded: set[int], top_k: int) -> np.nd
 def _score_candidates(
     score: Score, asked: np.ndarray, found: list[np.ndarray], allowed: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Score the documents to consider as negatives, (K,) per pair, with 0 for other documents."""
+    """Score the possible negatives, (K,) per pair. All other documents get the score 0."""
     counts = [int(may.sum()) for may in allowed]
     documents = np.concatenate([row[may] for row, may in zip(found, allowed, strict=True)])
     given = np.split(score(np.repeat(asked, counts), documents), np.cumsum(counts)[:-1])
@@ -97,7 +97,7 @@ def _score_candidates(
 
 
 def _limits(own: np.ndarray, max_score, absolute_margin, relative_margin) -> np.ndarray:
-    """Compute the maximum score for negatives (P,) based on relevant document scores."""
+    """Compute the maximum score of the negatives (P,) from the scores of relevant documents."""
     limits = np.full(own.shape, np.inf if max_score is None else max_score)
     if absolute_margin is not None:
         limits = np.minimum(limits, own - absolute_margin)
@@ -109,7 +109,7 @@ def _limits(own: np.ndarray, max_score, absolute_margin, relative_margin) -> np.
 def _choose_negatives(
     scores: np.ndarray, allowed: np.ndarray, limit: float, skip_top: int, count: int
 ) -> np.ndarray:
-    """Return the columns for up to `count` negatives, sorted by decreasing score."""
+    """Return the columns of up to `count` negatives, sorted by score in descending order."""
     columns = np.flatnonzero(allowed)
     columns = columns[np.argsort(-scores[columns], kind="stable")][skip_top:]
     return columns[scores[columns] <= limit][:count]
@@ -118,8 +118,8 @@ def _choose_negatives(
 def _report(kept: int, count: int, num_negatives: int) -> None:
     if not kept:
         raise ValueError(
-            f"No query has {num_negatives} negatives. Expected more documents, a smaller "
-            "num_negatives, skip_top or margin, or a larger top_k or max_score."
+            f"No query has {num_negatives} negatives. Pass more documents, a smaller "
+            "`num_negatives`, `skip_top` or margin, or a larger `top_k` or `max_score`."
         )
     if kept < count:
         logger.warning(

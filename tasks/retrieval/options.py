@@ -1,4 +1,4 @@
-"""Index options as types for editors and checks, to be imported without the indexes."""
+"""Types of index options, for editors and type checkers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SearchEngine = Literal["faiss", "hnsw"]
 
 
 class DocumentColumns(TypedDict, total=False):
-    """Keyword arguments for document columns, or for column names."""
+    """Types of the keyword arguments with ids, fields and column names."""
 
     ids: object
     metadata: object
@@ -19,7 +19,7 @@ class DocumentColumns(TypedDict, total=False):
 
 
 class VectorOptions(TypedDict, total=False):
-    """Keyword arguments of `from_vectors`. Not all options are supported by every index."""
+    """Types of the keyword arguments of `from_vectors`. Each index supports some of the options."""
 
     prompt: str | None
     engine: SearchEngine | None
@@ -28,13 +28,13 @@ class VectorOptions(TypedDict, total=False):
 
 
 class BuildOptions(VectorOptions, total=False):
-    """Keyword arguments of `build`. Not all options are supported by every index."""
+    """Types of the keyword arguments of `build`. Each index supports some of the options."""
 
     dim: PositiveInt | None
 
 
 class IndexOptions(BuildOptions, DocumentColumns, total=False):
-    """Keyword arguments of `build` with columns. Not all options are supported by every index."""
+    """Types of the keyword arguments of `index`: options of `build`, ids and fields."""
 
     precision: Precision
     batch_size: int | None
@@ -42,7 +42,7 @@ class IndexOptions(BuildOptions, DocumentColumns, total=False):
 
 
 class OpenOptions(TypedDict, total=False):
-    """Keyword arguments of `load`. The option `engine` is for `VectorIndex` only."""
+    """Types of the keyword arguments of `load`. The option `engine` is only for `VectorIndex`."""
 
     engine: SearchEngine | None
     verify: bool

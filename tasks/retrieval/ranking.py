@@ -1,4 +1,4 @@
-"""Rank texts by relevance to a query.
+"""Rank texts by their relevance to a query.
 
 Comments use these letters for shapes: N texts.
 """
@@ -22,7 +22,7 @@ INDEX_AND_SCORE = ("index", "score")
 
 
 class Hit(TypedDict):
-    """Search result with the document index, the score, the text, and optionally id and fields."""
+    """Search result: the index, score and text of a document, and optionally its id and fields."""
 
     index: int
     score: float
@@ -32,7 +32,7 @@ class Hit(TypedDict):
 
 
 class RankedText(TypedDict):
-    """Ranking result with the index in the input texts, the score and the text."""
+    """Ranking result: the index, score and text of an input text."""
 
     index: int
     score: float
@@ -47,21 +47,21 @@ def rank_texts(
     batch_size: int | None,
     shown: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[RankedText]:
-    """Rank texts by relevance to a query, sorted by decreasing score.
+    """Rank texts by their relevance to a query.
 
     Args:
-        task: Object with a method `_score_texts(query, texts, batch_size)` to compute the
-            scores (N,) used for sorting.
+        task: Object with a method `_score_texts(query, texts, batch_size)`, which computes the
+            scores (N,) to sort by.
         query, texts, top_k, batch_size: See `Reranker.rank` for details.
-        shown: Function to convert these scores to the scores in the result. If None, scores are
-            returned unchanged. Defaults to None.
+        shown: Optional function that converts the scores to sort by to the returned scores. If
+            None, scores are returned unchanged. Defaults to None.
 
     Raises:
         ValueError: If `query` is not a single text, or if `texts` is empty or contains an empty
             text.
     """
     if not isinstance(query, str | bytes):
-        raise invalid("query", query, "a single text. Call rank separately for each query")
+        raise invalid("query", query, "a single string. Call `rank` separately for each query")
     texts = check_texts(texts, "texts")
     scores = task._score_texts(query, texts, batch_size)
     order = np.argsort(-scores, kind="stable")[:top_k].tolist()
@@ -72,14 +72,14 @@ def rank_texts(
 def order_and_scores(
     reranker: Any, query: str, texts: list[str]
 ) -> tuple[Sequence[int], Sequence[float]]:
-    """Return the text order from a reranker, and the scores in descending order.
+    """Return the order of the texts from a reranker, and their scores in descending order.
 
     Args:
-        reranker: A task from this package, or any other object with `rank`. For tasks, logits are
-            used to be able to sort even if probabilities are saturated. For other objects, only the
-            order is used, because scores might have been rounded.
-        query: String. The query to compare the texts to.
-        texts: List of N texts to rank.
+        reranker: A task from this package, or any other object with `rank`. Tasks are sorted by
+            logits, because different logits can have the same score after the sigmoid. For other
+            objects, only the order is used, because scores may be rounded.
+        query: String. The query.
+        texts: List of N strings. Texts to rank.
     """
     if not texts:
         return [], []
@@ -92,21 +92,21 @@ def order_and_scores(
 
 
 def rerank(reranker: Any, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
-    """Return the best hits based on a reranker, with the reranker scores."""
+    """Sort hits with a reranker. Return the best hits with the scores of the reranker."""
     ranked = reranker.rank(query, [hit["text"] for hit in hits], top_k=top_k)
     best = check_ranking(ranked, len(hits))[:top_k]
     return [{**hits[index], "score": score} for index, score in best]
 
 
 def check_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
-    """Check the result from a reranker and return indices and scores.
+    """Check the result of a reranker. Return its indices and scores.
 
     Args:
-        ranked: The result from the reranker.
-        count: Integer. The number of texts passed to the reranker.
+        ranked: The result of the reranker.
+        count: Integer. Number of texts that were passed to the reranker.
 
     Raises:
-        ValueError: If any "score" is missing or not finite, or if any "index" is invalid or not
+        ValueError: If a "score" is missing or not finite, or if an "index" is invalid or not
             unique.
 
     Example:
@@ -120,7 +120,7 @@ def check_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
         known = isinstance(index, Integral) and not isinstance(index, bool) and 0 <= index < count
         if not real or not known or index in found:
             raise invalid(
-                "The result of the reranker",
+                "The result of `reranker`",
                 one,
                 f"a unique 'index' from 0 to {count - 1}, and a finite 'score'",
             )
@@ -129,10 +129,10 @@ def check_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
 
 
 def check_texts(values, name: str, least: int = 1) -> list[str]:
-    """Check a column with texts and convert it to a list.
+    """Convert a column of texts to a list of strings, and check the texts.
 
     Raises:
-        ValueError: If there are fewer than `least` texts, or if any text is empty or not valid
+        ValueError: If there are fewer than `least` texts, or if a text is empty or not valid
             Unicode.
     """
     with use_numpy():
@@ -140,7 +140,7 @@ def check_texts(values, name: str, least: int = 1) -> list[str]:
         found = as_column(values, name).numpy().tolist()
     texts = [text.decode("utf-8", "replace") for text in found]
     if len(texts) < least:
-        raise ValueError(f"{name} is empty. Expected one or more texts.")
+        raise ValueError(f"`{name}` is empty. Expected one or more texts.")
     for i, text in enumerate(texts):
         if not text.strip():
             raise ValueError(f"{name}[{i}] is empty. Remove it, or replace it by a placeholder.")

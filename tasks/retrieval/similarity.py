@@ -1,4 +1,4 @@
-"""Vector similarity in NumPy.
+"""Compute similarities of vectors in NumPy.
 
 Comments use these letters for shapes: N and M vectors or texts, P pairs, B vectors of a block, Q
 queries, D dimensions.
@@ -15,12 +15,14 @@ from encoder_zoo.common.wording import invalid
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 TokenSimilarity = Literal["maxsim", "meanmaxsim"]
-SIMILARITY_BLOCK = 2**20  # products in memory at a time: 4 MB
-LARGEST_VALUE = 1e17  # float32 can represent the sum of the squares of several thousand such values
+SIMILARITY_BLOCK = 2**20  # number of products in memory at a time, 4 MB
+LARGEST_VALUE = (
+    1e17  # in float32, the sum of several thousand squares of this value does not overflow
+)
 
 
 def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.ndarray:
-    """Compute the similarity between all rows in `a` and all rows in `b`.
+    """Compute the similarity of each row of `a` and each row of `b`.
 
     Args:
         a: Array of shape (N, D).
@@ -29,7 +31,7 @@ def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.
             negative distances are used.
 
     Returns:
-        Float32 array of shape (N, M). More similar vectors will have higher scores.
+        Float32 array of shape (N, M). More similar vectors have higher scores.
 
     Example:
         >>> a, b = np.array([[3.0, 4.0]]), np.array([[3.0, 4.0], [0.0, 2.0]])
@@ -51,13 +53,12 @@ def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.
 
 
 def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
-    """Compute the row-wise similarity between `a` and `b`, (P,) float64.
+    """Compute the similarity of row `i` of `a` and row `i` of `b`, float64 (P,).
 
     Args:
         a: Array of shape (P, D).
         b: Array of shape (P, D).
-        function: Name of the `Similarity` to use. For "cosine", the vectors must be normalized to
-            unit length.
+        function: String. Name of a `Similarity`. For "cosine", the vectors must have unit length.
 
     Example:
         >>> a, b = np.array([[3.0, 4.0]]), np.array([[0.0, 0.0]])
@@ -74,7 +75,7 @@ def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
 
 
 def ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> np.ndarray:
-    """Compute scores (Q, B) to sort vectors (B, D) in the same order as by similarity.
+    """Compute scores (Q, B) that sort vectors (B, D) in the same order as their similarity.
 
     Example:
         >>> vectors = np.array([[3.0, 4.0], [1.0, 0.0]], "float32")
@@ -84,16 +85,18 @@ def ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> 
     if function == "manhattan":
         return np.stack([-np.abs(query - vectors).sum(axis=1) for query in queries])
     products = queries @ vectors.T
-    if function == "euclidean":  # half the negative squared distance, without the query's norm
+    if (
+        function == "euclidean"
+    ):  # half of the negative squared distance, without the norm of the query
         products -= 0.5 * np.einsum("nd,nd->n", vectors, vectors)
     return products
 
 
 def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:
-    """Compute the MaxSim scores between all queries and all documents.
+    """Compute the MaxSim score of each query and each document.
 
-    The maximum dot product with the document tokens is computed for each query token, and these
-    values are summed up.
+    The MaxSim score is the sum over the query tokens of the maximum dot product with a document
+    token.
 
     Args:
         queries: Sequence of Q arrays of shape (tokens, D).
@@ -129,11 +132,11 @@ def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> n
 
 
 def scale_queries(queries: Sequence[np.ndarray], function: str) -> Sequence[np.ndarray]:
-    """Scale query token vectors to be able to use MaxSim for the similarity function.
+    """Scale the token vectors of queries, so that MaxSim computes the similarity function.
 
     Args:
         queries: Sequence of Q arrays of shape (tokens, D).
-        function: Name of the `TokenSimilarity` to use. For "meanmaxsim", the vectors are divided by
+        function: String. Name of a `TokenSimilarity`. For "meanmaxsim", the vectors are divided by
             the number of tokens.
 
     Example:
@@ -159,9 +162,9 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
 
 
 def _lengths(vectors: np.ndarray) -> np.ndarray:
-    """Compute the Euclidean norm for each row, (N, 1). For zero rows, this is set to 1.
+    """Compute the Euclidean norm of each row, (N, 1). The norm of a zero row is set to 1.
 
-    Squares are summed up in float64, because small values would be rounded to 0 in float32.
+    Squares are summed in float64, because small values would be rounded to 0 in float32.
     """
     lengths = np.empty((len(vectors), 1), vectors.dtype)
     step = max(1, SIMILARITY_BLOCK // max(vectors.shape[1], 1))
@@ -172,14 +175,14 @@ def _lengths(vectors: np.ndarray) -> np.ndarray:
 
 
 def compute_group_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute a vector per group, based on the mean direction and the mean norm.
+    """Compute one vector per group, with the mean direction and the mean norm of its vectors.
 
     Args:
         vectors: Array of shape (N, D).
-        groups: Integer array of shape (N,). The group for each vector.
+        groups: Integer array of shape (N,). Group of each vector.
 
     Returns:
-        Tuple with the sorted groups (G,) and the vectors per group (G, D).
+        Tuple of the sorted groups (G,) and their vectors (G, D).
 
     Example:
         >>> vectors = np.array([[2.0, 0.0], [0.0, 3.0], [0.0, 5.0]])
@@ -197,10 +200,10 @@ def compute_group_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.nda
 
 
 def check_finite(vectors: np.ndarray, name: str) -> None:
-    """Check vectors (N, D) for values that are NaN, infinite or too large.
+    """Raise a ValueError if vectors (N, D) have values that are NaN, infinite or too large.
 
     Raises:
-        ValueError: If any value is NaN, infinite or too large for float32 products.
+        ValueError: If a value is NaN, infinite or too large for float32 products.
     """
     if found := first_not_held(vectors):
         row, why = found
@@ -208,7 +211,7 @@ def check_finite(vectors: np.ndarray, name: str) -> None:
 
 
 def first_not_held(vectors: np.ndarray) -> tuple[int, str] | None:
-    """Return the first row in vectors (N, D) with an invalid value and the reason, or None.
+    """Return the first row of vectors (N, D) with an invalid value, and the reason. Or None.
 
     Example:
         >>> first_not_held(np.float32([[1, 2], [np.nan, 0]]))
@@ -223,8 +226,8 @@ def first_not_held(vectors: np.ndarray) -> tuple[int, str] | None:
         row = int(held.argmin())
         if np.isfinite(sizes[row]).all():
             return i + row, (
-                f"beyond {LARGEST_VALUE:g}, which is too large for products in float32. Divide all "
-                "vectors by the same number."
+                f"beyond {LARGEST_VALUE:g}, which is too large for products in float32. Divide "
+                "all vectors by a constant."
             )
         return i + row, "that is NaN or infinite. Expected finite numbers."
     return None
@@ -239,29 +242,31 @@ def check_vectors(vectors, most: int) -> np.ndarray:
     found = np.asarray(vectors)
     if found.ndim != 2 or found.dtype.kind != "f" or not found.size:
         raise ValueError(
-            f"vectors has shape {found.shape} and type {found.dtype}. Expected floats of shape (N, "
-            "D)."
+            f"`vectors` has the shape {found.shape} and the type {found.dtype}. Expected floats "
+            "of shape (N, D)."
         )
     if found.shape[1] > most:
         raise invalid(
-            "vectors.shape[1]", found.shape[1], f"at most {most}, the embedder's dimensions"
+            "vectors.shape[1]",
+            found.shape[1],
+            f"at most {most}, the number of dimensions of the embedder",
         )
     check_finite(found, "vectors")
     return np.array(found, "float32")
 
 
 def check_embedded(texts: Sized, vectors: Any, width: int | None = None) -> Any:
-    """Check the shape of vectors returned by an embedder.
+    """Check the shape of the vectors that an embedder returned.
 
     Args:
-        texts: The N texts passed to the embedder.
+        texts: List of N strings that were passed to the embedder.
         vectors: Array or sparse matrix of shape (N, D), or a list of N arrays.
-        width: Integer. The expected embedding dimension. If None, any dimension is valid. Defaults
-            to None.
+        width: Optional integer. Expected embedding dimension. If None, any dimension is valid.
+            Defaults to None.
 
     Raises:
-        ValueError: If there is not exactly one vector per text, or if the dimension is not as
-            expected.
+        ValueError: If the number of vectors and the number of texts differ, or if the dimension is
+            not as expected.
     """
     if isinstance(vectors, list):
         shape, right = f"({len(vectors)}, ...)", len(vectors) == len(texts)
@@ -278,7 +283,7 @@ def check_embedded(texts: Sized, vectors: Any, width: int | None = None) -> Any:
 
 
 def check_and_normalize(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
-    """Check vectors (N, D) and normalize them in place for "cosine".
+    """Check vectors (N, D), and normalize them in place for "cosine".
 
     Raises:
         ValueError: If a vector has a value that is NaN, infinite or too large.

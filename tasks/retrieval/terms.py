@@ -1,7 +1,7 @@
-"""Search for documents based on terms shared with a query.
+"""Search for documents that share terms with a query.
 
-`Postings` is used to store sparse vectors with a weight for each term in a vocabulary. `WordCounts`
-is used to store texts, with word weights based on BM25.
+`Postings` stores sparse vectors, with a weight for each term in a vocabulary. `WordCounts` stores
+texts, with BM25 weights of their words.
 
 Comments use these letters for shapes: N documents or texts, Q queries, P positive weights, V
 vocabulary.
@@ -25,16 +25,18 @@ from encoder_zoo.tasks.retrieval.similarity import check_finite, first_not_held
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-sparse = LazyModule("scipy.sparse", "Sparse vectors need the package scipy: `pip install scipy`.")
-bm25s = LazyModule("bm25s", "BM25 needs the package bm25s: `pip install bm25s`.")
-TERM_QUERY_BLOCK = 64  # to search at a time
-# Han and Hiragana, which are written without spaces.
+sparse = LazyModule(
+    "scipy.sparse", "Sparse vectors require the package scipy: `pip install scipy`."
+)
+bm25s = LazyModule("bm25s", "BM25 requires the package bm25s: `pip install bm25s`.")
+TERM_QUERY_BLOCK = 64  # number of queries to search at a time
+# Han and Hiragana are written without spaces.
 UNSPACED = "\u3041-\u3096\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 Found = tuple[list[np.ndarray], list[np.ndarray]]  # indices and scores for each query
 
 
 def as_rows(weights: np.ndarray, most: int | None = None) -> csr_array:
-    """Convert dense weights (N, V) to a sparse matrix with up to `most` weights per row.
+    """Convert dense weights (N, V) to a sparse matrix with at most `most` weights per row.
 
     Example:
         >>> as_rows(np.array([[0.0, 2.0, 1.0, 3.0]]), 2).toarray().tolist()
@@ -55,7 +57,7 @@ def sparse_unit_rows(rows: csr_array) -> csr_array:
         >>> sparse_unit_rows(as_rows(np.array([[0.0, 4.0], [0.0, 0.0]]))).toarray().tolist()
         [[0.0, 1.0], [0.0, 0.0]]
     """
-    wide = rows.astype("float64")  # squares of small values are 0 in float32
+    wide = rows.astype("float64")  # in float32, squares of small values are 0
     lengths = np.sqrt(wide.multiply(wide).sum(axis=1))
     scaled = rows.copy()
     scaled.data /= np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))
@@ -63,10 +65,10 @@ def sparse_unit_rows(rows: csr_array) -> csr_array:
 
 
 def normalize_rows(rows, function: str) -> csr_array:
-    """Convert weights (N, V) to float32 and normalize the rows for "cosine".
+    """Convert weights (N, V) to float32, and normalize the rows for "cosine".
 
     Raises:
-        ValueError: If any weight is NaN, infinite or too large for float32 products.
+        ValueError: If a weight is NaN, infinite or too large for float32 products.
     """
     rows = sparse.csr_array(rows).astype("float32")
     if found := first_not_held(rows.data[:, None]):
@@ -77,12 +79,12 @@ def normalize_rows(rows, function: str) -> csr_array:
 
 
 def best_first(weights: np.ndarray, indices: np.ndarray, most: int) -> np.ndarray:
-    """Return the positions of the largest weights. Ties are sorted by index.
+    """Return the positions of the largest weights. Equal weights are sorted by index.
 
     Args:
         weights: Array of shape (P,).
-        indices: Array with P unique integers.
-        most: Integer. The number of positions to return, at most P.
+        indices: Array of P unique integers.
+        most: Integer. Number of positions to return, at most P.
 
     Example:
         >>> best_first(np.array([1.0, 5.0, 1.0]), np.array([7, 3, 2]), 2).tolist()
@@ -96,7 +98,7 @@ def best_first(weights: np.ndarray, indices: np.ndarray, most: int) -> np.ndarra
 
 
 class Postings:
-    """Inverted index to store the documents and the weights for each term.
+    """Inverted index, which stores the documents and the weights of each term.
 
     Args:
         weights: Sparse matrix of shape (V, N).
@@ -125,12 +127,12 @@ class Postings:
     ) -> Postings:
         """Create an inverted index from the arrays in a file.
 
-        All values have to be checked, because scipy would use invalid values as memory offsets.
+        All values are checked, because scipy would use invalid values as memory offsets.
 
         Args:
             path: Path to the file. This is only used in error messages.
-            arrays: Dict with the arrays in `types`, sorted by document.
-            width: Integer. The vocabulary size.
+            arrays: Dict of the arrays in `types`, sorted by document.
+            width: Integer. Size of the vocabulary.
 
         Raises:
             ValueError: If the arrays are not a valid sparse matrix with `width` sorted columns.
@@ -140,13 +142,13 @@ class Postings:
         rises = len(starts) > 1 and starts[0] == 0 and bool((np.diff(starts) >= 0).all())
         if not rises or starts[-1] != len(terms) or len(terms) != len(weights):
             raise ValueError(
-                f"{path}: starts does not match {len(weights)} weights and {len(terms)} terms. "
-                "Expected increasing integers from 0 to both numbers."
+                f"{path}: `starts` does not match {len(weights)} weights and {len(terms)} terms. "
+                "Expected increasing integers from 0 to the number of weights and terms."
             )
         if len(terms) and not (terms.min() >= 0 and terms.max() < width):
             wrong = int(terms.min() if terms.min() < 0 else terms.max())
             raise ValueError(
-                f"{path}: terms contains {wrong}. Expected integers from 0 to {width - 1}."
+                f"{path}: `terms` contains {wrong}. Expected integers from 0 to {width - 1}."
             )
         falls = np.flatnonzero(np.diff(terms) <= 0) + 1
         if wrong := np.setdiff1d(falls, starts).tolist():
@@ -173,7 +175,7 @@ class Postings:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays to be saved to a file."""
+        """The arrays that are saved to a file."""
         vectors = self.vectors
         parts = vectors.data, vectors.indices, vectors.indptr
         named = zip(self.types.items(), parts, strict=True)
@@ -181,12 +183,12 @@ class Postings:
 
     @property
     def nbytes(self) -> int:
-        """Return the total array size in bytes."""
+        """The total size of the arrays, in bytes."""
         parts = self.weights.data, self.weights.indices, self.weights.indptr
         return sum(part.nbytes for part in parts)
 
     def join(self, vectors: csr_array) -> Postings:
-        """Return an inverted index with additional document vectors (N, V) at the end."""
+        """Return an inverted index with more document vectors (N, V) at the end."""
         both = [self.weights, vectors.T.tocsr()]
         return Postings(sparse.hstack(both, format="csr"))
 
@@ -195,12 +197,12 @@ class Postings:
         return Postings.create(self.vectors[indices])
 
     def nearest(self, vectors: csr_array, k: int, among: np.ndarray | None = None) -> Found:
-        """Find the nearest documents for each query, and return indices and scores.
+        """Find the nearest documents of each query. Return their indices and scores.
 
         Args:
-            vectors: Sparse matrix of shape (Q, V). The query vectors to search for.
-            k: Integer. The maximum number of results per query. Only documents that share a term
-                with the query will be returned.
+            vectors: Sparse matrix of shape (Q, V). Query vectors.
+            k: Integer. Maximum number of results per query. Only documents that share a term with
+                the query are returned.
             among: Integer array. Indices of the documents to search in. If None, all documents are
                 searched. Defaults to None.
         """
@@ -220,10 +222,10 @@ class Postings:
 
 
 class WordCounts:
-    """Word-based search on texts with BM25.
+    """Keyword search in texts with BM25.
 
     Args:
-        texts: List of N texts to search in.
+        texts: List of N strings. Texts to search.
 
     Raises:
         ImportError: If the package bm25s is not installed.
@@ -247,17 +249,17 @@ class WordCounts:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return an empty dict, because words are counted again when loading from a file."""
+        """An empty dict, because words are counted again when an index is loaded."""
         return {}
 
     @property
     def nbytes(self) -> int:
-        """Return the weight size in bytes."""
+        """The size of the weights, in bytes."""
         parts = self._bm25.scores.values() if self._bm25 else ()
         return sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
 
     def join(self, texts: list[str]) -> WordCounts:
-        """Return a store with additional texts. All words are counted again."""
+        """Return a store with more texts at the end. All words are counted again."""
         return WordCounts([*self._texts, *texts])
 
     def take(self, indices: np.ndarray) -> WordCounts:
@@ -265,12 +267,12 @@ class WordCounts:
         return WordCounts([self._texts[i] for i in indices])
 
     def nearest(self, queries: list[str], k: int, among: np.ndarray | None = None) -> Found:
-        """Find the best texts for each query, and return indices and scores.
+        """Find the best texts of each query. Return their indices and scores.
 
         Args:
-            queries: List of Q texts to search for.
-            k: Integer. The maximum number of results per query. Only texts that share a word with
-                the query will be returned.
+            queries: List of Q strings. Queries.
+            k: Integer. Maximum number of results per query. Only texts that share a word with the
+                query are returned.
             among: Integer array. Indices of the texts to search in. If None, all texts are
                 searched. Defaults to None.
         """
@@ -294,7 +296,7 @@ class WordCounts:
 
 
 def _mask(among: np.ndarray | None, count: int) -> np.ndarray | None:
-    """Return a mask (N,) for the documents to search in, or None for all documents."""
+    """Return a mask (N,) of the documents to search, or None for all documents."""
     if among is None:
         return None
     allowed = np.zeros(count, bool)
@@ -316,7 +318,7 @@ def split_words(text: str) -> list[str]:
 
 @functools.cache
 def word_pattern() -> re.Pattern[str]:
-    """Return the word pattern. `\\w` does not match marks, such as vowel signs."""
+    """Create the pattern that matches words. `\\w` does not match marks, such as vowel signs."""
     characters = map(chr, range(sys.maxunicode + 1))
     marks = "".join(c for c in characters if unicodedata.category(c) in ("Mn", "Mc"))
     return re.compile(rf"[{UNSPACED}]|(?:[^\W{UNSPACED}]|[{marks}])+")

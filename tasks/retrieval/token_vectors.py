@@ -1,13 +1,13 @@
-"""Document token vectors in memory, with search based on MaxSim scores.
+"""Token vectors of documents in memory, and search by MaxSim scores.
 
-To score a document, the maximum dot product with the document tokens is computed for each query
-token, and these values are summed up. In float32, the query is compared with all documents. In int8
-or binary, each vector is stored as the nearest centroid and a residual, i.e. the difference to the
-centroid, in int8 or as a single bit per dimension, with a separate scale. In this case, the query
-is first compared with the centroids for all documents, and only the best candidates are scored
-based on the complete vectors. For T vectors with D dimensions, if D is a multiple of 8, the
-required size is 4 T + T D bytes for "int8", and 4 T + T D / 8 bytes for "binary". The centroids are
-small in comparison.
+The MaxSim score of a document is the sum over the query tokens of the maximum dot product with a
+document token. In float32, the query is compared with all documents. In int8 and binary, each
+vector is stored as the index of the nearest centroid, and a residual with its scale. The residual
+is the difference between the vector and the centroid, in int8 or with a single bit per dimension. A
+search first compares the query with the centroids of all documents. Only the best candidates are
+scored with their complete vectors. For T vectors with D dimensions, where D is a multiple of 8, the
+size is 4 T + T D bytes for "int8", and 4 T + T D / 8 bytes for "binary". The centroids are small in
+comparison.
 
 Comments use these letters for shapes: Q queries, N documents, T tokens of all documents, L tokens
 of all queries, D dimensions, B tokens of a block or bytes of signs, M documents of a block, K
@@ -35,19 +35,21 @@ if TYPE_CHECKING:
 
 hierarchy = LazyModule(
     "scipy.cluster.hierarchy",
-    "pool_factor needs the package scipy: `pip install scipy`. Or remove this argument.",
+    "`pool_factor` requires the package scipy: `pip install scipy`. Or remove this argument.",
 )
-MOST_CENTROIDS = 2**16  # so that an index takes two bytes
-TOKENS_PER_CENTROID = 16  # training vectors per centroid
-ROUNDS = 4  # of k-means
+MOST_CENTROIDS = 2**16  # the index of a centroid takes two bytes
+TOKENS_PER_CENTROID = 16  # number of training vectors per centroid
+ROUNDS = 4  # number of iterations of k-means
 LEAST_SCALE = 1e-6  # minimum scale of a residual in half precision
-OVERSAMPLED_TOKENS = 16  # documents to score completely, per result, after a search by centroids
+OVERSAMPLED_TOKENS = (
+    16  # documents per result that are scored with complete vectors, after a search by centroids
+)
 MIN_TOKEN_CANDIDATES = 512
-TOKEN_QUERIES_AT_ONCE = 2  # queries to compare with a block at a time
-CACHED = 2**18  # dot products to compute at a time: 1 MB
+TOKEN_QUERIES_AT_ONCE = 2  # number of queries that are compared with a block at a time
+CACHED = 2**18  # number of dot products that are computed at a time, 1 MB
 THREADS = min(8, usable_cores())
-# Number of multiplications for which OpenBLAS uses one thread. For such narrow products, its own
-# threads would wait for each other and take twice as long.
+# OpenBLAS uses a single thread for products with fewer multiplications. For such narrow products,
+# several threads would wait for each other and take twice as long.
 ONE_THREAD = 2**17
 
 
@@ -55,12 +57,13 @@ class Int8Residuals(Float32Vectors):
     """Store vectors as centroids and int8 residuals with 255 steps.
 
     Args:
-        vectors: Int8 array of shape (T, D) with the residuals.
-        codes: Uint16 array of shape (T,). The centroid index for each vector.
-        scales: Float16 array of shape (T, 1). The factor to multiply each residual with.
+        vectors: Int8 array of shape (T, D). Residuals.
+        codes: Uint16 array of shape (T,). Index of the centroid of each vector.
+        scales: Float16 array of shape (T, 1). Factor for each residual.
         centroids: Float32 array of shape (K, D).
 
-    Source: Santhanam et al. 2022, ColBERTv2, section 3.3. The scales were added in this package.
+    Source: Santhanam et al. 2022, ColBERTv2, section 3.3. The scales are an addition of this
+    package.
 
     Example:
         >>> vectors = np.eye(4, dtype="float32")
@@ -103,9 +106,11 @@ class Int8Residuals(Float32Vectors):
         most = int(self.codes.max())
         if most >= len(self.centroids):
             last = len(self.centroids) - 1
-            raise ValueError(f"{path}: codes has the centroid {most}. Expected at most {last}.")
+            raise ValueError(
+                f"{path}: `codes` contains the centroid {most}. Expected at most {last}."
+            )
         if (least := self.scales.min()) < 0:
-            raise ValueError(f"{path}: scales contains {least}. Expected no negative values.")
+            raise ValueError(f"{path}: `scales` contains {least}. Expected no negative values.")
 
     @property
     def width(self) -> int:
@@ -125,13 +130,13 @@ class Int8Residuals(Float32Vectors):
         return found
 
     def coarse(self, queries: np.ndarray) -> Callable[[slice], np.ndarray]:
-        """Return a function to compute dot products between centroids and queries.
+        """Return a function that computes dot products of queries with the centroids of vectors.
 
         Args:
             queries: Float32 array of shape (L, D).
 
         Returns:
-            Function to compute the products (B, L) for a slice of the vectors.
+            Function that computes the products (B, L) for a slice of the vectors.
         """
         products = self.centroids @ queries.T  # (K, L)
         return lambda part: np.take(products, self.codes[part], axis=0)
@@ -141,25 +146,26 @@ class Int8Residuals(Float32Vectors):
         return width
 
     def _pack(self, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pack residuals (T, D) and compute the scales (T, 1) float16."""
+        """Pack residuals (T, D), and compute their scales, float16 (T, 1)."""
         most = np.abs(residuals).max(axis=1, keepdims=True)
         scales = np.maximum(most / 127, LEAST_SCALE).astype("float16")
         steps = np.rint(residuals / scales)
         return np.clip(steps, -127, 127).astype("int8"), scales
 
     def _unpack(self, packed: np.ndarray) -> np.ndarray:
-        """Unpack residuals to float32 without applying the scales."""
+        """Unpack residuals to float32. The scales are not applied."""
         return packed.astype("float32")
 
 
 class BinaryResiduals(Int8Residuals):
     """Store vectors as centroids and packed signs of the residuals.
 
-    After unpacking, all values in a residual have the same absolute value. To minimize the squared
-    error, this is set to the mean absolute value of the original residual, and stored as the scale.
+    After unpacking, all values of a residual have the same absolute value, which is stored as the
+    scale. It is the mean absolute value of the original residual, which minimizes the squared
+    error.
 
     Args:
-        vectors: Uint8 array of shape (T, B). The signs, with a bit per dimension.
+        vectors: Uint8 array of shape (T, B). Signs, one bit per dimension.
         codes, scales, centroids: See `Int8Residuals`.
 
     Example:
@@ -187,7 +193,7 @@ class BinaryResiduals(Int8Residuals):
 def _residuals(
     vectors: np.ndarray, codes: np.ndarray, centroids: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """Yield the differences between vectors (T, D) and centroids, block by block."""
+    """Yield the differences between vectors (T, D) and their centroids, block by block."""
     step = max(1, VECTOR_BLOCK // vectors.shape[1])
     for i in range(0, len(vectors), step):
         yield vectors[i : i + step] - centroids[codes[i : i + step]]
@@ -196,8 +202,8 @@ def _residuals(
 def compute_centroids(vectors: np.ndarray) -> np.ndarray:
     """Compute centroids (K, D) for vectors (T, D) with k-means on a sample.
 
-    K is set to the largest power of two up to `8 sqrt(T)`. Vectors are clustered by direction, and
-    the norm for a centroid is set to the mean norm of all vectors in the cluster.
+    K is the largest power of two up to `8 sqrt(T)`. Vectors are clustered by direction. The norm of
+    a centroid is the mean norm of the vectors in its cluster.
 
     Source: Santhanam et al. 2022, ColBERTv2, section 3.3, for centroids of tokens.
 
@@ -209,7 +215,7 @@ def compute_centroids(vectors: np.ndarray) -> np.ndarray:
     count = min(
         MOST_CENTROIDS, 2 ** int(np.log2(max(1.0, 8 * np.sqrt(len(vectors))))), len(vectors)
     )
-    draw = np.random.default_rng(0)  # the same vectors give the same index
+    draw = np.random.default_rng(0)  # a fixed seed, so that the same vectors give the same index
     size = min(len(vectors), TOKENS_PER_CENTROID * count)
     sample = np.asarray(vectors[np.sort(draw.choice(len(vectors), size, replace=False))])
     centroids = sample[draw.choice(size, count, replace=False)]
@@ -221,7 +227,7 @@ def compute_centroids(vectors: np.ndarray) -> np.ndarray:
 
 
 def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Find the nearest centroid (K, D) for each vector (T, D). Returns indices (T,) uint16.
+    """Find the nearest centroid (K, D) of each vector (T, D). Return uint16 indices (T,).
 
     Example:
         >>> nearest_centroids(np.array([[0.0, 1.0], [1.0, 0.1]]), np.eye(2)).tolist()
@@ -242,11 +248,11 @@ TOKEN_STORES = {
 
 
 class TokenVectors:
-    """The token vectors for all documents in a single array.
+    """The token vectors of all documents, in a single array.
 
     Args:
-        store: Store with T vectors, from one of the classes in `TOKEN_STORES`.
-        ends: Int64 array of shape (N,). The end offset in the tokens for each document.
+        store: Store of T vectors, an instance of a class in `TOKEN_STORES`.
+        ends: Int64 array of shape (N,). Where the tokens of each document end.
 
     Example:
         >>> documents = [np.eye(2, dtype="float32"), np.array([[0.6, 0.8]], "float32")]
@@ -265,7 +271,7 @@ class TokenVectors:
 
     @classmethod
     def create(cls, documents: Sequence[np.ndarray], precision: Precision) -> TokenVectors:
-        """Create a store from token vectors (tokens, D) float32 for each document."""
+        """Create a store from the float32 token vectors (tokens, D) of each document."""
         return cls(TOKEN_STORES[precision].create(np.concatenate(documents)), _ends(documents))
 
     def __len__(self) -> int:
@@ -295,21 +301,21 @@ class TokenVectors:
     def open(
         cls, path: str | os.PathLike, arrays: Mapping[str, np.ndarray], precision: Precision
     ) -> Self:
-        """Create a store from the arrays in a file and check the values.
+        """Create a store from the arrays in a file, and check their values.
 
         Args:
             path: Path to the file. This is only used in error messages.
-            arrays: Dict with the arrays for the store, with the correct types, and "ends".
-            precision: The precision to use in the store.
+            arrays: Dict of the arrays of the store, with the correct types, and "ends".
+            precision: String. Precision of the store.
 
         Raises:
-            ValueError: If `ends` cannot be used to split the vectors into documents.
+            ValueError: If `ends` is not an increasing list up to the number of vectors.
         """
         tokens = cls(TOKEN_STORES[precision].open(path, arrays), arrays["ends"])
         ends, begins, count = tokens.ends, tokens._begins, len(tokens.store)
         if not len(ends) or begins[0] or (ends <= begins).any() or ends[-1] != count:
             raise ValueError(
-                f"{path}: ends is not an increasing list up to {count}, the number of vectors."
+                f"{path}: `ends` is not an increasing list up to {count}, the number of vectors."
             )
         return tokens
 
@@ -324,29 +330,28 @@ class TokenVectors:
         return TokenVectors(self.store.take(self._find_tokens(indices)), np.cumsum(lengths))
 
     def _find_tokens(self, documents: np.ndarray) -> np.ndarray:
-        """Return the token indices for the given documents."""
+        """Return the token indices of the given documents."""
         lengths = self.ends[documents] - self._begins[documents]
         starts = np.cumsum(lengths) - lengths
         return np.repeat(self._begins[documents] - starts, lengths) + np.arange(lengths.sum())
 
     def document(self, index: int) -> np.ndarray:
-        """Return the token vectors for a document, (tokens, D) float32."""
+        """Return the token vectors of a document, float32 (tokens, D)."""
         return self.store.rows(slice(self._begins[index], self.ends[index]))
 
     def nearest(
         self, queries: Sequence[np.ndarray], k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find the `k` best documents for each query. Ties are kept in the original order.
+        """Find the `k` best documents of each query. Ties keep their order.
 
         Args:
             queries: Sequence of Q float32 arrays of shape (tokens, D).
-            k: Integer. The number of results to return per query. This must not be larger than the
-                number of documents to search in.
-            among: Integer array. Indices of the documents to search in, in ascending order. If
-                None, all documents are searched. Defaults to None.
+            k: Integer. Number of results per query, at most the number of documents to search.
+            among: Optional integer array. Indices of the documents to search, in ascending order.
+                If None, all documents are searched. Defaults to None.
 
         Returns:
-            Tuple with indices (Q, k) int64 and scores (Q, k) float32.
+            Tuple of int64 indices (Q, k) and float32 scores (Q, k).
         """
         found = []
         for i in range(0, len(queries), TOKEN_QUERIES_AT_ONCE):
@@ -358,7 +363,7 @@ class TokenVectors:
     def _candidates(
         self, queries: Sequence[np.ndarray], k: int, among: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find query-document pairs to consider for the `k` best documents per query."""
+        """Find the pairs of a query and a document that can be among the `k` best of the query."""
         of_queries = np.concatenate(queries)  # (L, D)
         if isinstance(self.store, Int8Residuals):
             products = self.store.coarse(of_queries)
@@ -383,10 +388,10 @@ class TokenVectors:
         return rows, columns if among is None else among[columns]
 
     def _blocks(self, made: int) -> np.ndarray:
-        """Return the document ranges for blocks with products that fit into the cache.
+        """Split the documents into blocks whose products fit into the cache. Return their bounds.
 
         Args:
-            made: Integer. The number of products per token.
+            made: Integer. Number of products per token.
         """
         cuts = [0]
         while cuts[-1] < len(self):
@@ -395,13 +400,13 @@ class TokenVectors:
         return np.stack([cuts[:-1], cuts[1:]], axis=1)
 
     def _max_over_tokens(self, products: Callable, first: int, last: int) -> np.ndarray:
-        """Compute the maximum product per document and query token, (M, L)."""
+        """Compute the maximum product of each document and query token, (M, L)."""
         begins = self._begins[first:last]
         part = slice(int(begins[0]), int(self.ends[last - 1]))
         return np.maximum.reduceat(products(part), begins - part.start, axis=0)
 
     def _best(self, query: np.ndarray, documents: np.ndarray, k: int):
-        """Find the best documents in float64, and return indices (k,) and scores (k,)."""
+        """Find the best documents in float64. Return their indices (k,) and scores (k,)."""
         if len(documents) > 2 * k:
             best = BestPairs(1, k)
             best.add(self._scores(query, documents, "float32")[None], start=0)
@@ -411,7 +416,7 @@ class TokenVectors:
         return documents[order], scores[order]
 
     def _scores(self, query: np.ndarray, documents: np.ndarray, dtype: str) -> np.ndarray:
-        """Compute the document scores (M,) based on the complete vectors."""
+        """Compute the scores of documents (M,) from their complete vectors."""
         lengths = self.ends[documents] - self._begins[documents]
         starts = np.cumsum(lengths) - lengths
         vectors = self.store.rows(self._find_tokens(documents)).astype(dtype, copy=False)
@@ -420,7 +425,7 @@ class TokenVectors:
 
 
 def _products(store: Float32Vectors, queries: np.ndarray, part: slice) -> np.ndarray:
-    """Compute the products (B, L) between a slice of the vectors and query tokens (L, D)."""
+    """Compute the products (B, L) of a slice of the vectors and query tokens (L, D)."""
     tokens, width = store.rows(part), store.width
     rows = max(1, ONE_THREAD // queries.size)
     whole = len(tokens) // rows * rows
@@ -432,23 +437,23 @@ def _products(store: Float32Vectors, queries: np.ndarray, part: slice) -> np.nda
 
 
 def _ends(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the end offset for each array after concatenation."""
+    """Return the end offset of each array in their concatenation."""
     return np.cumsum([len(array) for array in arrays], dtype="int64")
 
 
 def pool_tokens(tokens: np.ndarray, factor: int) -> np.ndarray:
-    """Merge similar tokens in a document, with about `factor` tokens per vector.
+    """Merge similar tokens of a document, about `factor` tokens into one vector.
 
-    Tokens are grouped by hierarchical clustering with Ward's method. In each step, the groups with
-    the smallest increase in the sum of squared distances to the mean are merged. The vector for a
-    group is based on the mean direction and the mean norm of all tokens in the group.
+    Tokens are grouped by hierarchical clustering with Ward's method. Each step merges the two
+    groups that increase the sum of squared distances to the mean least. The vector of a group has
+    the mean direction and the mean norm of its tokens.
 
     Args:
         tokens: Float32 array of shape (T, D).
         factor: Integer. If 1, the tokens are returned unchanged.
 
     Returns:
-        Up to `ceil(T / factor)` vectors, sorted by the first token in each group.
+        Float32 array of up to `ceil(T / factor)` vectors, sorted by the first token of each group.
 
     Raises:
         ImportError: If the package scipy is not installed.
@@ -471,21 +476,23 @@ def pool_tokens(tokens: np.ndarray, factor: int) -> np.ndarray:
 
 
 def prepare_tokens(vectors, width: int, pool_factor: int = 1) -> list[np.ndarray]:
-    """Copy, check and pool the token vectors for each document.
+    """Copy, check and pool the token vectors of each document.
 
     Raises:
-        ValueError: If `vectors` is empty, or if any entry is not a float array of shape (tokens,
+        ValueError: If `vectors` is empty, or if an item is not a float array of shape (tokens,
             `width`).
     """
     if not len(vectors):
-        raise ValueError("vectors is empty. Expected an array (tokens, D) for each document.")
+        raise ValueError(
+            "`vectors` is empty. Expected an array of shape (tokens, D) for each document."
+        )
     prepared = []
     for i, tokens in enumerate(vectors):
         tokens = np.asarray(tokens)
         if tokens.shape[1:] != (width,) or tokens.dtype.kind != "f" or not len(tokens):
             raise ValueError(
-                f"vectors[{i}] has shape {tokens.shape} and type {tokens.dtype}. Expected floats "
-                f"of shape (tokens, {width}) with at least one token."
+                f"vectors[{i}] has the shape {tokens.shape} and the type {tokens.dtype}. Expected "
+                f"floats of shape (tokens, {width}) with at least one token."
             )
         tokens = np.array(tokens, "float32")
         check_finite(tokens, f"vectors[{i}]")

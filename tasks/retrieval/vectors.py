@@ -1,10 +1,10 @@
-"""Vectors in memory, with a search for the nearest vectors that runs block by block.
+"""Vectors in memory, and search for the nearest vectors, block by block.
 
-Vectors can be stored in float32, in int8, or in int8 with packed signs. For N vectors with D
-dimensions, if D is a multiple of 64, the required size is 4 N D bytes for "float32", N D bytes for
-"int8", and N D bytes plus N D / 8 bytes for "binary" with signs. In a binary search, the query is
-compared with all signs, and then with the int8 vectors for a few candidates. Scores are computed in
-blocks to limit memory usage for large corpora.
+Vectors are stored in float32, in int8, or in int8 with packed signs ("binary"). For N vectors with
+D dimensions, where D is a multiple of 64, the size is 4 N D bytes for "float32", N D bytes for
+"int8", and N D plus N D / 8 bytes for "binary". A binary search compares the query with all signs,
+and then with the int8 vectors of a few candidates. Scores are computed in blocks, so that large
+corpora do not need more memory.
 
 Comments use these letters for shapes: Q queries, N vectors, B vectors of a block, D dimensions, P
 pairs of a query and a vector, W words of signs.
@@ -32,32 +32,32 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-VECTOR_BLOCK = 2**20  # scores or vector values to compute at a time: 4 MB
-THRESHOLD_SAMPLE = 4096  # vectors to estimate the minimum score from
+VECTOR_BLOCK = 2**20  # number of scores or vector values that are computed at a time, 4 MB
+THRESHOLD_SAMPLE = 4096  # number of vectors from which the minimum score is estimated
 # Maximum rounding error of a float32 score, relative to the largest product in it.
 COSINE_ROUNDING = 4e-6
-QUERY_BLOCK = 1024  # to search at a time
-TIES = 1000  # vectors to keep beyond `k` if their scores are nearly equal
-OVERSAMPLED = 20  # candidates per result when signs are searched
+QUERY_BLOCK = 1024  # number of queries that are searched at a time
+TIES = 1000  # number of vectors beyond `k` to keep if their scores are nearly equal
+OVERSAMPLED = 20  # candidates per result in a search by signs
 MIN_CANDIDATES = 200
 QUERIES_AT_ONCE = (
-    32  # queries whose signs are compared at a time, so that blocks contain many vectors
+    32  # number of queries whose signs are compared at a time, so that blocks contain many vectors
 )
 
 
 class BestPairs:
-    """Keep all query-vector pairs to consider for the `k` best vectors per query.
+    """Collect the pairs of a query and a vector that can be among the `k` best of the query.
 
     Args:
-        queries: Integer. The number of queries.
-        k: Integer. The number of results to return per query.
-        rounding: Array of shape (Q,). The rounding error in the scores for each query. If two
-            scores differ by less, both pairs are kept. If None, an error relative to the score is
-            used. Defaults to None.
+        queries: Integer. Number of queries.
+        k: Integer. Number of results per query.
+        rounding: Optional array of shape (Q,). Rounding error of the scores of each query. If two
+            scores differ by less, both pairs are kept. If None, the error is relative to the score.
+            Defaults to None.
 
     Attributes:
-        crowded: Boolean array of shape (Q,). Whether some vectors had to be dropped, because more
-            than `TIES` vectors were as near as the last result.
+        crowded: Boolean array of shape (Q,). Whether vectors were dropped because more than `TIES`
+            vectors are as near as the last result.
 
     Example:
         >>> best = BestPairs(queries=2, k=1)
@@ -77,7 +77,7 @@ class BestPairs:
         self._limit = 0
 
     def add(self, scores: np.ndarray, start: int) -> None:
-        """Add scores (Q, B) for a block of vectors starting at index `start`."""
+        """Add the scores (Q, B) of a block of vectors that starts at index `start`."""
         sample = scores[:, : max(THRESHOLD_SAMPLE, 64 * self.k)]
         if start == 0 and sample.shape[1] > self.k:
             self._raise_least(np.partition(sample, -self.k, axis=1)[:, -self.k])
@@ -90,7 +90,7 @@ class BestPairs:
             self._drop()
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the query indices (P,) and vector indices (P,) for all pairs, sorted by query."""
+        """Return the query indices (P,) and vector indices (P,) of all pairs, sorted by query."""
         self._drop()
         return self._rows, self._columns
 
@@ -99,7 +99,7 @@ class BestPairs:
         self._least = (kth - rounding)[:, None]
 
     def _drop(self) -> None:
-        """Drop all pairs that are not among the best so far."""
+        """Drop the pairs that cannot be among the best any more."""
         order = np.lexsort((-self._scores, self._rows))  # equal scores keep their order
         rows, scores = self._rows[order], self._scores[order]
         ranks = ranks_in_groups(rows)
@@ -116,7 +116,7 @@ class BestPairs:
 
 
 def ranks_in_groups(groups: np.ndarray) -> np.ndarray:
-    """Return the position in the group for each item. Group numbers (P,) must be sorted.
+    """Return the position of each item in its group. The group numbers (P,) must be sorted.
 
     Example:
         >>> ranks_in_groups(np.array([0, 0, 0, 2, 2])).tolist()
@@ -131,10 +131,10 @@ def replace_pairs(
     """Replace the pairs for some queries.
 
     Args:
-        rows, columns: Integer arrays of shape (P,). Indices for queries and vectors, sorted by
+        rows, columns: Integer arrays of shape (P,). Indices of queries and vectors, sorted by
             query.
-        queries: Indices of the queries to replace.
-        others: Rows and columns for the new pairs, with rows as positions in `queries`.
+        queries: Indices of the queries whose pairs are replaced.
+        others: Tuple of the rows and columns of the new pairs. The rows are positions in `queries`.
 
     Example:
         >>> pairs = replace_pairs(np.array([0, 1]), np.array([7, 8]), np.array([0]), ([0], [9]))
@@ -156,16 +156,16 @@ def scan(
     k: int,
     rounding: np.ndarray | None = None,
 ) -> BestPairs:
-    """Find query-vector pairs to include the `k` best vectors for each query.
+    """Compare all queries with all vectors. Return pairs that include the `k` best per query.
 
     Args:
-        scores: Function to compute the scores (Q, B) for a range of vectors, called with the start
-            and the end of the range.
+        scores: Function that is called with the start and the end of a range of vectors, and
+            returns their scores (Q, B).
         queries: Integer. The number of queries.
         count: Integer. The number of vectors.
-        made: Integer. The number of values computed per vector in `scores`.
-        k: Integer. The number of results to return per query, at most N.
-        rounding: The rounding error in the scores, as in `BestPairs`. Defaults to None.
+        made: Integer. Number of values that `scores` computes per vector.
+        k: Integer. Number of results per query, at most N.
+        rounding: Optional array. Rounding error of the scores, as in `BestPairs`. Defaults to None.
 
     Example:
         >>> vectors = np.array([[1.0], [3.0], [2.0]], "float32")
@@ -184,7 +184,7 @@ def scan(
 
 
 def _one_ahead(function: Callable[[int], np.ndarray], items: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield the result for each item. The next result is computed in advance on a thread."""
+    """Yield the function's result for each item. A thread computes the next result in advance."""
     if len(items) == 1:
         yield function(items[0])
         return
@@ -203,7 +203,7 @@ class Float32Vectors:
     Args:
         vectors: Float32 array of shape (N, D). For "cosine", the vectors must be normalized to unit
             length.
-        function: The similarity function to use in `nearest`. Defaults to "dot".
+        function: String. Similarity function of `nearest`. Defaults to "dot".
 
     Example:
         >>> store = Float32Vectors.create(np.eye(3, 2, dtype="float32"))
@@ -214,7 +214,7 @@ class Float32Vectors:
     precision = "float32"
     engine: str | None = None
     types: ClassVar[dict[str, tuple[str, int]]] = {"vectors": ("float32", 2)}  # dtypes and axes
-    of_rows: ClassVar[tuple[str, ...]] = ("vectors",)  # the arrays with one row per vector
+    of_rows: ClassVar[tuple[str, ...]] = ("vectors",)  # arrays with one row per vector
     vectors: np.ndarray
 
     def __init__(self, *arrays: np.ndarray, function: Similarity = "dot"):
@@ -231,15 +231,15 @@ class Float32Vectors:
     def open(
         cls, path: str | os.PathLike, arrays: Mapping[str, np.ndarray], **settings: Similarity
     ) -> Self:
-        """Create a store from the arrays in a file and check the values.
+        """Create a store from the arrays in a file, and check their values.
 
         Args:
             path: Path to the file. This is only used in error messages.
-            arrays: Dict with all arrays in `types`, with the correct types.
-            **settings: Additional arguments to pass to the constructor.
+            arrays: Dict of all arrays in `types`, with the correct types.
+            **settings: More arguments of the constructor.
 
         Raises:
-            ValueError: If any array is empty or does not have the expected shape.
+            ValueError: If an array is empty or does not have the expected shape.
         """
         own = {name: arrays[name] for name in cls.types}
         for name, array in own.items():
@@ -253,11 +253,11 @@ class Float32Vectors:
 
     @classmethod
     def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Return the expected array shapes based on some of the shapes in a file."""
+        """Return the expected shapes of all arrays, from the shapes in a file."""
         return {"vectors": found["vectors"]}
 
     def check(self, path: str | os.PathLike) -> None:
-        """Check for invalid values after reading from a file."""
+        """Raise a ValueError if an array from a file has invalid values."""
         for name, array in self.arrays.items():
             if array.dtype.kind == "f":
                 check_finite(array, f"{path}: {name}")
@@ -275,7 +275,7 @@ class Float32Vectors:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays to be saved, which can be passed to the constructor."""
+        """The arrays that are saved. They can be passed to the constructor."""
         return {name: getattr(self, name) for name in self.types}
 
     @property
@@ -284,7 +284,7 @@ class Float32Vectors:
         return sum(array.nbytes for array in self.arrays.values())
 
     def join(self, vectors: np.ndarray) -> Self:
-        """Return a store with additional float32 vectors (M, D) at the end."""
+        """Return a store with more float32 vectors (M, D) at the end."""
         return self._replace(vectors=np.concatenate([self.vectors, vectors]))
 
     def take(self, indices: np.ndarray) -> Self:
@@ -292,7 +292,7 @@ class Float32Vectors:
         return self._replace(**{name: getattr(self, name)[indices] for name in self.of_rows})
 
     def _replace(self, **arrays: np.ndarray) -> Self:
-        """Return a copy with some arrays replaced."""
+        """Return a copy of the store with some arrays replaced."""
         return type(self)(*{**self.arrays, **arrays}.values(), function=self.function)
 
     def rows(self, indices) -> np.ndarray:
@@ -302,20 +302,18 @@ class Float32Vectors:
     def nearest(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find the `k` nearest vectors for each query, sorted from nearest to farthest.
+        """Find the `k` nearest vectors of each query, sorted from nearest to farthest.
 
-        Ties keep the original order. The candidate scores are computed again based
-        on the float32 query and the stored vectors. This makes sure that scores do not depend on
-        other queries, equal vectors have equal scores, and candidates from a coarse search are
-        sorted correctly.
+        Ties keep their order. The scores of the candidates are computed again from the float32
+        query and the stored vectors. Scores therefore do not depend on other queries, equal vectors
+        have equal scores, and candidates from a coarse search are sorted correctly.
 
         Args:
             queries: Float32 array of shape (Q, D). For "cosine", the vectors must be normalized to
                 unit length.
-            k: Integer. The number of results to return per query. This must not be larger than the
-                number of vectors to search in.
-            among: Integer array. Indices of the vectors to search in, in ascending order. If None,
-                all vectors are searched. Defaults to None.
+            k: Integer. Number of results per query, at most the number of vectors to search.
+            among: Optional integer array. Indices of the vectors to search, in ascending order. If
+                None, all vectors are searched. Defaults to None.
 
         Returns:
             Tuple with indices (Q, k) int64 and scores (Q, k) float32.
@@ -349,10 +347,10 @@ class Float32Vectors:
     def candidates(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find query-vector pairs to include the `k` nearest vectors for each query.
+        """Find pairs of a query and a vector that include the `k` nearest vectors of each query.
 
         Returns:
-            Tuple with query indices (P,) and vector indices (P,), sorted by query.
+            Tuple of query indices (P,) and vector indices (P,), sorted by query.
         """
 
         def scores(some: np.ndarray, dtype: str) -> Callable[[int, int], np.ndarray]:
@@ -384,17 +382,17 @@ class Float32Vectors:
         among: np.ndarray | None,
         rounding: np.ndarray | None = None,
     ) -> BestPairs:
-        """Scan all vectors to search in."""
+        """Compare the queries with the selected vectors, or with all vectors."""
         if among is None:
             return scan(scores, queries, len(self), made, k, rounding)
         # Selected vectors are copied for each block.
         return scan(scores, queries, len(among), max(made, self.width), k, rounding)
 
     def _compute_rounding(self, queries: np.ndarray) -> np.ndarray | None:
-        """Return the rounding errors for float32 scores (Q,), or None for a relative error.
+        """Return the rounding errors (Q,) of float32 scores, or None if the error is relative.
 
-        For the Manhattan distance, the error is relative, because all terms in the sum have the
-        same sign.
+        The error of the Manhattan distance is relative, because all terms of its sum have the same
+        sign.
         """
         if self.function == "manhattan":
             return None
@@ -409,14 +407,14 @@ class Float32Vectors:
 
     @functools.cached_property
     def _longest(self) -> float:
-        """Return the maximum vector norm."""
+        """Return the largest norm of a vector."""
         step = max(1, VECTOR_BLOCK // self.width)
         parts = (self.rows(slice(i, i + step)) for i in range(0, len(self), step))
         squares = (np.einsum("nd,nd->n", p, p, dtype="float64").max() for p in parts)
         return float(np.sqrt(max(squares)))
 
     def _count_products(self) -> int:
-        """Return the number of values computed per vector in `_scores`."""
+        """Return the number of values that `_scores` computes per vector."""
         return self.width if self.function == "manhattan" else 1
 
     def _scores(self, queries: np.ndarray, part: slice | np.ndarray, dtype: str) -> np.ndarray:
@@ -425,13 +423,13 @@ class Float32Vectors:
 
 
 class Int8Vectors(Float32Vectors):
-    """Store vectors in int8, with 256 steps per dimension based on the range in the corpus.
+    """Store vectors in int8, with 256 steps over the range of values in each dimension.
 
-    When adding vectors later, the ranges will be extended and existing vectors are rounded again.
+    If vectors are added later, the ranges are extended, and existing vectors are rounded again.
 
     Args:
         vectors: Int8 array of shape (N, D).
-        ranges: Float32 array of shape (2, D). The minimum and maximum for each dimension.
+        ranges: Float32 array of shape (2, D). Minimum and maximum of each dimension.
 
     Example:
         >>> store = Int8Vectors.create(np.array([[0.0, -1.0], [1.0, 1.0], [0.2, 0.5]], "float32"))
@@ -471,7 +469,7 @@ class Int8Vectors(Float32Vectors):
         return self._replace(vectors=joined, ranges=ranges)
 
     def _requantize(self, ranges: np.ndarray) -> np.ndarray:
-        """Convert the vectors to steps in different ranges, (N, D) int8."""
+        """Convert the vectors to steps in other ranges, int8 (N, D)."""
         if np.array_equal(ranges, self.ranges):
             return self.vectors
         rows = max(1, VECTOR_BLOCK // self.width)
@@ -488,17 +486,17 @@ class Int8Vectors(Float32Vectors):
         return self.width
 
     def _compute_rounding(self, queries: np.ndarray) -> None:
-        return None  # the quantization error is larger
+        return None  # the quantization error is larger than the rounding error
 
     def _scores(self, queries: np.ndarray, part: slice | np.ndarray, dtype: str) -> np.ndarray:
         if self.function not in ("cosine", "dot"):
             return super()._scores(queries, part, dtype)
-        # The product with the middles of the ranges is omitted. It is constant for each query.
+        # The product with the middles of the ranges is omitted, because it is constant per query.
         return (queries * compute_steps(self.ranges)) @ self.vectors[part].astype("float32").T
 
 
 class BinaryVectors(Int8Vectors):
-    """Store vectors as signs for searching and as int8 for sorting the results.
+    """Store vectors as signs, for search, and as int8, to sort the results.
 
     Args:
         vectors: Int8 array of shape (N, D).
@@ -558,13 +556,13 @@ class BinaryVectors(Int8Vectors):
 
 
 def check_shape(path: str | os.PathLike, name: str, found: tuple, expected: tuple) -> None:
-    """Check that an array in a file has the expected shape."""
+    """Raise a ValueError if an array from a file does not have the expected shape."""
     if found != expected:
         raise invalid(f"{path}: {name}.shape", found, str(expected))
 
 
 def compute_steps(ranges: np.ndarray) -> np.ndarray:
-    """Return the step size (D,) for each dimension.
+    """Return the step size of each dimension, shape (D,).
 
     Example:
         >>> compute_steps(np.array([[0.0], [255.0]], "float32")).tolist()
@@ -574,7 +572,7 @@ def compute_steps(ranges: np.ndarray) -> np.ndarray:
 
 
 def compute_middles(ranges: np.ndarray) -> np.ndarray:
-    """Return the values (D,) represented as 0 in int8.
+    """Return the values that are stored as 0 in int8, shape (D,).
 
     Example:
         >>> compute_middles(np.array([[0.0], [255.0]], "float32")).tolist()
@@ -584,7 +582,7 @@ def compute_middles(ranges: np.ndarray) -> np.ndarray:
 
 
 def quantize(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
-    """Quantize vectors (N, D) to int8 with 256 steps based on ranges (2, D).
+    """Quantize vectors (N, D) to int8, with 256 steps over the ranges (2, D).
 
     Example:
         >>> quantize(np.array([[0.0], [300.0]], "float32"), np.array([[0.0], [255.0]], "float32"))
@@ -592,7 +590,7 @@ def quantize(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
                [ 127]], dtype=int8)
     """
     steps = compute_steps(ranges)
-    steps = np.where(steps > 0, steps, np.float32(1))  # for a constant dimension
+    steps = np.where(steps > 0, steps, np.float32(1))  # a constant dimension
     found = np.empty(vectors.shape, "int8")
     rows = max(1, VECTOR_BLOCK // vectors.shape[1])
     for i in range(0, len(vectors), rows):
@@ -602,7 +600,7 @@ def quantize(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
 
 
 def pack_signs(vectors: np.ndarray) -> np.ndarray:
-    """Pack the signs for vectors (N, D) to (W, N) uint64, with bit 1 for positive values.
+    """Pack the signs of vectors (N, D) to uint64 (W, N). Positive values have the bit 1.
 
     Example:
         >>> pack_signs(np.array([[1.0, -1.0, 2.0]], "float32")).tolist()
@@ -615,7 +613,7 @@ def pack_signs(vectors: np.ndarray) -> np.ndarray:
 
 
 def hamming(signs: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Count the sign differences between vectors (W, N) and a query (W,). Returns (N,) float32.
+    """Count the different signs of vectors (W, N) and a query (W,). Return float32 (N,).
 
     Example:
         >>> hamming(np.array([[0b1011, 0b0000]], "uint64"), np.array([0b0010], "uint64")).tolist()
@@ -628,7 +626,7 @@ def hamming(signs: np.ndarray, query: np.ndarray) -> np.ndarray:
 
 
 def bit_count(words: np.ndarray) -> np.ndarray:
-    """Count the bits set to 1 in each uint64 value. Returns (N,) uint8.
+    """Count the bits set to 1 in each uint64 value. Return uint8 (N,).
 
     Example:
         >>> bit_count(np.array([0b1011, 2**64 - 1], "uint64")).tolist()
@@ -641,7 +639,7 @@ def bit_count(words: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _count_bits() -> np.ndarray:
-    """Return the number of bits set to 1 for each of the 256 bytes."""
+    """Return a table with the number of bits set to 1 in each of the 256 byte values."""
     return np.unpackbits(np.arange(256, dtype="uint8")[:, None], axis=1).sum(axis=1, dtype="uint8")
 
 

@@ -128,7 +128,7 @@ class TestBadInput:
             reranker.score(*arguments)
 
     def test_rank(self, reranker):
-        with pytest.raises(ValueError, match="texts is empty"):
+        with pytest.raises(ValueError, match="texts.* is empty"):
             reranker.rank("who", [])
         with pytest.raises(ValueError, match="query is .*'what'"):
             reranker.rank(["who", "what"], TEXTS)

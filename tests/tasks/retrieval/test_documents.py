@@ -519,7 +519,7 @@ def test_ids_of_another_type_are_none_of_the_index(asked):
     for call in (index.remove, lambda ids: index.evaluate(["w1"], [ids])):
         with pytest.raises(
             ValueError,
-            match="no document .* int|ids is|either ids",
+            match="no document .* int|ids is|ids.* where",
         ):
             call(asked)
     assert index.ids == [10, 1]
@@ -540,7 +540,7 @@ def test_documents_as_beir_has_them():
     assert bodies.ids == ["d1"] and bodies.texts == ["Tax."]
     with pytest.raises(ValueError, match=r"documents\[1\] is empty"):
         Documents.create({"d1": {"text": "Tax."}, "d2": {}})
-    with pytest.raises(ValueError, match="documents is empty"):
+    with pytest.raises(ValueError, match="documents.* is empty"):
         Documents.create({})
 
 

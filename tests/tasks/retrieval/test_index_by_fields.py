@@ -231,7 +231,7 @@ def test_chunks_are_removed_by_the_id_of_their_document(embedder, kind):
     assert index.ids == ["c#1", "c#2"]
     with pytest.raises(ValueError, match="no document .*'a'"):
         index.remove("a")
-    with pytest.raises(ValueError, match="would leave no document"):
+    with pytest.raises(ValueError, match="remove"):
         index.remove("c")
 
 
@@ -261,7 +261,7 @@ def test_documents_are_removed_by_their_fields(embedder, kind):
     index.remove(where={"year": {"$lt": 2020}})
     assert index.ids == ["b#0", "c#0", "c#1", "c#2"]
     for arguments in ({}, {"ids": "b", "where": {"year": 2024}}):
-        with pytest.raises(ValueError, match="either ids or where"):
+        with pytest.raises(ValueError, match="ids.* where"):
             index.remove(**arguments)
 
 

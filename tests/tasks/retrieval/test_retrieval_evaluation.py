@@ -292,10 +292,10 @@ def test_similarities_beside_scores():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (([], ["a"], []), "queries is empty"),
-        ((["q"], [], [0]), "documents is empty"),
+        (([], ["a"], []), "queries.* is empty"),
+        ((["q"], [], [0]), "documents.* is empty"),
         ((["q", " "], ["a", "b"]), r"queries\[1\] is empty"),
-        ((["q"], ["a", "b"]), "1 queries and 2 documents.*relevant="),
+        ((["q"], ["a", "b"]), "1 queries and 2 documents.*relevant"),
         ((["q", "r"], ["a"], [0]), "relevant has 1 .*2 queries"),
         (
             (["q", "r"], ["a"], [0, 1]),
@@ -452,7 +452,7 @@ def test_judgements_of_an_index_are_checked():
     index = Scored([4, 3])
     with pytest.raises(ValueError, match=r"relevant\[0\].* 2\."):
         index.evaluate(["q"], [2])
-    with pytest.raises(ValueError, match="reranker needs texts"):
+    with pytest.raises(ValueError, match="reranker.* texts"):
         index.evaluate(["q"], [1], reranker=Longest())
     for cutoffs in ([0], [], 10, [True], [1.0], "5"):
         with pytest.raises(ValueError, match="cutoffs is"):
