@@ -180,7 +180,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     def __repr__(self) -> str:
         backbone, labels = self.backbone, self.labels
         parts = [
-            f"{type(backbone).__name__} with {backbone.num_layers} layers of {backbone.hidden_dim}",
+            f"{type(backbone).__name__} of {backbone.num_layers} layers of {backbone.hidden_dim}",
             f"{sum(math.prod(weight.shape) for weight in self.weights):,} weights",
             *([f"answers in {self.cpu_model.identity} on the CPU"] if self.cpu_model else []),
             *([f"labels {', '.join(labels[:MAX_LABELS_SHOWN])}"] if labels else []),

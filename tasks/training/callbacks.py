@@ -1,4 +1,4 @@
-"""Callbacks for `fit`: stop when the loss is not finite, and back up and resume the training."""
+"""Callbacks for `fit`: stop if the loss is not finite, and back up and resume the training."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Callbacks = Annotated[
 if TYPE_CHECKING:
 
     class History(keras.callbacks.History):
-        """Keras's history with type annotations for its values."""
+        """`keras.callbacks.History` with type annotations for its values."""
 
         history: dict[str, list[float]]
         epoch: list[int]
@@ -71,11 +71,10 @@ else:
 
 
 class StopAtDivergence(keras.callbacks.Callback):
-    """Raise an error when the loss becomes NaN or infinite.
+    """Raise an error if the loss becomes NaN or infinite.
 
-    `fit` adds this callback before all given callbacks, so that the result from the failed step
-    will not be saved. It reads the mean loss over the epoch, which is logged by Keras after every
-    step.
+    `fit` adds this callback before all other callbacks, so that no callback saves the result of the
+    failed step. After every step, the callback reads the mean loss of the epoch, which Keras logs.
 
     Raises:
         FloatingPointError: If the loss is not finite. The message contains the epoch and the step.
@@ -135,16 +134,16 @@ class StopAtDivergence(keras.callbacks.Callback):
 
 
 def _nan_loss_error(epoch: int, step: int, params: dict, event: str) -> FloatingPointError:
-    """Create the error to raise for a loss that is not finite.
+    """Create the error for a loss that is not finite.
 
     Args:
         epoch: Integer. Epoch index, starting at 0.
         step: Integer. Step number, starting at 1.
         params: Dict. Callback parameters with the keys "epochs" and "steps".
-        event: String. Problem description.
+        event: String. Description of the problem.
     """
     steps = params["steps"]
-    step = min(step, steps or step)  # several steps in one execution can exceed the epoch
+    step = min(step, steps or step)  # one execution of several steps can go beyond the epoch
     return FloatingPointError(
         f"Epoch {epoch + 1}/{params['epochs']}, step {step}/{steps or '?'}: {event}. "
         "The learning rate may be too high. Lower it, use a longer warmup, or clip gradients with "
@@ -156,12 +155,12 @@ def _nan_loss_error(epoch: int, step: int, params: dict, event: str) -> Floating
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """Epoch and step to start or resume training from.
+    """Epoch and step where a training starts or resumes.
 
     Attributes:
         epoch: Integer. Epoch index, starting at 0.
-        step: Integer. Number of steps that are already completed in this epoch.
-        seed: Integer. Random seed used for the example order and for masking.
+        step: Integer. Number of completed steps in this epoch.
+        seed: Integer. Random seed for the order of the examples and for masking.
     """
 
     epoch: int
@@ -173,8 +172,8 @@ class Backup:
     """A complete backup on disk.
 
     Args:
-        path: The path to the backup folder.
-        manifest: Dict. Manifest contents, after its checksums were verified.
+        path: Path of the backup folder.
+        manifest: Dict. Contents of the manifest, whose checksums have been verified.
     """
 
     def __init__(self, path: pathlib.Path, manifest: dict):
@@ -197,13 +196,13 @@ class Backup:
             yield SafetensorsFile(files.file(STATE))
 
     def shapes(self, group: str) -> dict[str, tuple[int, ...]]:
-        """Return a dict with the names and shapes for a group of variables."""
+        """Return a dict of names to shapes for a group of variables, such as the weights."""
         with self.arrays() as file:
             shapes = file.shapes
         return {name: shape for name, shape in shapes.items() if name.startswith(f"{group}.")}
 
     def read(self, group: str) -> list[np.ndarray]:
-        """Read the values to restore for a group of variables."""
+        """Read the values of a group of variables."""
         names = self.shapes(group)
         with self.arrays() as file:
             return [file.read(f"{group}.{i}") for i in range(len(names))]
@@ -220,25 +219,27 @@ class Backup:
         for name in sorted({*shapes, *stored}):
             if shapes.get(name) != stored.get(name):
                 raise self._other_run(
-                    f"variable {name} has the shape {stored.get(name)} in the backup, "
+                    f"variable {name} has the shape {stored.get(name)} in the backup, but "
                     f"{shapes.get(name)} now"
                 )
         with self.arrays() as file:
             for name, variable in now.items():
                 saved, own = file.dtype(name).name, _dtype_in_backups(variable)
                 if saved != own:
-                    raise self._other_run(f"variable {name} is {saved} in the backup, {own} now")
+                    raise self._other_run(
+                        f"variable {name} is {saved} in the backup, but {own} now"
+                    )
             for name, variable in now.items():
                 variable.assign(file.read(name))
 
     def check_same_run(self, run: dict) -> None:
-        """Raise a ValueError that lists the differences if the backup belongs to another run."""
+        """Raise a ValueError with the differences if the backup belongs to another run."""
         stored, run = (
             {name: _remove_home(name, value) for name, value in settings.items()}
             for settings in (self.run, run)
         )
         differing = [
-            f"{name} is {quote(stored.get(name))} in the backup, {quote(run.get(name))} now"
+            f"{name} is {quote(stored.get(name))} in the backup, but {quote(run.get(name))} now"
             for name in dict.fromkeys([*stored, *run])
             if stored.get(name) != run.get(name)
         ]
@@ -253,7 +254,7 @@ class Backup:
 
 
 def _dtype_in_backups(variable) -> str:
-    """Return the dtype used to store a variable in a backup."""
+    """Return the dtype in which a backup stores a variable."""
     if keras.config.backend() == "torch" and "uint" in variable.dtype:
         # torch only supports some unsigned dtypes.
         return np.asarray(keras.ops.convert_to_numpy(variable)).dtype.name
@@ -261,10 +262,10 @@ def _dtype_in_backups(variable) -> str:
 
 
 class BackupFolder:
-    """Folder to write the run's backups to.
+    """Folder that contains the backups of a run.
 
     Args:
-        path: The path to the folder. This folder does not have to exist.
+        path: Path of the folder. It does not have to exist.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -284,10 +285,10 @@ class BackupFolder:
                 )
 
     def newest(self) -> Backup | None:
-        """Return the newest complete backup, or None for an empty or missing folder.
+        """Return the newest complete backup, or None if the folder is empty or missing.
 
         Raises:
-            ValueError: If there are backups in the folder, but all of them are incomplete.
+            ValueError: If all backups in the folder are incomplete.
         """
         folders = self._folders()
         for folder in reversed(folders):
@@ -297,22 +298,22 @@ class BackupFolder:
                 logger.warning("A backup is skipped: %s.", str(error).partition(". ")[0])
         if folders:
             raise ValueError(
-                f"None of the {len(folders)} backups in {self.path} is complete. See the log for "
-                "the reasons, or delete the folder to train from the beginning."
+                f"All {len(folders)} backups in {self.path} are incomplete. See the log for the "
+                "reasons, or delete the folder to train from the beginning."
             )
         return None
 
     def write(
         self, position: Position, arrays: dict[str, np.ndarray], task: str, run: dict, sizes: list
     ) -> pathlib.Path:
-        """Write a backup atomically and return its folder.
+        """Write a backup atomically. Return its folder.
 
         Args:
             position: Training position to store.
-            arrays: A dict of arrays to store. Each name consists of a group and an index.
+            arrays: Dict of names to arrays. A name consists of a group and an index.
             task: String. Task name.
-            run: Dict. Settings used to identify the run.
-            sizes: List. The data's `window_sizes`.
+            run: Dict. Settings that identify the run.
+            sizes: List. `window_sizes` of the data.
         """
         target = self.path / f"epoch-{position.epoch:06d}-step-{position.step:09d}"
         training = {"position": dataclasses.asdict(position), "run": run, "window_sizes": sizes}
@@ -322,14 +323,14 @@ class BackupFolder:
         return target
 
     def remove_all_but(self, *kept: pathlib.Path | None) -> None:
-        """Delete all other backups and incomplete files. User files will not be deleted."""
+        """Delete all other backups and incomplete files. Other files are kept."""
         for path in self._folders():
             if path not in kept:
                 remove_written(path, BACKUP_KIND)
         remove_temporary(self.path, BACKUPS)
 
     def remove(self) -> None:
-        """Delete all backups, and also the folder when it is empty afterwards."""
+        """Delete all backups, and the folder if it is then empty."""
         self.remove_all_but()
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -339,7 +340,7 @@ class BackupFolder:
 
 
 def _check_manifest(folder: pathlib.Path) -> dict:
-    """Read the backup manifest and verify the checksums of its files."""
+    """Read the manifest of a backup, and verify the checksums of its files."""
     with OpenFolder(folder, [MANIFEST, STATE]) as files:
         manifest = read_manifest(files, verify=True)
     if STATE not in manifest.get("files", ()):
@@ -350,7 +351,7 @@ def _check_manifest(folder: pathlib.Path) -> dict:
 
 
 def _matches_training(training: object) -> bool:
-    """Return whether a manifest entry contains the position and the run's settings."""
+    """Return whether a manifest entry contains a position and the settings of a run."""
     if not isinstance(training, dict) or not isinstance(training.get("run"), dict):
         return False
     position, sizes = training.get("position"), training.get("window_sizes", [])
@@ -361,7 +362,7 @@ def _matches_training(training: object) -> bool:
 
 
 def flat_settings(settings: dict, prefix: str = "") -> dict:
-    """Flatten nested settings to `{"outer.inner": value}`, without automatic layer names.
+    """Flatten nested settings to `{"outer.inner": value}`. Automatic layer names are removed.
 
     Example:
         >>> flat_settings({"backbone": {"layers": 2, "name": "bert_3"}})
@@ -377,7 +378,7 @@ def flat_settings(settings: dict, prefix: str = "") -> dict:
 
 
 def _remove_home(name: str, value: object) -> object:
-    """Return a setting without the modules of this package, which can change between versions.
+    """Remove the module of this package from a setting, because it can change between versions.
 
     Example:
         >>> _remove_home("loss.class", "encoder_zoo.tasks.losses.cosent.CoSENT")
@@ -392,29 +393,29 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     """Back up the training, and resume it when the same program runs again after a crash.
 
     This callback extends `keras.callbacks.BackupAndRestore`. It can resume in the middle of an
-    epoch, at exactly the next step. The resumed run will be equal to an uninterrupted run, because
-    the weights, the optimizer and its schedule, the example order, masking, dropout and the running
-    metrics are all restored. A backup is written at the end of every epoch and, optionally, after a
-    given number of steps. Each backup is a folder with checksums. It is written atomically and
-    contains no code. The last two backups will be kept. Damaged backups are skipped with a warning.
+    epoch, at exactly the next step. The resumed run is equal to an uninterrupted run, because it
+    restores the weights, the optimizer and its schedule, the order of the examples, masking,
+    dropout and the running metrics. A backup is written at the end of every epoch and, optionally,
+    after a given number of steps. A backup is a folder with checksums. It is written atomically and
+    contains no code. The last two backups are kept. Damaged backups are skipped with a warning.
 
-    The state of other callbacks, such as the patience of `EarlyStopping`, will not be stored. After
-    resuming, the history returned by `fit` starts at the resumed epoch. This callback should be
-    passed last, so that backups also include changes made by other callbacks at the end of an
-    epoch. With several workers, only the chief writes backups, and all workers read them.
+    The state of other callbacks, such as the patience of `EarlyStopping`, is not stored. After
+    resuming, the history returned by `fit` starts at the resumed epoch. Pass this callback last, so
+    that backups include changes that other callbacks make at the end of an epoch. With several
+    workers, only the chief writes backups, and all workers read the same backups.
 
     Args:
-        backup_dir: The path to a local folder to be used only by this `fit`. With several workers,
-            all of them need access to the same folder.
-        save_freq: "epoch" or positive integer. With an integer, a backup will also be written each
-            time this number of steps is completed. Defaults to "epoch".
+        backup_dir: String or path. Local folder that only this `fit` uses. With several workers,
+            the folder must be shared by all workers.
+        save_freq: "epoch" or positive integer. With an integer, a backup is also written after
+            every such number of steps. Defaults to "epoch".
         delete_checkpoint: Boolean. Whether to delete the backups when the training is finished.
             Defaults to True.
 
     Raises:
         ValueError: If the backup belongs to another run, or if `backup_dir` contains unrelated
             files.
-        FloatingPointError: If the weights or the loss are not finite when a backup is about to be
+        FloatingPointError: If the weights or the loss are not finite when a backup should be
             written.
 
     Example:
@@ -447,13 +448,13 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     def resume_position(
         self, task: keras.Model, run: dict, start: Position, window_sizes: list
     ) -> Position:
-        """Return the position to resume from, or `start` when there is no complete backup.
+        """Return the position to resume from, or `start` if there is no complete backup.
 
         Args:
-            task: A task to train.
-            run: Dict. Settings used to identify this run.
-            start: Position to start from when there is no backup.
-            window_sizes: List. The data's `window_sizes`, which will be filled from the backup.
+            task: Task to train.
+            run: Dict. Settings that identify this run.
+            start: `Position` to start from if there is no backup.
+            window_sizes: List. `window_sizes` of the data. It is filled from the backup.
         """
         self._folder.check()
         self._run, self._model, self._window_sizes = flat_settings(run), task, window_sizes
@@ -494,11 +495,10 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             )
 
     def restore_metrics(self, batches: tf.data.Dataset) -> None:
-        """Restore the running metrics when training resumes in the middle of an epoch.
+        """Restore the running metrics if training resumes in the middle of an epoch.
 
         Args:
-            batches: A dataset of training batches. The first batch will be used to build the
-                metrics.
+            batches: Dataset of training batches. Its first batch is used to build the metrics.
         """
         model = self.model
         if len(model.metrics_variables) < len(self._continued.shapes("metrics")):
@@ -523,7 +523,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     def on_train_begin(self, logs=None):
         if self._run is None:
             raise ValueError(
-                "encoder_zoo.BackupAndRestore only supports the tasks of encoder_zoo. For other "
+                "encoder_zoo.BackupAndRestore only supports tasks from encoder_zoo. For other "
                 "models, use keras.callbacks.BackupAndRestore."
             )
         if self._continued:
@@ -537,8 +537,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._at_first_step:
-            # Restore the state only now, because Keras uses torch's generator when it starts to
-            # read data.
+            # Restored only now, because Keras uses torch's random generator when it starts to read
+            # data.
             self._at_first_step = False
             _set_random_state(self._continued.read("random"))
         if self.save_freq != "epoch" and batch - self._saved_step >= self.save_freq:
@@ -546,7 +546,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             self._saved_step = batch
 
     def on_train_batch_end(self, batch, logs=None):
-        """Override the Keras method, which would write its own backups."""
+        """Do nothing, because the Keras method would write its own backups."""
 
     def on_epoch_end(self, epoch, logs=None):
         self._save(epoch + 1, 0)
@@ -560,8 +560,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def _save(self, epoch: int, step: int) -> None:
         model = self.model
-        # Every worker has to take part, because metrics are summed over all workers when they are
-        # read, and weights can be distributed over several processes.
+        # Every worker must take part: metrics are summed over all workers when they are read, and
+        # weights can be distributed over several processes.
         arrays = {
             f"{group}.{i}": np.asarray(whole_array(variable), order="C")
             for group, variables in (
@@ -581,7 +581,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         self._kept = new
 
     def _check_finite(self, arrays: dict[str, np.ndarray], epoch: int, step: int) -> None:
-        """Raise an error for weights that are not finite, or for such a loss within an epoch."""
+        """Raise an error if the weights, or the loss within an epoch, are not finite."""
         weights = (array for name, array in arrays.items() if name.startswith("model."))
         finite = all(np.isfinite(array).all() for array in weights)
         if step and finite:
@@ -595,7 +595,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
 
 def _random_state() -> list:
-    """Return the torch generator states. On other backends, models have their own state."""
+    """Return the states of torch's random generators. On other backends, layers have own states."""
     if keras.config.backend() != "torch":
         return []
     import torch
@@ -605,7 +605,7 @@ def _random_state() -> list:
 
 
 def _set_random_state(states: list[np.ndarray]) -> None:
-    """Restore the states returned by `_random_state`."""
+    """Restore the states from `_random_state`."""
     if states:
         import torch
 
@@ -615,7 +615,7 @@ def _set_random_state(states: list[np.ndarray]) -> None:
 
 
 def _is_chief(model: keras.Model) -> bool:
-    """Return whether this process is used to write the backups."""
+    """Return whether this process writes the backups."""
     if keras.config.backend() == "tensorflow":
         return model.distribute_strategy.extended.should_checkpoint
     if keras.config.backend() == "jax":
@@ -626,16 +626,16 @@ def _is_chief(model: keras.Model) -> bool:
 
 
 class RestOfEpoch(keras.callbacks.CallbackList):
-    """List of callbacks for a `fit` to be resumed in the middle of an epoch.
+    """Callback list for a `fit` that resumes in the middle of an epoch.
 
-    Keras counts the steps in the resumed epoch from 0 and runs a full epoch. This list passes the
-    original step indices to the callbacks and ends the epoch at its last step.
+    Keras counts the steps of the resumed epoch from 0, and runs a full epoch. This list passes the
+    original step indices to the callbacks, and ends the epoch at its last step.
 
     Args:
-        callbacks: A list of callbacks passed by the user.
-        backup: `BackupAndRestore` callback to resume the training from.
-        batches: A dataset of training batches.
-        done: Integer. Number of steps already completed in the first epoch.
+        callbacks: List of callbacks passed by the user.
+        backup: The `BackupAndRestore` callback.
+        batches: Dataset of training batches.
+        done: Integer. Number of completed steps in the first epoch.
         **params: Keyword arguments for `keras.callbacks.CallbackList`.
     """
 
@@ -675,17 +675,16 @@ class RestOfEpoch(keras.callbacks.CallbackList):
 
 
 def resume(task: keras.Model, data: Source, callbacks: list | None, verbose: int | str) -> tuple:
-    """Return the arguments for Keras's `fit` to start or resume a training.
+    """Return the arguments of `keras.Model.fit` that start or resume a training.
 
     Args:
         task: `TextModel` to train.
         data: `Source` with the training data.
-        callbacks: A list of callbacks. A `BackupAndRestore` in this list will be used to resume the
-            training.
+        callbacks: List of callbacks. A `BackupAndRestore` in this list resumes the training.
         verbose: Verbosity, as in Keras.
 
     Returns:
-        Dict of the arguments, and the number of steps already completed in the first epoch.
+        Tuple of the arguments as a dict, and the number of completed steps in the first epoch.
     """
     epochs, steps = data.plan.epochs, data.steps_per_epoch
     callbacks = keras.tree.flatten(callbacks or [])
@@ -698,7 +697,7 @@ def resume(task: keras.Model, data: Source, callbacks: list | None, verbose: int
         run = {"initial_epoch": epochs.start, "epochs": epochs.stop, "steps_per_epoch": steps}
         run = {**_describe_task(task), "class_weight": data.class_weights, **data.describe(), **run}
         position = backup.resume_position(task, run, position, data.window_sizes)
-    # Keras also reads a batch after the last epoch.
+    # Keras reads one more batch after the last epoch.
     done = (position.epoch - epochs.start) * steps + position.step
     batches = data.batches(position.seed, done if position.epoch < epochs.stop else 0)
     options = {"epochs": epochs.stop, "verbose": verbose}
@@ -710,7 +709,7 @@ def resume(task: keras.Model, data: Source, callbacks: list | None, verbose: int
 
 
 def _common_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup: bool) -> int:
-    """Return the first worker's random seed, and check that all workers train alike."""
+    """Return the random seed of the first worker. Raise a ValueError if the workers differ."""
     # `keras.utils.set_random_seed` can be used to make the seed reproducible.
     drawn = int(np.random.randint(2**31))
     workers = gather_from_workers(strategy, [drawn, steps, has_backup])
@@ -724,7 +723,7 @@ def _common_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup
 
 
 def _describe_task(task: keras.Model) -> dict:
-    """Return the settings that must be equal to resume a training, as plain data."""
+    """Return the settings of a task that must be equal to resume a training, as plain data."""
     preprocessor = task.preprocessor.get_config() if task.preprocessor else {}
     backbone = keras.saving.serialize_keras_object(task.backbone)["config"]
     return {

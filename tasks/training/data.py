@@ -1,8 +1,8 @@
-"""Interface to the data for `fit` and `evaluate`, independent of the task.
+"""Base classes for the data of `fit` and `evaluate`, which do not depend on the task.
 
-A `Source` yields batches from texts in memory, datasets, streams or corpora. A `BatchMaker`
-contains the functions and settings used by a task to make these batches, and the `GraphCache` with
-the graphs for them. `sources.as_source` is used to select the source.
+A `Source` yields batches of texts in memory, datasets, streams or corpora. A `BatchMaker` contains
+the functions and settings with which a task makes batches, and a `GraphCache` with the traced
+graphs. `sources.as_source` selects the source.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from encoder_zoo.tasks.training.distribution import data_parallel_devices
 
 logger = logging.getLogger("encoder_zoo")
 
-# Programs that are compiled faster than this will not be stored.
+# Programs that compile faster than this are not stored.
 MIN_SECONDS = 0.1
 
 
@@ -45,11 +45,11 @@ def enable_compilation_cache() -> pathlib.Path | None:
     """Make JAX store compiled programs in the user's cache folder.
 
     Set `JAX_COMPILATION_CACHE_DIR` to use another folder, or `JAX_ENABLE_COMPILATION_CACHE=false`
-    to disable the cache. There is a separate folder for every kind of processor, because the
-    instructions can differ.
+    to disable the cache. Each kind of processor has its own folder, because the instructions can
+    differ.
 
     Returns:
-        Path to the folder, or None when JAX is not the backend or when the cache is disabled.
+        Path of the folder, or None if the backend is not JAX or the cache is disabled.
     """
     if keras.config.backend() != "jax":
         return None
@@ -69,12 +69,12 @@ def enable_compilation_cache() -> pathlib.Path | None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
-    compilation_cache.reset_cache()  # JAX only checks once whether a cache exists
+    compilation_cache.reset_cache()  # JAX checks only once whether a cache exists
     return folder
 
 
 def _processor() -> str:
-    """Return a name for this processor and its instruction set."""
+    """Return a folder name for this processor and its instruction set."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
         names = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
@@ -85,12 +85,13 @@ def _processor() -> str:
 
 
 class GraphCache:
-    """Cache for a task's graphs and batch shapes.
+    """Cache of the traced graphs and the batch shapes of a task.
 
     Attributes:
-        lengths: Optional tuple with the lengths to pad batches to when every shape is compiled.
-        packings: A dict from batch sizes to lists of (length, numbers of packed sequences).
-        reported: A set with the messages that have already been logged.
+        lengths: Optional tuple of integers. Lengths to which batches are padded if every shape is
+            compiled.
+        packings: Dict of batch sizes to lists of (length, numbers of packed sequences).
+        reported: Set of strings. Messages that have already been logged.
     """
 
     def __init__(self):
@@ -100,7 +101,7 @@ class GraphCache:
         self.reported: set[str] = set()
 
     def get(self, key, make: Callable):
-        """Return the graph for a hashable key. If it is missing, call `make` to create it."""
+        """Return the graph for a hashable key. If the graph is missing, create it with `make`."""
         if key not in self._graphs:
             self._graphs[key] = make()
         return self._graphs[key]
@@ -112,22 +113,22 @@ class GraphCache:
 
 @dataclasses.dataclass(frozen=True)
 class BatchMaker:
-    """Functions and settings used by a task to make batches from its data.
+    """Functions and settings with which a task makes batches from its data.
 
     Attributes:
-        task: String. The task's class name.
-        preprocessor: Preprocessor, or None when the task only accepts preprocessed inputs.
-        encode: A function of `(x, y, sample_weight)` to encode examples in memory.
-        separate: A function of `(x, y)` to separate the inputs from the labels.
-        check_given: A function of `(y, x)` to raise an error for missing labels.
-        check: A function to check preprocessed inputs. It returns inputs of any kind.
-        graphs: The task's `GraphCache`, with the lengths used in previous batches.
-        labels_tokens: Boolean. Whether to expect a label for every word in a text.
-        compiles: Boolean. Whether a program will be compiled for every batch shape.
-        fills: Boolean. Whether to pad all batches to the same number of rows.
-        packs: Boolean. Whether to allow packing short texts into sequences.
-        worker: A tuple with the index for this worker and the number of workers.
-        dtype: String. The task's dtype policy name.
+        task: String. Class name of the task.
+        preprocessor: Preprocessor, or None if the task only accepts prepared inputs.
+        encode: Function of `(x, y, sample_weight)` that encodes examples in memory.
+        separate: Function of `(x, y)` that separates the inputs from the labels.
+        check_given: Function of `(y, x)` that raises an error if labels are missing.
+        check: Function that checks prepared inputs, and returns inputs of any kind.
+        graphs: `GraphCache` of the task, with the lengths of previous batches.
+        labels_tokens: Boolean. Whether every word in a text has a label.
+        compiles: Boolean. Whether a program is compiled for every batch shape.
+        fills: Boolean. Whether all batches are padded to the same number of rows.
+        packs: Boolean. Whether short texts can be packed into sequences.
+        worker: Tuple of the index of this worker and the number of workers.
+        dtype: String. Name of the task's dtype policy.
     """
 
     task: str
@@ -145,11 +146,11 @@ class BatchMaker:
     dtype: str
 
     def cached(self, name, make: Callable):
-        """Return a graph from the cache, or make it when the cache has no graph for these settings.
+        """Return a graph from the cache. If the cache has no graph for these settings, make it.
 
         Args:
-            name: Hashable. Graph name.
-            make: A function to be called without arguments to make the graph.
+            name: Hashable. Name of the graph.
+            make: Function without arguments that makes the graph.
         """
         settings = vars(self.preprocessor) if self.preprocessor is not None else {}
         plain = [(n, v) for n, v in settings.items() if not n.startswith("_") and n != "tokenizer"]
@@ -159,32 +160,32 @@ class BatchMaker:
 
     @property
     def lengths_vary(self) -> bool:
-        """Return whether the length of a batch depends on its texts."""
+        """Whether the length of a batch depends on its texts."""
         return self.preprocessor is None or self.preprocessor.sequence_length is None
 
     @property
     def multiple(self) -> int | None:
-        """Multiple to round the number of rows in a padded batch up to, or None."""
+        """Divisor of the number of rows in a padded batch, or None."""
         return data_parallel_devices() if self.fills else None
 
     def collate(self, lengths: tuple[int, ...] | None = None) -> Callable:
         """Return the preprocessor's `collate` as a function of `(examples, seed=None)`.
 
         Args:
-            lengths: A tuple with the lengths to pad to when every shape is compiled. Defaults to
-                the lengths used in previous batches.
+            lengths: Optional tuple of integers. Lengths to which batches are padded if every shape
+                is compiled. Defaults to the lengths of previous batches.
         """
-        # When every shape is compiled, additional padding is cheaper than additional shapes.
+        # If every shape is compiled, more padding is cheaper than more shapes.
         bucketed = self.compiles and (lengths or self.graphs.lengths or True)
         return functools.partial(self.preprocessor.collate, bucketed=bucketed)
 
     def batcher(self, examples: dict, batch_size: int, fills: bool) -> LengthGroupedBatcher:
-        """Return a batcher to be used for encoded examples.
+        """Create a batcher for encoded examples.
 
         Args:
-            examples: A dict of encoded examples.
+            examples: Dict of encoded examples.
             batch_size: Integer. Number of examples per batch.
-            fills: Boolean. Whether to pad all batches to the same number of rows.
+            fills: Boolean. Whether all batches are padded to the same number of rows.
         """
         multiple = data_parallel_devices() if fills else None
         if packing := self._packing(examples, batch_size):
@@ -200,7 +201,7 @@ class BatchMaker:
         )
 
     def report_compiling(self, examples: dict, batch_size: int) -> None:
-        """Log, once for each set of shapes, that the first step for each shape will be compiled."""
+        """Log, once per set of shapes, that the first step of each shape is compiled."""
         if not self.compiles or not self.lengths_vary:
             return
         if packing := self._packing(examples, batch_size):
@@ -219,8 +220,8 @@ class BatchMaker:
         self.graphs.reported.add(text)
         kept = enable_compilation_cache()
         logger.warning(
-            "%s The training step is compiled once for each of these %s, which takes some "
-            "seconds%s. Set sequence_length=... to use a single length.",
+            "%s The training step is compiled once for each of these %s, which takes a few "
+            "seconds%s. To use a single length, set sequence_length=....",
             text,
             shapes,
             f"and is cached in {kept}" if kept else "",
@@ -231,10 +232,10 @@ class BatchMaker:
         self.graphs.lengths = choose_lengths(longest, self.graphs.lengths)
 
     def _packing(self, examples: dict, batch_size: int) -> tuple[int, tuple] | None:
-        """Return the length and the possible numbers of packed sequences, or None.
+        """Return the length and the possible numbers of packed sequences, or None without packing.
 
-        Packing only depends on the examples, so that a resumed training will use the same batches.
-        If several packings are about equally good, a known packing is used because it is already
+        The packing only depends on the examples, so that a resumed training uses the same batches.
+        If several packings are about equally good, a known packing is used, because it is already
         compiled.
         """
         on_one_device = keras.distribution.distribution() is None
@@ -268,9 +269,9 @@ def _alternatives(numbers: tuple[int, ...]) -> str:
 
 @contextlib.contextmanager
 def own_errors(*sources: Source | None) -> Iterator[None]:
-    """Return a context to raise the original errors from sources.
+    """Context that raises the original errors of sources.
 
-    TensorFlow reads streams in a thread and replaces their errors by graph errors.
+    TensorFlow reads streams in a thread, and replaces their errors by graph errors.
     """
     try:
         yield
@@ -282,17 +283,18 @@ def own_errors(*sources: Source | None) -> Iterator[None]:
 
 
 class Source:
-    """Base class for data to train or evaluate on.
+    """Base class for the data of `fit` and `evaluate`.
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
 
     Attributes:
-        steps: Integer. Number of batches in one pass, or per epoch when the former is unknown.
-        window_sizes: A list with plain data, to be extended while reading. It is used to find later
-            batches quickly and is stored in backups.
-        class_weights: Optional list with the weights for all classes.
+        steps: Integer. Number of batches in one pass, or per epoch if the number in one pass is
+            unknown.
+        window_sizes: List of plain data, which grows while the data is read. It is stored in
+            backups, and used to find later batches quickly.
+        class_weights: Optional list of the weights of all classes.
         error: Optional exception that was raised while reading the data. TensorFlow replaces this
             exception by its own error.
     """
@@ -317,19 +319,19 @@ class Source:
         return len(self.plan.epochs) * self.steps_per_epoch
 
     def count_examples(self) -> int:
-        """Return the number of examples for one pass."""
+        """Return the number of examples in one pass."""
         return self.steps * self.plan.batch_size
 
     def check(self) -> None:
-        """Raise an error if `fit` does not support this data, and log messages about its cost."""
+        """Raise an error if `fit` does not support this data. Log messages about its cost."""
         if self.maker.preprocessor is not None and self.maker.preprocessor.packed_length:
             raise ValueError(
-                "pack_texts requires all texts in memory. Pass lists instead of a dataset or "
+                "`pack_texts` requires all texts in memory. Pass lists instead of a dataset or "
                 "stream."
             )
 
     def batches(self, seed: int, start: int = 0) -> tf.data.Dataset:
-        """Return the batches for all epochs from an index on, without making earlier batches.
+        """Return the batches of all epochs, from a given index on. Earlier batches are not made.
 
         Args:
             seed: Integer. Random seed used for the example order and for masking.
@@ -344,22 +346,22 @@ class Source:
         raise NotImplementedError
 
     def one_pass(self) -> tf.data.Dataset:
-        """Return the batches for one pass to count the labels."""
+        """Return the batches of one pass, to count the labels."""
         return self.batches(0).take(self.steps).map(real_examples)
 
     def in_order(self):
-        """Return the batches for one pass to be used by Keras's `evaluate`."""
+        """Return the batches of one pass, for `keras.Model.evaluate`."""
         raise NotImplementedError
 
     def describe(self) -> dict:
-        """Return plain values to identify this data."""
+        """Return plain values that identify this data in a backup."""
         raise NotImplementedError
 
     def split(self, share: float, batch_size: int) -> tuple[Source, Source]:
-        """Split off the last examples to be used for validation, and return both parts.
+        """Split off the last examples for validation. Return both parts.
 
         Args:
-            share: Float between 0 and 1. Fraction of examples to use for validation.
+            share: Float between 0 and 1. Fraction of the examples for validation.
             batch_size: Integer. Number of examples per validation batch.
         """
         check_dataset_alone(validation_split=share)
@@ -368,9 +370,9 @@ class Source:
         """Return the same data with different sample weights.
 
         Args:
-            weigh: A function of `(x, y)` or `(x, y, sample_weight)` and a keyword argument
-                `weights` that returns `(x, y, sample_weight)`.
-            weights: An array with a weight per class.
+            weigh: Function of `(x, y)` or `(x, y, sample_weight)` and a keyword argument `weights`,
+                which returns `(x, y, sample_weight)`.
+            weights: Array with one weight per class.
         """
         source = copy.copy(self)
         source._changes = [*self._changes, functools.partial(weigh, weights=weights)]
@@ -379,14 +381,14 @@ class Source:
 
 
 def uncounted(batches):
-    """Return batches whose number is unknown to Keras.
+    """Hide the number of batches from Keras.
 
-    When the number is known, Keras only runs full executions with several steps. If the last
-    execution in an epoch is shorter, Keras would continue with the first batch before the epoch has
-    ended.
+    If Keras knows the number of batches and runs several steps per execution, it only runs full
+    executions. If the last execution of an epoch is shorter, Keras would continue with the first
+    batch before the epoch has ended.
 
     Args:
-        batches: `tf.data.Dataset` or `ArrayBatches`. Any other object will be returned unchanged.
+        batches: `tf.data.Dataset` or `ArrayBatches`. Any other object is returned unchanged.
     """
     if isinstance(batches, ArrayBatches):
         return batches.uncounted()

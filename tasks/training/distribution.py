@@ -1,8 +1,8 @@
 """Train on several devices or machines with `tf.distribute` or `keras.distribution`.
 
-A model that is built in the strategy scope is trained as on one device. Every replica computes a
-part of the batch, and the loss and the gradients refer to the whole batch. Keras 3.15 differs from
-this in seven cases. Each case is described in a comment next to the code that corrects it.
+A model that is built in the scope of a strategy is trained as on one device. Every replica computes
+a part of the batch, and the loss and the gradients are those of the whole batch. Keras 3.15 behaves
+differently in seven cases. Comments next to the code that corrects a case describe it.
 
 With `keras.distribution` on JAX, a batch is one array over all devices. Each process provides its
 own part of this array.
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def get_process_shard() -> tuple[int, int]:
-    """Return the index for this JAX process in a divided batch, and the number of parts.
+    """Return the index of this JAX process, and the number of parts of a divided batch.
 
     Example:
         >>> get_process_shard()
@@ -47,7 +47,7 @@ def get_process_shard() -> tuple[int, int]:
 
 
 def select_process_part(dataset):
-    """Return a dataset with this process's part of every batch, if JAX uses several processes."""
+    """Select the part of every batch that belongs to this JAX process."""
     number, count = get_process_shard()
     if dataset is None or count == 1:
         return dataset
@@ -60,7 +60,7 @@ def select_process_part(dataset):
 
 @contextlib.contextmanager
 def disable_sharding():
-    """Make `keras.distribution` use the batches from a process unchanged."""
+    """Make `keras.distribution` use the batches of each process unchanged."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         yield
@@ -91,7 +91,7 @@ def whole_batches():
 
 
 def select_batch_part(batch, number, count: int):
-    """Return the rows for one of `count` replicas. The numbers of rows differ by at most one.
+    """Return the rows of one of `count` replicas. Their numbers of rows differ by at most one.
 
     Example:
         >>> import numpy as np
@@ -111,7 +111,7 @@ def select_batch_part(batch, number, count: int):
 
 
 def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
-    """Skip a step on all replicas when the gradients are not finite on one of them.
+    """Skip a step on all replicas if the gradients on one replica are not finite.
 
     Keras only checks the first replica, before gradients are summed (loss_scale_optimizer.py).
     """
@@ -125,11 +125,11 @@ def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
 
 
 def clip_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
-    """Make an optimizer clip the gradient for the whole batch.
+    """Make an optimizer clip the gradient of the whole batch.
 
-    Keras clips the gradients from every replica before they are summed
-    (optimizers/base_optimizer.py). It also computes the norm for an embedding gradient before the
-    rows for equal tokens are summed. With Keras, the norm would depend on how the batch is divided.
+    Keras clips the gradients of every replica before they are summed
+    (optimizers/base_optimizer.py). It also computes the norm of an embedding gradient before the
+    rows of equal tokens are summed. The norm would then depend on how the batch is divided.
     """
     limits = optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue
     if not any(limits) or "apply" in vars(optimizer):
@@ -159,17 +159,17 @@ def _clip_gradients(
     return [tf.clip_by_value(gradient, -value, value) for gradient in gradients]
 
 
-MAX_COUNTING = 20  # seconds to count the batches in data with unknown length
-COMPILED_BATCH_SIZES = (1, 8, 32)  # batch sizes to use for inference when every shape is compiled
+MAX_COUNTING = 20  # maximum seconds for counting the batches of data with unknown length
+COMPILED_BATCH_SIZES = (1, 8, 32)  # batch sizes for inference if every shape is compiled
 
 
 class Distribution:
-    """The `tf.distribute.Strategy` used to train and evaluate a model, if any.
+    """The `tf.distribute.Strategy` of a model, if there is one.
 
-    Without a strategy and on other backends, these methods do not change how Keras behaves.
+    Without a strategy, and on other backends, the methods do not change the behavior of Keras.
 
     Args:
-        strategy: Optional strategy. The model was built in its scope.
+        strategy: Optional strategy in whose scope the model was built.
 
     Raises:
         ValueError: If the strategy is a ParameterServerStrategy, or if the distribution is not
@@ -188,14 +188,14 @@ class Distribution:
             separate_collectives(strategy)
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """Return the strategy scope to create variables in."""
+        """Return the scope in which variables are created."""
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def running(self):
-        """Return a context for Keras to use batches that are already divided.
+        """Return a context in which Keras uses batches that are already divided.
 
-        This context also adds advice to errors about batches that cannot be divided and about lost
+        The context also adds advice to errors about batches that cannot be divided, and about lost
         workers.
         """
         try:
@@ -227,12 +227,12 @@ class Distribution:
         """Return whether an error is caused by a lost connection to another process."""
         if get_process_shard()[1] > 1:
             return type(error).__name__ == "JaxRuntimeError" and "Connection" in str(error)
-        if not is_multi_worker(self.strategy):  # nor is TensorFlow there, on other backends
+        if not is_multi_worker(self.strategy):  # on other backends, TensorFlow may not be installed
             return False
         return isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
 
     def fix_compiled(self, model: keras.Model) -> None:
-        """Adapt the optimizer for a compiled model to several replicas."""
+        """Adapt the optimizer of a compiled model to several replicas."""
         if keras.config.backend() != "tensorflow":
             return
         optimizer = model.optimizer
@@ -253,8 +253,8 @@ class Distribution:
     def check_devices(self, model: keras.Model) -> None:
         """Raise a ValueError for a model that was built before `keras.distribution` was set.
 
-        New variables, such as the optimizer state, would be created on other devices than the
-        weights. It would not be possible to train this model afterwards.
+        The optimizer state would be created on other devices than the weights, so this model could
+        not be trained.
         """
         check_backend_spreads()
         distribution = keras.distribution.distribution()
@@ -272,17 +272,16 @@ class Distribution:
     def agree(
         self, model: keras.Model, metrics: list[ExactMetric], *sources: Source | None
     ) -> None:
-        """Check that all `torch.distributed` processes have the same number of batches.
+        """Raise a ValueError if `torch.distributed` processes have different numbers of batches.
 
         Args:
-            model: A model to train or evaluate.
-            metrics: A list of metrics that store examples. The same memory will be reserved in all
-                processes.
-            *sources: Data to use for training, validation or evaluation.
+            model: Model to train or evaluate.
+            metrics: List of metrics that store examples. All processes reserve the same memory.
+            *sources: Data for training, validation or evaluation.
 
         Raises:
-            ValueError: If the numbers of batches differ. A process with more batches would wait
-                forever.
+            ValueError: If the numbers of batches differ, because a process with more batches would
+                wait forever.
         """
         if not joins_processes(model):
             return
@@ -322,11 +321,11 @@ class Distribution:
     # -- data ----------------------------------------------------------------------------------
 
     def divided(self, dataset, steps: int | None) -> tuple:
-        """Return a dataset with the parts from every batch, and the number of batches.
+        """Divide every batch of a dataset. Return the divided dataset and the number of batches.
 
         Args:
-            dataset: A dataset of batches. Any other object will be returned unchanged.
-            steps: Optional integer. Number of batches. If None, the batches will be counted.
+            dataset: Dataset of batches. Any other object is returned unchanged.
+            steps: Optional integer. Number of batches. If None, the batches are counted.
         """
         if self.strategy is None:
             return select_process_part(dataset), steps
@@ -337,7 +336,7 @@ class Distribution:
         return self.strategy.distribute_datasets_from_function(parts), steps
 
     def divide_arguments(self, arguments: dict) -> dict:
-        """Return the arguments for Keras's `fit` with divided datasets."""
+        """Divide the datasets in the arguments of `keras.Model.fit`."""
         pairs = (("x", "steps_per_epoch"), ("validation_data", "validation_steps"))
         for data, steps in pairs:
             divided = self.divided(arguments.get(data), arguments.get(steps))
@@ -345,9 +344,10 @@ class Distribution:
         return arguments
 
     def predict_on_batch(self, predict: Callable, x):
-        """Call Keras's `predict(x)` on all replicas or devices, for a batch of any size."""
+        """Call `predict(x)` on all replicas or devices, for a batch of any size."""
         if self.strategy:
-            # Keras would pass the whole batch to every replica and return its outputs repeatedly.
+            # Keras would pass the whole batch to every replica, and return its outputs several
+            # times.
             x = self.strategy.experimental_distribute_values_from_function(
                 functools.partial(self._select_replica_part, x)
             )
@@ -379,11 +379,11 @@ class Distribution:
         )
 
     def compute_batch_metrics(self, variables: list, result: Callable[[], dict]) -> dict:
-        """Call Keras's `result` with the metric variables summed over the replicas."""
+        """Compute the results of metrics from variables that are summed over the replicas."""
         if not self.is_in_replica():
             return result()
-        # Keras would average the results from the replicas.
-        values = [array_ops.identity(v.value) for v in variables]  # on the replica's device
+        # Keras would average the results of the replicas.
+        values = [array_ops.identity(v.value) for v in variables]  # on the device of the replica
         sums = tf.distribute.get_replica_context().all_reduce("SUM", values)
         with keras.StatelessScope(state_mapping=list(zip(variables, sums, strict=True))):
             results = result()
@@ -396,7 +396,7 @@ class Distribution:
 def gather_from_workers(
     strategy: tf.distribute.Strategy | None, numbers: list[int]
 ) -> list[list[int]]:
-    """Return the integers from all workers in order, repeated for every replica on a worker."""
+    """Gather integers from all workers, in order. Each worker occurs once per replica."""
     if get_process_shard()[1] > 1:
         from jax.experimental import multihost_utils
 
@@ -423,7 +423,7 @@ def check_divisible(examples: dict, batch_size: int) -> None:
 def spreads_models() -> bool:
     """Return whether `keras.distribution` can be used on this backend.
 
-    On TensorFlow, Keras lists devices, but ignores distributions.
+    On TensorFlow, Keras lists devices but ignores distributions.
     """
     backend = keras.config.backend()
     if backend == "torch":
@@ -447,7 +447,7 @@ def current_strategy() -> tf.distribute.Strategy | None:
 
 
 def check_backend_spreads() -> None:
-    """Raise a ValueError if training with the distribution is not supported on this backend."""
+    """Raise a ValueError if the backend does not support the current distribution."""
     backend, tensorflow = keras.config.backend(), sys.modules.get("tensorflow")
     distribution = keras.distribution.distribution()
     if backend == "torch" and isinstance(distribution, keras.distribution.ModelParallel):
@@ -478,7 +478,7 @@ def is_multi_worker(strategy: tf.distribute.Strategy | None) -> bool:
 
 
 def get_worker(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
-    """Return the index for this process among the strategy's workers and the number of workers.
+    """Return the index of this process among the workers of a strategy, and the number of workers.
 
     Example:
         >>> get_worker(None)
@@ -505,7 +505,7 @@ def data_parallel_devices() -> int:
 
 
 def round_up(count: int, multiple: int) -> int:
-    """Return the smallest multiple that is not below a count.
+    """Round a count up to a multiple of `multiple`.
 
     Example:
         >>> round_up(3, 2), round_up(4, 2)
@@ -515,7 +515,7 @@ def round_up(count: int, multiple: int) -> int:
 
 
 def pad_indices(count: int, multiple: int) -> np.ndarray:
-    """Return example indices, with the last index repeated up to a multiple of `multiple`.
+    """Return the indices from 0 to `count`, padded with the last index to a multiple of `multiple`.
 
     Example:
         >>> pad_indices(3, 2).tolist()
@@ -525,7 +525,7 @@ def pad_indices(count: int, multiple: int) -> np.ndarray:
 
 
 def count_batches(dataset: tf.data.Dataset) -> int:
-    """Return the number of batches in a dataset. If it is unknown, count them in one pass.
+    """Return the number of batches in a dataset. If it is unknown, count them by reading once.
 
     Raises:
         ValueError: If the dataset is infinite.
@@ -540,11 +540,11 @@ def count_batches(dataset: tf.data.Dataset) -> int:
 
 
 def count_to_end(sizes: Iterable[int], source: str) -> int:
-    """Return the sum over the sizes in an iterable that may be infinite.
+    """Sum the sizes in an iterable, which may be infinite.
 
     Args:
-        sizes: An iterable of integers. Sizes to be summed.
-        source: String. Description to use for the data in the error message.
+        sizes: Iterable of integers.
+        source: String. Description of the data for the error message.
 
     Raises:
         ValueError: If the source has not ended after 20 seconds.
@@ -559,25 +559,26 @@ def count_to_end(sizes: Iterable[int], source: str) -> int:
         if time.monotonic() - start > MAX_COUNTING:
             raise ValueError(
                 f"{source} has not ended after {MAX_COUNTING} seconds and {count} elements. Pass "
-                "the number of batches: steps_per_epoch=... of fit, validation_steps=... or "
-                "steps=... of evaluate."
+                "the number of batches: steps_per_epoch=... or validation_steps=... to fit, or "
+                "steps=... to evaluate."
             )
     return count
 
 
 def split_batches(dataset: tf.data.Dataset, context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """Return a dataset with the parts from every batch for the replicas on one worker.
+    """Divide every batch into one part for each replica of a worker.
 
-    By default, `tf.distribute` would rebatch the dataset to equal sizes and mix batches that are
+    By default, `tf.distribute` would rebatch the dataset to equal sizes, and mix batches that are
     padded to different lengths. Every worker reads the whole dataset, so all workers must read it
-    in the same order. For this to work, a `shuffle` needs a seed, and all workers need the same
-    `keras.utils.set_random_seed`, which TensorFlow combines with that seed. With the auto-shard
-    policy OFF, the worker's dataset contains its own examples, which will only be divided among its
-    own replicas.
+    in the same order. For this reason, a `shuffle` needs a seed, and all workers need the same
+    `keras.utils.set_random_seed`, which TensorFlow combines with the seed of the `shuffle`. With
+    the auto-shard policy OFF, the dataset of a worker contains its own examples, which are only
+    divided among its own replicas.
 
     Args:
-        dataset: Infinite dataset of batches. The replicas do not have to synchronize its end.
-        context: The worker's InputContext.
+        dataset: Infinite dataset of batches, so that the replicas do not have to synchronize its
+            end.
+        context: `InputContext` of the worker.
     """
     policy = dataset.options().experimental_distribute.auto_shard_policy
     workers, worker = context.num_input_pipelines, context.input_pipeline_id

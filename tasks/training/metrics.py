@@ -1,7 +1,8 @@
-"""Metrics for models that return logits, and exact metrics such as AUC and correlations.
+"""Metrics for models that return logits, and metrics over all examples, such as AUC.
 
-By default, Keras metrics expect probabilities, and many Keras metrics expect one-hot labels instead
-of class indices. With logits, they would return wrong values without an error, so they are wrapped.
+Keras metrics expect probabilities by default, and many expect one-hot labels instead of class
+indices. With logits, they would return wrong values without an error. For this reason, they are
+wrapped.
 
 Comments use these letters for shapes: B is the batch size, N the number of stored examples and C
 the number of classes or columns.
@@ -50,10 +51,10 @@ CAPACITY = 2**14
 
 
 def flatten_tokens(y_true, y_pred, sample_weight=None) -> tuple:
-    """Flatten labels, outputs and weights, to make metrics treat tokens as examples.
+    """Flatten labels, outputs and weights, so that metrics treat each token as an example.
 
-    By default, Keras metrics first average over each row including padding. Tokens would then have
-    smaller weights in longer batches.
+    Otherwise, Keras metrics would first average over each row including padding, and tokens would
+    have smaller weights in longer batches.
 
     Args:
         y_true: Tensor of shape (B, L) or (B, L, C).
@@ -61,7 +62,7 @@ def flatten_tokens(y_true, y_pred, sample_weight=None) -> tuple:
         sample_weight: Optional tensor of shape (B, L).
 
     Returns:
-        Tuple with the three arguments, reshaped to (B * L, ...).
+        Tuple of the three arguments, reshaped to (B * L, ...).
 
     Example:
         >>> import numpy as np
@@ -75,7 +76,7 @@ def flatten_tokens(y_true, y_pred, sample_weight=None) -> tuple:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ClassAccuracy(metrics.SparseCategoricalAccuracy):
-    """Compute the accuracy. Labels can be probabilities, whose largest value is the true class.
+    """Compute the accuracy. If labels are probabilities, the largest is the true class.
 
     Call arguments:
         y_true: Class indices with shape (B,), or class probabilities with shape (B, C).
@@ -98,11 +99,11 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
 class OfLogits(ConfigFromSignature, keras.metrics.Metric):
     """Compute a Keras metric from logits.
 
-    This wrapper is used to convert logits to probabilities, and class indices to one-hot labels
-    unless the metric is sparse. With two classes, metrics such as Precision, Recall, AUC or F1Score
-    with a threshold treat the second class as positive. Logits are passed to metrics with
-    `from_logits=True`, to BinaryAccuracy with threshold 0 and to metrics for hinge losses. Metrics
-    that average a loss receive the loss inputs. See `prepare_function_inputs`.
+    This wrapper converts logits to probabilities, and class indices to one-hot labels unless the
+    metric is sparse. With two classes, metrics such as Precision, Recall, AUC or F1Score with a
+    threshold treat the second class as positive. Metrics with `from_logits=True`, BinaryAccuracy
+    with threshold 0 and metrics for hinge losses receive logits. Metrics that average a loss
+    receive the inputs of the loss (see `prepare_function_inputs`).
 
     Args:
         metric: A metric from `keras.metrics`. The wrapper gets the same name.
@@ -140,7 +141,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         else:
             scores = y_pred if self._takes_logits() else LOSS_ACTIVATIONS[self.activation](y_pred)
             y_true, scores = self._match_shapes(y_true, scores)
-        if isinstance(self.metric, metrics.AUC) and self._of_logits:  # its sigmoid gives the scores
+        if isinstance(self.metric, metrics.AUC) and self._of_logits:  # its sigmoid is the score
             scores = ops.log(scores) - ops.log1p(-scores)
         self.metric.update_state(y_true, scores, sample_weight)
 
@@ -155,7 +156,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         return self._of_logits or (is_binary and self.metric.threshold == 0)
 
     def _match_shapes(self, y_true, scores):
-        """Return labels and scores in the format expected by the metric."""
+        """Convert labels and scores to the format that the metric expects."""
         if type(self.metric) in OF_CLASS_INDICES:
             if self.activation == "softmax":
                 return get_class_indices(y_true, scores), ops.argmax(scores, -1)
@@ -171,7 +172,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         return ops.one_hot(ops.cast(y_true, "int32"), classes, dtype=scores.dtype), scores
 
     def _wants_one_hot(self) -> bool:
-        """Return whether the metric needs one score per class, although there are two classes."""
+        """Return whether the metric expects one score per class, even for two classes."""
         if isinstance(self.metric, metrics.FBetaScore):
             return self.metric.threshold is None
         chosen = [getattr(self.metric, name, None) for name in ("class_id", "top_k")]
@@ -187,9 +188,9 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MeanOfLoss(metrics.Mean):
-    """Compute the mean for a loss or for a function that takes labels and outputs.
+    """Compute the mean of a loss, or of a function of labels and outputs.
 
-    This function returns a value for each example, token or label. Sample weights are used.
+    The function returns a value for each example, token or label. The mean uses sample weights.
 
     Args:
         loss: Function or `keras.losses.Loss`.
@@ -207,7 +208,7 @@ class MeanOfLoss(metrics.Mean):
         self.loss = loss
         self.activation = activation
         if isinstance(loss, losses.Loss) or loss in FUNCTIONS:
-            take_direction(self, metrics.MeanSquaredError())  # a lower value is better
+            take_direction(self, metrics.MeanSquaredError())  # lower values are better
 
     @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -233,7 +234,7 @@ class MeanOfLoss(metrics.Mean):
 
 
 def get_class_indices(y_true, scores):
-    """Convert labels to class indices. Labels can be class indices or rows with C probabilities."""
+    """Convert labels to class indices. Rows of C probabilities become the index of the largest."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
     return y_true if are_indices(y_true, scores) else ops.argmax(y_true, -1)
 
@@ -244,12 +245,12 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
     Args:
         score: "f1", "precision" or "recall". Defaults to "f1".
-        average: One of "binary", "micro", "macro", "macro_all" and "weighted". Use "binary" to
-            compute the score for the second class, and "micro" to sum the counts for all classes.
-            Use "macro" to average over the classes that occur in labels or predictions, or over all
-            labels in multi-label tasks. Use "macro_all" to average over all classes, and "weighted"
-            to weight this average by the number of examples in each class. A score without examples
-            is 0. Defaults to "macro".
+        average: One of "binary", "micro", "macro", "macro_all" and "weighted". "binary" is the
+            score of the second class. "micro" sums the counts of all classes. "macro" is the mean
+            over the classes that occur in labels or predictions, or over all labels in multi-label
+            tasks. "macro_all" is the mean over all classes, and "weighted" is the mean weighted by
+            the number of examples in each class. A score without examples is 0. Defaults to
+            "macro".
         activation: "softmax" to predict the class with the largest output, or "sigmoid" to predict
             every label with an output above 0. Defaults to "softmax".
 
@@ -278,7 +279,7 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
         classes = y_pred.shape[-1]
         if self.counts is None:
-            # Number of true positives, predictions and labels per class.
+            # Numbers of true positives, predictions and labels per class.
             self.counts = self.add_variable((3, classes), "zeros", name="counts")
         if self.activation == "softmax":
             y_true = ops.cast(get_class_indices(y_true, y_pred), "int32")
@@ -366,11 +367,11 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         counts = ops.convert_to_tensor(self.counts)
         total = ops.sum(counts)
         both, true, found = ops.diagonal(counts), ops.sum(counts, 1), ops.sum(counts, 0)
-        # The correlation is undefined when only one class occurs. Weights cause rounding errors.
+        # The correlation is undefined if only one class occurs. Weights cause rounding errors.
         varies = (ops.sum(ops.cast(true > 0, "int32")) > 1) & (
             ops.sum(ops.cast(found > 0, "int32")) > 1
         )
-        # Only use differences between counts, because float32 can represent them exactly.
+        # Only differences of counts are used, because float32 can represent them exactly.
         neither = (total - true) - (found - both)
         square = ops.maximum(total, 1e-9) ** 2
         covariance = ops.sum((both * neither - (true - both) * (found - both)) / square)
@@ -413,7 +414,7 @@ class Perplexity(metrics.SparseCategoricalCrossentropy):
 
 
 def divide(part, whole):
-    """Return part / whole, or 0 when the whole is 0."""
+    """Return `part / whole`, or 0 if `whole` is 0."""
     return ops.where(whole > 0, part / ops.where(whole > 0, whole, 1.0), 0.0)
 
 
@@ -430,13 +431,13 @@ def compute_f1_scores(correct, predicted, true) -> dict:
 
 
 class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
-    """Base class for metrics that store labels and outputs for all examples until they are reset.
+    """Base class for metrics that store the labels and outputs of all examples until a reset.
 
-    `fit` and `evaluate` set the capacity to the number of examples. If there are more examples than
-    this, the result will be NaN.
+    `fit` and `evaluate` set the capacity to the number of examples. If there are more examples, the
+    result is NaN.
 
     With `tf.distribute` or `torch.distributed`, every replica or process only writes to its own
-    part of the variables. All examples will therefore be included when the variables are summed.
+    part of the variables. The sum of the variables therefore contains all examples.
 
     Args:
         capacity: Positive integer. Maximum number of examples to store.
@@ -449,14 +450,14 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         self._forget()
 
     def _forget(self) -> None:
-        """Delete the variables. New variables will be created in `update_state`."""
+        """Delete the variables. `update_state` creates new variables."""
         self._kept = types.MappingProxyType({})  # hidden from Keras tracking
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """Variables with the stored examples and the number of examples per replica.
+        """The variables with the stored examples, and with the number of examples per replica.
 
-        This list will be empty before the first update.
+        The list is empty before the first update.
         """
         return list(self._kept.values())
 
@@ -474,7 +475,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         return y_true, y_pred
 
     def score(self, y_true, y_pred, weight):
-        """Compute the metric for all examples with weights (N,) above 0."""
+        """Compute the metric for the N examples whose weight is above 0."""
         raise NotImplementedError
 
     @leaves_out_rows
@@ -491,7 +492,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         kept, number = self.variables
         replica, before = _replica(), ops.convert_to_tensor(number)
         at = ops.cast(before[replica], "int32") + ops.cumsum(ops.cast(counts, "int32")) - 1
-        # Ignored examples are written to the last row in each part.
+        # Ignored examples are written to the last row of each part.
         at = ops.where(counts & (at < self.capacity), at, self.capacity)
         rows = ops.concatenate([y_true, y_pred, weight[:, None]], axis=1)
         rows = ops.where((at < self.capacity)[:, None], rows, 0.0)
@@ -530,12 +531,12 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
 
 class ClassRanking(ExactMetric):
-    """Base class for metrics to evaluate how the outputs for a class rank the examples.
+    """Base class for metrics of the order in which the outputs rank the examples of a class.
 
-    Examples are ranked by log-odds, which do not saturate like probabilities. With two classes, the
-    score for the second class is used. With more classes or in multi-label tasks, each class is
-    compared with the rest, and the scores are averaged. Classes will be excluded from this average
-    when their score is undefined.
+    Examples are ranked by log-odds, because many probabilities are rounded to 0 or 1. With two
+    classes, the result is the score of the second class. With more classes, or in multi-label
+    tasks, each class is compared with the rest, and the result is the mean of the scores. Classes
+    whose score is undefined are excluded.
 
     Args:
         activation: "softmax" or "sigmoid". Output activation function. Defaults to "softmax".
@@ -547,7 +548,7 @@ class ClassRanking(ExactMetric):
         sample_weight: The weights with shape (B,).
     """
 
-    undefined = float("nan")  # result to return when no class has a score
+    undefined = float("nan")  # result if no class has a score
 
     def __init__(self, activation: str = "softmax", capacity: PositiveInt = CAPACITY, **kwargs):
         super().__init__(capacity, **kwargs)
@@ -579,11 +580,11 @@ class ClassRanking(ExactMetric):
         return ops.where(count > 0, mean, self.undefined)
 
     def is_defined(self, positive, negative):
-        """Return whether the score is defined for the weights in the class and in the rest."""
+        """Return whether the score is defined, given the weights in the class and in the rest."""
         raise NotImplementedError
 
     def compute_class_score(self, scores, positive, negative):
-        """Compute the score for a class from outputs and weights with shape (N,)."""
+        """Compute the score of a class from outputs and weights of shape (N,)."""
         raise NotImplementedError
 
 
@@ -593,7 +594,7 @@ class AUC(ClassRanking):
 
     This is the fraction of pairs with a positive and a negative example that are ranked correctly.
     Equal outputs count as one half. Several classes are averaged as with `multi_class="ovr",
-    average="macro"`. The result will be NaN when no class has both positive and negative examples.
+    average="macro"`. The result is NaN if no class has both positive and negative examples.
 
     Source: Hanley and McNeil 1982, The meaning and use of the area under a ROC curve.
 
@@ -620,8 +621,8 @@ class AUC(ClassRanking):
 class AveragePrecision(ClassRanking):
     """Compute the average precision, like `average_precision_score` in scikit-learn.
 
-    For every example in the class, the precision is computed among the examples with the same or a
-    higher output. These values are averaged. The result will be 0 when no class occurs.
+    The precision is computed for every example of the class, among the examples with the same or a
+    higher output. The score is the mean of these precisions. The result is 0 if no class occurs.
 
     Example:
         >>> metric = AveragePrecision()
@@ -648,8 +649,8 @@ class AveragePrecision(ClassRanking):
 class Pearson(ExactMetric):
     """Compute the Pearson correlation over all examples, averaged over the columns.
 
-    The result will be NaN for constant labels or outputs, as in SciPy. In contrast, the Keras
-    metric averages the correlations per batch.
+    The result is NaN for constant labels or outputs, as in SciPy. In contrast, the Keras metric is
+    the mean of the correlations in each batch.
 
     Call arguments:
         y_true: The labels with shape (B, C).
@@ -675,7 +676,7 @@ class Pearson(ExactMetric):
 class Spearman(ExactMetric):
     """Compute the Spearman rank correlation over all examples, averaged over the columns.
 
-    Ties get their mean rank. The result will be NaN for constant labels or outputs, as in SciPy.
+    Ties get their mean rank. The result is NaN for constant labels or outputs, as in SciPy.
 
     Call arguments:
         y_true: The labels with shape (B, C).
@@ -702,13 +703,13 @@ class Spearman(ExactMetric):
 
 
 def correlation(a, b, weight):
-    """Return the weighted correlations (C,) for columns (N, C), or NaN for constant columns."""
+    """Compute the weighted correlations (C,) of columns (N, C). Constant columns get NaN."""
     total, infinite = ops.maximum(ops.sum(weight), 1e-30), float("inf")
     varies = True
     for x in (a, b):
         largest = ops.max(ops.where(weight > 0, x, -infinite), 0)
         varies &= largest > ops.min(ops.where(weight > 0, x, infinite), 0)
-    # The mean is subtracted twice, because the rounding error in the first mean can be as large as
+    # The mean is subtracted twice, because the rounding error of the first mean can be as large as
     # the difference between close values.
     for _ in range(2):
         a, b = (ops.where(weight > 0, x - ops.sum(weight * x, 0) / total, 0.0) for x in (a, b))
@@ -720,7 +721,7 @@ def correlation(a, b, weight):
 
 
 def weight_below(values, weight) -> tuple:
-    """Return the total weight of smaller values, and of smaller or equal values, for each value."""
+    """For each value, return the weight of all smaller and of all smaller or equal values."""
     values = ops.copy(values)  # to make a column contiguous in PyTorch
     order = ops.argsort(values)
     ordered = ops.take(values, order)
@@ -732,10 +733,10 @@ def weight_below(values, weight) -> tuple:
 
 
 def log_odds(logits):
-    """Return the log-odds (B, C) for the classes in a softmax, plus log(C - 1).
+    """Compute the log-odds (B, C) of the classes in a softmax, plus log(C - 1).
 
-    With this constant, equal logits get the value 0. This allows float32 to distinguish the close
-    logits that a model returns when training starts.
+    With the constant log(C - 1), equal logits have the value 0. In float32, values near 0 are
+    distinct even for the close logits that a model returns at the start of training.
 
     Example:
         >>> [float(x) for x in log_odds(ops.convert_to_tensor([[1.0, 5001.0]]))[0]]
@@ -744,13 +745,12 @@ def log_odds(logits):
         [0, -3, 3]
     """
     count, classes = ops.shape(logits)[0], logits.shape[-1]
-    # Processors use a different routine to compute exp for the last values in an array, so equal
-    # rows could have different results. The padding makes sure that no real row is among the last
-    # rows.
+    # Processors compute exp of the last values in an array with another routine, so equal rows
+    # could have different results. With padding, no real row is among the last values.
     logits = ops.pad(logits, [[0, 16], [0, 0]])
     first = ops.max(logits, -1, keepdims=True)
     behind = logits - first
-    more = ops.expm1(behind)  # each class's share minus 1, relative to the best class
+    more = ops.expm1(behind)  # exp of each logit minus 1, relative to the best class
     others = (ops.sum(ops.sort(more, axis=-1), -1, keepdims=True) - more) / max(1, classes - 1)
     of_close = behind - ops.log1p(ops.maximum(others, -0.99))
     is_close = ops.min(behind, -1, keepdims=True) > -1
@@ -765,12 +765,12 @@ def log_odds(logits):
 
 
 def _sum_exponentials(logits):
-    """Return the sum (B, 1) of exp(logits). The result does not depend on the class order."""
+    """Return the sum (B, 1) of exp(logits). It does not depend on the order of the classes."""
     return ops.sum(ops.exp(ops.sort(logits, axis=-1)), -1, keepdims=True)
 
 
 def _replicas() -> int:
-    """Return the number of replicas that each store a part of the variables."""
+    """Return the number of replicas. Each replica stores a part of the variables."""
     if keras.config.backend() != "tensorflow":
         return torch_processes()
     return tf.distribute.get_strategy().num_replicas_in_sync

@@ -1,4 +1,4 @@
-"""Task objective: its loss, its metrics, and how to interpret the outputs."""
+"""The objective of a task: its loss, its metrics and the meaning of its outputs."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ OF_CLASSES = (
     *(metrics.TruePositives, metrics.TrueNegatives),
     *(metrics.FalsePositives, metrics.FalseNegatives),
 )
-# Keras metrics that compare the rows in a batch.
+# Keras metrics that compare the rows of a batch.
 OF_WHOLE_BATCHES = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
-# Keras metrics to compute a function's mean, by function.
+# Keras metrics that compute the mean of a function, by function.
 MEANS = {
     get_wrapped_function(metric): type(metric)
     for metric in (
@@ -98,32 +98,31 @@ def unchanged(x, y, y_pred, sample_weight) -> tuple:
 
 @dataclass(frozen=True)
 class Objective:
-    """Description for the losses and metrics supported by a task.
+    """Describes which losses and metrics a task supports.
 
     Args:
-        default_loss: A function to create the loss for `compile(loss="auto")`.
-        default_metrics: A function to create the default metrics, which use sample weights. By
+        default_loss: Function that creates the loss for `compile(loss="auto")`.
+        default_metrics: Function that creates the default metrics, which use sample weights. By
             default, there are no metrics.
         activation: "softmax" or "sigmoid" for logits, "linear" for regression, or None to pass the
             outputs to losses and metrics unchanged. Defaults to None.
         num_classes: Integer. Number of classes, for metrics that need it.
-        labels: A list of class names, for classes with names.
-        own_metrics: A mapping from names to functions used to create task metrics.
-        of_tokens: Boolean. Whether every token has a label. Losses will then be averaged over the
+        labels: Optional list of class names.
+        own_metrics: Mapping of names to functions that create metrics of the task.
+        of_tokens: Boolean. Whether every token has a label. Losses are then averaged over the
             tokens with a weight. See `BatchLoss`.
-        of_examples: Boolean. Whether to require a loss value for each example. See `BatchLoss`.
+        of_examples: Boolean. Whether a loss must return one value per example. See `BatchLoss`.
         pads_classes: Boolean. Whether the number of classes depends on the longest example in the
-            batch, e.g. for classes that are token positions.
-        fills_batches: Boolean. Whether Keras losses can ignore rows used to pad a batch.
+            batch, for example if the classes are token positions.
+        fills_batches: Boolean. Whether Keras losses can ignore rows that only pad a batch.
         names_outputs: Boolean. Whether the outputs are a dict. In this case, metrics are also a
-            dict and will be used unchanged.
-        inputs_of_metrics: A function to convert inputs, labels, outputs and weights to the labels,
+            dict and are used unchanged.
+        inputs_of_metrics: Function that converts inputs, labels, outputs and weights to the labels,
             outputs and weights for the metrics.
-        class_weighting: A function of `(objective, data, class_weight, loss)` to return the data
-            with sample weights based on the classes. None for a task without classes. Defaults to
-            None.
-        split_report: A function of `(objective, examples, held_out)` to log the properties of
-            examples removed from training by `validation_split`. Defaults to None.
+        class_weighting: Optional function of `(objective, data, class_weight, loss)` that returns
+            the data with class weights. None for a task without classes. Defaults to None.
+        split_report: Optional function of `(objective, examples, held_out)` that logs warnings
+            about the examples held out by `validation_split`. Defaults to None.
 
     Example:
         >>> numbers = Objective(keras.losses.MeanSquaredError, activation="linear")
@@ -149,18 +148,18 @@ class Objective:
     # -- loss ------------------------------------------------------------------------------------
 
     def resolve_loss(self, loss):
-        """Convert the `loss` argument from `compile` to the loss to be computed.
+        """Convert the argument `loss` of `compile` to the loss that is computed.
 
         Args:
             loss: Name, function, class or instance, or a list or dict with one loss.
 
         Returns:
-            A `keras.losses.Loss` or a function of labels and outputs. Cross-entropies that include
-            the task's activation will be computed from logits.
+            `keras.losses.Loss` or function of labels and outputs. Cross-entropies that include the
+            activation of the task are computed from logits.
 
         Raises:
-            ValueError: If the loss is unknown, does not fit this task, or is not reduced to a
-                scalar.
+            ValueError: If the loss is unknown, if it does not match this task, or if it is not
+                reduced to a scalar.
 
         Example:
             >>> classes = Objective(
@@ -175,7 +174,7 @@ class Objective:
             return default
         if isinstance(found, losses.Loss) and found.reduction in (None, "none"):
             raise invalid(
-                f"The reduction of {get_name(found)}",
+                f"`reduction` of {get_name(found)}",
                 found.reduction,
                 "'sum_over_batch_size', 'mean_with_sample_weight' or 'sum'",
             )
@@ -192,7 +191,7 @@ class Objective:
         return found
 
     def batch_loss(self, loss) -> BatchLoss:
-        """Return the `BatchLoss` for a loss.
+        """Create the `BatchLoss` of a loss.
 
         Args:
             loss: A loss from `resolve_loss`.
@@ -200,11 +199,11 @@ class Objective:
         return BatchLoss(loss, self.activation, self.of_tokens, self.of_examples)
 
     def _check_fits(self, loss, expected: str) -> None:
-        """Raise a ValueError if a Keras loss does not fit the task outputs.
+        """Raise a ValueError if a Keras loss does not match the outputs of the task.
 
         Args:
             loss: A loss instance, function or metric.
-            expected: String. Suggestion to add to the error message.
+            expected: String. Suggestion for the error message.
         """
         name, function = get_name(loss), get_keras_function(loss)
         if function in OF_OTHER_THINGS:
@@ -234,43 +233,46 @@ class Objective:
     # -- data ------------------------------------------------------------------------------------
 
     def can_fill(self, loss, given: list) -> bool:
-        """Return whether a loss and the given metrics can ignore rows used to pad a batch."""
+        """Return whether a loss and the given metrics can ignore rows that only pad a batch."""
         return self.fills_batches and computes_rows(loss) and all(map(_takes_weights, given))
 
     def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
-        """Return the data with sample weights based on the classes.
+        """Multiply the sample weights in the data by class weights.
 
         Args:
             data: `Source` with the training data.
-            class_weight: A mapping from classes to weights, or "balanced".
-            loss: A loss to be computed.
+            class_weight: Mapping of classes to weights, or "balanced".
+            loss: Loss that is computed.
 
         Raises:
-            ValueError: If the task has no classes, or if class weights are not supported for the
-                loss.
+            ValueError: If the task has no classes, or if the loss does not support class weights.
         """
         if self.class_weighting is None:
-            raise invalid("class_weight", class_weight, "None without classes. Use sample_weight")
+            raise invalid(
+                "class_weight",
+                class_weight,
+                "None, because this task has no classes. Use `sample_weight`",
+            )
         return self.class_weighting(self, data, class_weight, loss)
 
     def report_split(self, examples: dict, held_out: dict) -> None:
-        """Log the properties of examples removed from training by `validation_split`."""
+        """Log warnings about the examples held out by `validation_split`."""
         if self.split_report is not None:
             self.split_report(self, examples, held_out)
 
     # -- metrics ---------------------------------------------------------------------------------
 
     def make_metrics(self, loss) -> list | dict | None:
-        """Return the default metrics for a loss."""
+        """Create the default metrics for a loss."""
         return self.default_metrics()
 
     def metrics(self, loss, given, weighted) -> dict:
-        """Convert the task metrics to arguments for `keras.Model.compile`.
+        """Convert the metrics of the task to arguments of `keras.Model.compile`.
 
         Args:
-            loss: A loss to be computed.
-            given: Argument `metrics`.
-            weighted: Argument `weighted_metrics`.
+            loss: Loss that is computed.
+            given: Argument `metrics` of `compile`.
+            weighted: Argument `weighted_metrics` of `compile`.
         """
         if isinstance(weighted, str) and weighted == "auto":
             weighted = self.make_metrics(loss) if given is None else None
@@ -282,17 +284,17 @@ class Objective:
         return {"metrics": given, "weighted_metrics": weighted}
 
     def resolve_metrics(self, given):
-        """Convert the metrics passed to `compile` to metrics for logits.
+        """Convert the metrics that are passed to `compile` to metrics for logits.
 
         Keras metrics are wrapped in `OfLogits`, and functions in `MeanOfLoss`. Custom functions and
         metrics receive the model outputs unchanged.
 
         Args:
-            given: Metric or list of metrics. Each metric can be a name, function, class or
-                instance. None will be returned unchanged.
+            given: Metric or list of metrics. A metric is a name, function, class or instance. None
+                is returned unchanged.
 
         Raises:
-            ValueError: If a metric does not fit the task outputs.
+            ValueError: If a metric does not match the outputs of the task.
         """
         if given is None or self.activation is None or self.names_outputs:
             return given
@@ -308,7 +310,8 @@ class Objective:
                 `ClassScore`).
 
         Raises:
-            ValueError: If the name is unknown, or if the metric does not fit the task outputs.
+            ValueError: If the name is unknown, or if the metric does not match the outputs of the
+                task.
 
         Example:
             >>> classes = Objective(
@@ -381,7 +384,7 @@ class Objective:
         return metric if self.activation == "linear" else OfLogits(metric, self.activation)
 
     def _check_metric(self, metric: metrics.Metric) -> None:
-        """Raise a ValueError if a Keras metric does not fit the task outputs."""
+        """Raise a ValueError if a Keras metric does not match the outputs of the task."""
         name = type(metric).__name__
         if self.activation == "linear" and isinstance(metric, OF_CLASSES):
             raise invalid("A metric", name, OF_NUMBERS)
@@ -389,7 +392,7 @@ class Objective:
             raise invalid(
                 f"{name}'s axis",
                 metric.axis,
-                f"0, to correlate the outputs for different texts. Pass {name}(axis=0). `fit` and "
+                f"0, to compute the correlation over texts. Pass {name}(axis=0). `fit` and "
                 "`evaluate` report the mean over batches",
             )
         is_best_of_all = isinstance(metric, metrics.FBetaScore) and metric.threshold is None
@@ -402,10 +405,9 @@ class Objective:
 
 
 def find_loss(loss):
-    """Return the loss to use for an argument of `compile`, or None for "crossentropy".
+    """Convert the argument `loss` of `compile` to a loss, or to None for "crossentropy".
 
-    Keras losses are converted to instances when they are passed as a name, a function or a
-    `functools.partial`.
+    A name, a function or a `functools.partial` of a Keras loss is converted to an instance.
 
     Raises:
         ValueError: If the name is unknown, or if several losses are passed.
@@ -425,7 +427,7 @@ def find_loss(loss):
 
 
 def _only_one(loss):
-    """Return the only loss in a list or dict."""
+    """Return the loss in a list or dict with a single loss."""
     if not isinstance(loss, list | tuple | dict):
         return loss
     values = list(loss.values() if isinstance(loss, dict) else loss)
@@ -480,7 +482,7 @@ def _check_known(name: str) -> None:
 
 def _takes_weights(metric) -> bool:
     if isinstance(metric, str):
-        return True  # name for a Keras metric
+        return True  # names of Keras metrics
     metric = getattr(metric, "metric", metric)  # metric inside `OfLogits`
     if not isinstance(metric, metrics.Metric):
         return metric in KERAS_FUNCTIONS

@@ -1,4 +1,4 @@
-"""The arguments for `compile`: the optimizer, layer-wise rates, frozen layers and metrics."""
+"""The training recipe from `compile`: optimizer, learning rates, frozen layers and metrics."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-# Arguments for `compile` to configure the "auto" optimizer, in addition to the learning rate.
+# Arguments of `compile` for the "auto" optimizer, in addition to the learning rate.
 RECIPE = ("gradient_accumulation_steps", "weight_decay", "warmup", "layer_decay")
-FINE_TUNING_RATE = 1e-4  # highest learning rate commonly used for pretrained weights
+FINE_TUNING_RATE = 1e-4  # highest common learning rate for pretrained weights
 # Keras callbacks that do not change the learning rate.
 KEEPING_THE_RATE = {
     *(value for value in vars(keras.callbacks).values() if isinstance(value, type))
 } - {keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau}
-# Default arguments for `compile`.
+# Default arguments of `compile`.
 COMPILE_DEFAULTS = {
     "optimizer": "auto",
     "loss": "auto",
@@ -43,16 +43,16 @@ COMPILE_DEFAULTS = {
 
 
 class TaskSettings(NamedTuple):
-    """Task properties to configure the optimizer with, in addition to `compile` arguments.
+    """Properties of a task that configure the optimizer, in addition to the `compile` arguments.
 
     Attributes:
         learning_rate: Float. Peak learning rate.
         weight_decay: Float. Default weight decay.
         layer_decay: Float. Default layer-wise learning rate decay.
         warmup: Float. Default fraction for warmup steps.
-        learning_rate_shares: A dict of weight ids to multipliers for the learning rate.
-        undecayed_weights: A list of weights to exclude from weight decay.
-        scales_loss: Boolean. Whether to scale the loss because gradients are computed in float16.
+        learning_rate_shares: Dict of weight ids to multipliers of the learning rate.
+        undecayed_weights: List of weights without weight decay.
+        scales_loss: Boolean. Whether to scale the loss, because gradients are computed in float16.
     """
 
     learning_rate: float
@@ -66,12 +66,12 @@ class TaskSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """The arguments for `compile`, and the optimizer from the default recipe.
+    """The arguments of `compile`, which create the "auto" optimizer.
 
     Args:
-        arguments: A mapping with the arguments added to Keras by `TextModel.compile`, except for
-            the learning rate. Each value is from the last call to pass this argument.
-        options: A mapping with the arguments for `keras.Model.compile` and their last values.
+        arguments: Mapping of the arguments that `TextModel.compile` adds to Keras, except for the
+            learning rate. Each value comes from the last call with this argument.
+        options: Mapping of the arguments of `keras.Model.compile` to their last values.
 
     Example:
         >>> unset = dict.fromkeys(("optimizer", "learning_rate", *RECIPE))
@@ -85,23 +85,23 @@ class Recipe:
 
     @property
     def makes_optimizer(self) -> bool:
-        """Return whether the optimizer is "auto"."""
+        """Whether the optimizer is "auto"."""
         return is_auto(self.arguments.get("optimizer"))
 
     @property
     def loss_weight(self) -> float:
-        """The weight of the task's loss."""
+        """The weight of the loss."""
         return _single_weight(self.options.get("loss_weights"))
 
     def update(self, arguments: Mapping, options: Mapping) -> Recipe:
-        """Return the recipe after another `compile`. Arguments set to None keep their values.
+        """Return the recipe after another call to `compile`. None keeps the value of an argument.
 
         Raises:
             ValueError: If a setting for the "auto" optimizer is passed together with another
                 optimizer, or if there are several loss weights.
         """
         given = {name: value for name, value in arguments.items() if value is not None}
-        if is_auto(given.get("metrics")):  # use the task metrics
+        if is_auto(given.get("metrics")):  # the metrics of the task
             given["metrics"] = None
         completed = {**dict.fromkeys(arguments), **COMPILE_DEFAULTS, **self.arguments, **given}
         del completed["learning_rate"]  # a task attribute
@@ -121,13 +121,13 @@ class Recipe:
         return recipe
 
     def jit_compile(self, goes_step_by_step: str | None, has_fixed_shapes: bool):
-        """Return the `jit_compile` argument to pass to Keras.
+        """Return the argument `jit_compile` for Keras.
 
         Args:
-            goes_step_by_step: Optional name for a recurrent part in the model, such as "a CRF". XLA
-                cannot be used to train this part on TensorFlow.
-            has_fixed_shapes: Boolean. Whether all batches have the same shape, so that only a
-                single program is compiled by XLA.
+            goes_step_by_step: Optional string. Name of a recurrent part of the model, such as "a
+                CRF". On TensorFlow, XLA cannot compile its training.
+            has_fixed_shapes: Boolean. Whether all batches have the same shape, so that XLA only
+                compiles a single program.
 
         Raises:
             ValueError: If `jit_compile` is True and XLA cannot compile the model.
@@ -150,10 +150,10 @@ class Recipe:
     def make_optimizer(
         self, backbone: Backbone, settings: TaskSettings
     ) -> keras.optimizers.Optimizer:
-        """Create the "auto" optimizer. It uses the peak learning rate until `fit` is called.
+        """Create the "auto" optimizer, which uses the peak learning rate until `fit` is called.
 
         Args:
-            backbone: A backbone to apply `layer_decay` to.
+            backbone: Backbone that `layer_decay` applies to.
             settings: The task's TaskSettings.
         """
         weight_decay, layer_decay, warmup, steps = (
@@ -183,7 +183,7 @@ class Recipe:
         return AccumulatingLossScaleOptimizer(optimizer) if accumulates else optimizer
 
     def warn_default_rate(self, optimizer, default_rate: float) -> None:
-        """Log a warning about the learning rate for an optimizer that was passed as a string."""
+        """Log a warning about the learning rate of an optimizer that was passed as a string."""
         name, optimizer = self.arguments["optimizer"], inner_optimizer(optimizer)
         if self.makes_optimizer or not isinstance(name, str):
             return
@@ -200,13 +200,13 @@ class Recipe:
         )
 
     def check_trains(self, optimizer, total_batches: int, callbacks: list) -> None:
-        """Raise a ValueError if a `fit` would not change any weight in its steps.
+        """Raise a ValueError if a call to `fit` would not change any weight.
 
         Args:
-            optimizer: The model's optimizer.
-            total_batches: Integer. Number of batches for all epochs.
-            callbacks: A list of callbacks. Nothing will be checked if a callback may set the
-                learning rate.
+            optimizer: The optimizer of the model.
+            total_batches: Integer. Number of batches in all epochs.
+            callbacks: List of callbacks. If a callback may set the learning rate, nothing is
+                checked.
 
         Raises:
             ValueError: If the learning rate is 0 in all steps, or if there are fewer batches than
@@ -218,7 +218,7 @@ class Recipe:
             raise invalid(
                 "gradient_accumulation_steps",
                 accumulated,
-                f"at most {total_batches}, the number of batches in this call of `fit`",
+                f"at most {total_batches}, the number of batches in this call to `fit`",
             )
         if self.makes_optimizer or any(
             getattr(callback, "sets_learning_rate", type(callback) not in KEEPING_THE_RATE)
@@ -231,7 +231,7 @@ class Recipe:
             raise ValueError(
                 f"The learning rate is 0 in all {len(steps)} steps of this training, which starts "
                 f"at step {first}. Compile with another learning rate or schedule, or with "
-                "optimizer='auto', which uses a new schedule for each call of `fit`."
+                "optimizer='auto', which uses a new schedule for each call to `fit`."
             )
 
     def report_still(
@@ -239,7 +239,7 @@ class Recipe:
     ) -> None:
         """Log a warning if `fit` has not changed the weights.
 
-        This happens when all gradients are 0, or when all gradients overflow in float16.
+        The weights do not change if all gradients are 0, or if all gradients overflow in float16.
 
         Args:
             optimizer: The model's optimizer.
@@ -258,7 +258,7 @@ class Recipe:
                     total_batches,
                 )
             return
-        # Mean squares for the gradients. The head is checked first because its gradients are
+        # Mean squares of the gradients. The head is checked first, because its gradients are
         # usually not 0.
         states = (inner.states[id(variable)] for variable in reversed(weights))
         if not any(bool(keras.ops.any(state.second != 0)) for state in states):
@@ -273,21 +273,21 @@ class Recipe:
             inner_optimizer(optimizer).schedule.hold_peak()
 
     def weigh_batch(self, optimizer, size) -> None:
-        """Weight a batch in an accumulated step as if it belonged to one large batch.
+        """Weight a batch of an accumulated step like a part of one large batch.
 
-        When several losses are summed, the last call for a batch sets the weight.
+        If several losses are summed, the last call for a batch sets the weight.
 
         Args:
             optimizer: The model's optimizer.
-            size: Scalar tensor. Size used to divide the loss. See `BatchLoss`. None when the loss
-                is a sum.
+            size: Optional scalar tensor. Size by which the loss is divided (see `BatchLoss`). None
+                if the loss is a sum.
         """
         optimizer = inner_optimizer(optimizer)
         if self.makes_optimizer and optimizer.gradient_accumulation_steps:
             optimizer.weigh_batch(*((1.0, 0.0) if size is None else (size, size)))
 
     def to_config(self, config: dict, loss, learning_rate: float) -> dict:
-        """Return the compile config with the recipe, and without the schedule state.
+        """Add the recipe to the compile config of Keras. The state of the schedule is removed.
 
         Args:
             config: Dict. Compile config from Keras.
@@ -298,7 +298,7 @@ class Recipe:
         # The task loss is stored as "auto" because it may contain task weights.
         kept = "auto" if is_auto(given["loss"]) else keras.saving.serialize_keras_object(loss)
         own = {"loss": kept, "jit_compile": given["jit_compile"]}
-        # Keras does not store all of them.
+        # Keras does not store all arguments.
         own |= {name: self.options.get(name) for name in ("loss_weights", "auto_scale_loss")}
         if is_auto(given["weighted_metrics"]):  # they depend on the task and on `metrics`
             kinds = [] if given["metrics"] is None else ["metrics", "weighted_metrics"]
@@ -311,17 +311,17 @@ class Recipe:
 
 
 def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], float] | None:
-    """Return the learning rate multipliers for layer-wise decay.
+    """Create the learning rate multipliers for layer-wise decay.
 
-    The head has a multiplier of 1. This multiplier is reduced by the factor `decay` for the last
-    backbone block, and again for every earlier block and for the embeddings.
+    The multiplier of the head is 1. It is multiplied by `decay` for the last block of the backbone,
+    and again for each earlier block and for the embeddings.
 
     Args:
         backbone: Backbone.
-        decay: Float. Ratio between the learning rate for a layer and for the layer above it.
+        decay: Float. Learning rate of a layer, divided by the learning rate of the layer above it.
 
     Returns:
-        Function of a weight to pass to `fine_tuning_optimizer`, or None when all multipliers are 1.
+        Function of a weight for `fine_tuning_optimizer`, or None if all multipliers are 1.
 
     Source: Howard and Ruder 2018, Universal Language Model Fine-tuning, section 3.2, and Clark et
     al. 2020, ELECTRA, appendix B.
@@ -348,7 +348,7 @@ def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], fl
 class FrozenLayers:
     """Backbone layers that were frozen by `compile(frozen_layers=...)`.
 
-    Other layers will not be changed. Layers that were frozen by the user stay frozen.
+    Other layers do not change. Layers that the user has frozen stay frozen.
 
     Source: Lee, Tang and Lin 2019, What Would Elsa Do? Freezing Layers During Transformer
     Fine-Tuning.
@@ -372,16 +372,16 @@ class FrozenLayers:
         self._before = {}
 
     def freeze(self, backbone: Backbone, count: int) -> None:
-        """Freeze the embeddings and the first blocks. Unfreeze other layers that were frozen here.
+        """Freeze the embeddings and the first blocks. Unfreeze other blocks that it has frozen.
 
         Args:
             backbone: Backbone. The same backbone must be passed in all calls.
-            count: Integer. Number of blocks to freeze. Pass 0 to unfreeze all layers that were
-                frozen here.
+            count: Integer. Number of blocks to freeze. 0 unfreezes all layers that were frozen by
+                this method.
 
         Raises:
             ValueError: If the backbone has fewer blocks, or if a block shares weights with a later
-                block that will not be frozen.
+                block that is not frozen.
         """
         blocks = backbone.blocks
         if count > len(blocks):
@@ -390,7 +390,9 @@ class FrozenLayers:
             )
         if not {id(block) for block in blocks[:count]}.isdisjoint(map(id, blocks[count:])):
             raise invalid(
-                "frozen_layers", count, "a number that does not separate layers with shared weights"
+                "frozen_layers",
+                count,
+                "a number of blocks that does not separate layers with shared weights",
             )
         lower = [backbone.embeddings, *blocks[:count]] if count else []
         for layer, parts in list(self._before.values()):
@@ -407,11 +409,11 @@ class FrozenLayers:
                     part.trainable = False
 
     def get_state(self, backbone: Backbone) -> list:
-        """Return the state to store with the backbone, see `restore`.
+        """Return the state that is stored with the backbone (see `restore`).
 
         Returns:
-            A list with `[layer index, part indices]` for each layer that was frozen here. The parts
-            are those that were not trained before.
+            List with `[layer index, part indices]` for each layer that was frozen by `freeze`. The
+            parts are layers and weights that were already frozen before.
         """
         found = []
         if not self._before:  # other models, such as static embeddings, have no blocks
@@ -434,7 +436,7 @@ class FrozenLayers:
 
 
 def _list_parts(layer: keras.layers.Layer) -> list:
-    """Return a layer, its inner layers and its weights. Outer layers also set inner layers."""
+    """Return a layer, its inner layers and its weights, in the order to set `trainable`."""
     return [*list_layers(layer), *layer.weights]
 
 
@@ -450,7 +452,7 @@ def warn_random_weights(learning_rate: float) -> None:
 
 
 def train_new_pooler(backbone: Backbone) -> None:
-    """Mark a new pooler as trained, or log a warning when it is frozen."""
+    """Mark a new pooler as trained. If it is frozen, log a warning."""
     if not backbone.pooler_is_new:
         return
     backbone.pooler_is_new = not any(v.trainable for v in backbone.pooler_dense.variables)
@@ -480,12 +482,12 @@ def check_weights(sample_weight, class_weights: list | None) -> None:
         if weights is not None and not np.any(np.asarray(weights)):
             raise ValueError(
                 f"{name} is 0 for all {of_what}. Expected at least one weight above 0. Or remove "
-                "the argument."
+                "this argument."
             )
 
 
 def _single_weight(loss_weights) -> float:
-    """Return the weight for a task's only loss.
+    """Return the weight of the single loss of a task.
 
     Example:
         >>> _single_weight([0.5])
@@ -500,15 +502,15 @@ def _single_weight(loss_weights) -> float:
 
 
 class CompiledMetrics:
-    """Metrics for a compiled task, and the containers created by Keras for these metrics.
+    """The metrics of a compiled task, and the containers that Keras creates for these metrics.
 
     Args:
-        metrics: Metrics without sample weights that were passed to `keras.Model.compile`.
-        weighted_metrics: Metrics with sample weights that were passed to `keras.Model.compile`.
-        of_keras: `keras.Model.metrics` from the compiled task.
+        metrics: Argument `metrics` of `keras.Model.compile`.
+        weighted_metrics: Argument `weighted_metrics` of `keras.Model.compile`.
+        of_keras: `keras.Model.metrics` of the compiled task.
 
     Attributes:
-        given: A list with all metrics that were passed, as objects or names.
+        given: List of all metrics that were passed, as objects or names.
     """
 
     def __init__(self, metrics=None, weighted_metrics=None, of_keras: Sequence = ()):
@@ -521,14 +523,14 @@ class CompiledMetrics:
         self._loss, self._all = named.get("loss"), named.get("compile_metrics")
 
     def weigh_next_loss(self, size) -> None:
-        """Weight the loss for the next batch by its size in the mean over the epoch.
+        """Weight the loss of the next batch by its size, in the mean over the epoch.
 
-        By default, Keras uses the number of rows, including rows used to pad the batch. A mean over
+        Keras would use the number of rows, including rows that only pad the batch. A mean over
         tokens would then depend on how the examples are divided into batches.
 
         Args:
-            size: Scalar tensor. Size used to divide the batch loss. If None, the Keras weight is
-                used.
+            size: Optional scalar tensor. Size by which the loss of the batch is divided. If None,
+                the weight from Keras is used.
         """
         mean = self._loss
         if mean is None:
@@ -544,13 +546,13 @@ class CompiledMetrics:
         vars(mean)["update_state"] = update_state
 
     def update(self, y, y_pred, sample_weight, real) -> None:
-        """Update all metrics without the rows used to pad the batch.
+        """Update all metrics. Rows that only pad the batch are ignored.
 
         Args:
             y: Labels.
             y_pred: The outputs with shape (B, ...), or (B * M, C) with M tokens in each row.
             sample_weight: Optional weights with shape (B, ...) or (B * M,).
-            real: Boolean mask of shape (B,). False for rows used to pad the batch.
+            real: Boolean mask of shape (B,). False for rows that only pad the batch.
         """
         if self._all is None:
             return
@@ -566,7 +568,7 @@ class CompiledMetrics:
 
 
 def _mask_padding(real, y_pred, sample_weight):
-    """Return sample weights that are 0 for rows used to pad the batch."""
+    """Return sample weights that are 0 for rows that only pad the batch."""
     y_pred = ops.convert_to_tensor(y_pred)
     real = ops.cast(real, "float32")
     rows, count = ops.shape(real)[0], ops.shape(y_pred)[0]
@@ -577,7 +579,7 @@ def _mask_padding(real, y_pred, sample_weight):
 
 
 def compute_learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
-    """Return the learning rate for a step. `optimizer.learning_rate` is for the current step.
+    """Return the learning rate of any step. `optimizer.learning_rate` is only for the current step.
 
     Example:
         >>> schedule = keras.optimizers.schedules.PolynomialDecay(0.5, 10, 0.0)
@@ -595,17 +597,17 @@ def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
 
     Args:
         task: Compiled task.
-        dataset: A dataset of preprocessed batches. Arrays will be ignored.
+        dataset: Dataset of prepared batches. Arrays are ignored.
     """
     if keras.config.backend() != "tensorflow" or task.distribution.strategy:
-        return  # this is done by Keras
+        return  # Keras does this
     if not isinstance(dataset, tf.data.Dataset) or task.compiled_with.are_built():
         return
     x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     symbols = keras.tree.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x)
     y_pred = task.compute_output_spec(symbols)
     if isinstance(y, tf.TensorSpec) and len(y.shape) == len(getattr(y_pred, "shape", ())):
-        # The sizes in streams are unknown. Labels with the output rank get the output sizes.
+        # The sizes in streams are unknown. Labels with the rank of the outputs get their sizes.
         sizes = [own or size for own, size in zip(y.shape, y_pred.shape, strict=True)]
         y = tf.TensorSpec(sizes, y.dtype)
     x, y, y_pred, weight = array_ops.nest.map_structure(_smallest, (x, y, y_pred, weight))
@@ -615,9 +617,10 @@ def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
 
 
 def _smallest(spec) -> array_ops.Tensor | None:
-    """Return zeros for a spec. Unknown sizes are 2, because Keras drops axes with size 1.
+    """Create zeros for a spec. Unknown sizes are 2, because Keras drops axes of size 1.
 
-    The number of examples is also 2, because the labels may have a fixed size and the outputs not.
+    The number of examples is also 2, because the labels may have a fixed size while the outputs do
+    not.
     """
     if spec is None:
         return None
@@ -626,5 +629,5 @@ def _smallest(spec) -> array_ops.Tensor | None:
 
 
 def is_auto(argument) -> bool:
-    """Return whether an argument for `compile` is "auto"."""
+    """Return whether an argument of `compile` is "auto"."""
     return isinstance(argument, str) and argument == "auto"

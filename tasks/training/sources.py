@@ -1,7 +1,7 @@
-"""Sources for `fit` and `evaluate` inputs: data in memory, `tf.data` datasets and streams.
+"""Sources for the inputs of `fit` and `evaluate`: data in memory, datasets and streams.
 
-Other data, such as a `PretrainingCorpus`, has a method `training_data(plan, maker)` to return its
-own `Source`.
+Other data, such as a `PretrainingCorpus`, has a method `training_data(plan, maker)` that returns a
+`Source`.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ class Given:
 
 
 class Examples(Source):
-    """Examples in memory: encoded texts in batches with similar length, or preprocessed inputs.
+    """Examples in memory: encoded texts, in batches of similar length, or prepared inputs.
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
-        examples: A dict with encoded examples, or with preprocessed inputs and their labels.
+        examples: Dict of encoded examples, or of prepared inputs and their labels.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker, examples: dict):
@@ -152,7 +152,7 @@ class Examples(Source):
 
 
 class DatasetBatches(Source):
-    """A `tf.data.Dataset` of single raw inputs, batches of raw inputs, or preprocessed batches.
+    """A `tf.data.Dataset` of single raw inputs, batches of raw inputs, or prepared batches.
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
@@ -183,7 +183,7 @@ class DatasetBatches(Source):
     def count_examples(self) -> int:
         """Return the number of examples in a pass or in `steps_per_epoch` batches.
 
-        Batches with unknown sizes have to be read, but not more batches than will be used in `fit`.
+        Batches of unknown size are read, but not more batches than `fit` uses.
         """
         steps, batched = self.plan.steps_per_epoch, self._batched
         if steps and self._is_single:
@@ -210,7 +210,7 @@ class DatasetBatches(Source):
         return self._preprocess_batches(self._batched, NOT_RANDOM)
 
     def _preprocess_batches(self, batched, seed: int, start: int = 0) -> tf.data.Dataset:
-        """Preprocess batches of raw inputs, starting from index `start`."""
+        """Preprocess batches of raw inputs, starting at index `start`."""
         if self._is_prepared:
             return batched.skip(start) if start else batched
         preprocessor, collate = self.maker.preprocessor, self.maker.collate()
@@ -228,7 +228,7 @@ class DatasetBatches(Source):
         return prepared.prefetch(tf.data.AUTOTUNE)
 
     def _rows(self) -> int:
-        """Return the batch size. For a dataset of batches, return the first batch size."""
+        """Return the batch size. For a dataset of batches, it is the size of the first batch."""
         if self._is_single:
             return self.plan.batch_size
         first = next(iter(self._batched.map(lambda *data: keras.tree.flatten(get_inputs(data))[0])))
@@ -240,9 +240,9 @@ class DatasetBatches(Source):
 
 
 class StreamBatches(Source):
-    """Stream of raw inputs or preprocessed batches, to be encoded while it is read.
+    """Stream of raw inputs or prepared batches, which is encoded while it is read.
 
-    Single rows are shuffled in a buffer of 50 batches and grouped by length. Batches are used
+    Single rows are shuffled in a buffer of 50 batches, and grouped by length. Batches are used
     unchanged.
 
     Args:
@@ -307,7 +307,7 @@ class StreamBatches(Source):
         return (batch if isinstance(batch, tuple) else (batch,) for batch in batches())
 
     def _iterate_batches(self, first: int, seed: int) -> Iterator:
-        """Yield the batches for all epochs from an index on. Earlier batches are not encoded."""
+        """Yield the batches of all epochs, from index `first` on. Others are not encoded."""
         plan, make, number = self.plan, self._make_collate(), 0
         for _ in itertools.count():
             before = number
@@ -323,12 +323,12 @@ class StreamBatches(Source):
 
     @property
     def _rows(self) -> int:
-        """Return the number of single rows to read at a time in `fit`."""
+        """Return the number of single rows that `fit` reads at a time."""
         size = self.plan.batch_size
         return megabatch_size(size) if self._shuffles else size
 
     def _files(self, rows: int) -> TokenFiles | None:
-        """Return the cache files for chunks with this number of rows, or None."""
+        """Return the cache files for chunks of this number of rows, or None without a cache."""
         stream = self._stream
         if stream.cache is None:
             return None
@@ -340,9 +340,9 @@ class StreamBatches(Source):
         return describe_settings(self.maker, self._stream.checksum)
 
     def _chunks(self, rows: int) -> Iterator[tuple[int, Callable[[], object]]]:
-        """Yield a row count and a function to encode the examples, for every chunk in a pass.
+        """For every chunk in a pass, yield its number of rows and a function that encodes it.
 
-        A chunk is a batch or the given number of single rows.
+        A chunk is a batch, or a given number of single rows.
         """
         files = self._files(rows)
         if files is not None and files.sizes is not None:
@@ -359,9 +359,8 @@ class StreamBatches(Source):
     def _read_chunks(self, files: TokenFiles, chunks: Iterator) -> Iterator:
         """Yield chunks with examples that are stored in files.
 
-        One chunk is read ahead to recognize the last chunk, because the files will be complete as
-        soon as its examples are stored. Errors from the source will be raised after the previous
-        chunk.
+        One chunk is read ahead to recognize the last chunk, because the files are complete when the
+        last chunk is stored. An error of the source is raised after the previous chunk.
         """
         sizes, chunk, error = [], next(chunks, None), None
         while chunk is not None:
@@ -385,7 +384,7 @@ class StreamBatches(Source):
             raise error
 
     def _encode_chunk(self, chunk: tuple):
-        """Encode the examples in a chunk. Preprocessed batches are returned unchanged."""
+        """Encode the examples in a chunk. Prepared batches are returned unchanged."""
         if self._is_prepared:
             x, *labels = chunk
             checked = self.maker.check(Given.of(x))
@@ -396,7 +395,7 @@ class StreamBatches(Source):
             return self.maker.encode(x, y, weight)
 
     def _cut(self, examples: Callable, make: Callable, seed, number: int, shuffles: bool):
-        """Yield the batches in a chunk. `number` is the index to start from."""
+        """Yield the batches of a chunk. `number` is the index of the first batch."""
         try:
             examples = examples()
         except ValueError as error:
@@ -427,7 +426,7 @@ class StreamBatches(Source):
         return lambda examples, seed: fill_batch(collate, examples, seed, rows, multiple)
 
     def _convert_for_keras(self, batches: InOrder, total: int):
-        """Return batches in the format expected by the trainer for the Keras backend."""
+        """Convert batches to the format that the trainer of the Keras backend expects."""
         if keras.config.backend() != "tensorflow":
             return ArrayBatches(batches, range(total))
         dataset = self._make_dataset([batches(0)], lambda: map(batches, range(total)))
@@ -436,12 +435,12 @@ class StreamBatches(Source):
     def _make_dataset(
         self, batches: Iterable, again: Callable[[], Iterator] | None = None
     ) -> tf.data.Dataset:
-        """Convert batches with any sizes to a dataset, and store errors from the stream.
+        """Convert batches of any sizes to a dataset, and store errors of the stream.
 
         Args:
-            batches: An iterable of batches. The structure is taken from the first batch.
-            again: A function to return a new iterator over the batches. If None, the dataset can
-                only be read once. Defaults to None.
+            batches: Iterable of batches. The first batch defines the structure.
+            again: Optional function that returns a new iterator over the batches. If None, the
+                dataset can only be read once. Defaults to None.
         """
         batches = iter(batches)
         first = next(batches)
@@ -464,10 +463,10 @@ class StreamBatches(Source):
 
 
 class InOrder:
-    """Stream batches by index. The indices must be requested in order.
+    """Give access to the batches of a stream by index. Indices must be requested in order.
 
     Args:
-        begin: A function to return an iterator over the batches, starting from a given index.
+        begin: Function that returns an iterator over the batches, starting at a given index.
         total: Integer. Number of batches.
 
     Raises:
@@ -545,7 +544,7 @@ def read(task, x, y) -> Given:
     x, y = as_stream(materialize(x), maker), materialize(y)
     check_inputs(task, x, y)
     maker.check_given(y, x)
-    if not isinstance(x, Stream):  # streams separate the labels in each batch
+    if not isinstance(x, Stream):  # streams separate the labels of each batch
         x, y = maker.separate(x, y)
     given = Given.of(x, y)
     check_labels(task, given)
@@ -565,12 +564,12 @@ def check_labels(task, given: Given) -> None:
 
 
 def make_validation_data(task, data, y) -> tuple | None:
-    """Return the `validation_data` for `fit` as a tuple `(x, y, sample_weight)`, or None.
+    """Convert the `validation_data` of `fit` to a tuple `(x, y, sample_weight)`, or None.
 
     Args:
         task: `TextModel`.
         data: Optional dataset, or tuple or list `(x, y)` or `(x, y, sample_weight)`.
-        y: The labels from `fit`. If None, a list will be interpreted as texts.
+        y: Labels of `fit`. If None, a list is read as texts.
 
     Raises:
         ValueError: If labels are missing, or if the data can only be read once.
@@ -585,7 +584,7 @@ def make_validation_data(task, data, y) -> tuple | None:
         raise invalid(
             "validation_data",
             data[0],
-            "data that can be read in every epoch: lists, a keras.utils.PyDataset or a DataLoader",
+            "data that can be read once per epoch: lists, a keras.utils.PyDataset or a DataLoader",
         )
     if data[1:]:
         task.batch_maker.check_given(data[1], data[0])
@@ -604,18 +603,18 @@ def check_preprocessor(task, x) -> None:
 
 
 def check_inputs(task, x, y) -> None:
-    """Raise a ValueError if x is a path or a dict with splits, or if y is a name."""
+    """Raise a ValueError if `x` is a path or a dict of splits, or if `y` is a column name."""
     if isinstance(x, str | bytes | os.PathLike):
         raise ValueError(
-            f"x is {str(x)!r:.60}. Expected texts, not the name of a file or a single text. "
+            f"`x` is {str(x)!r:.60}. Expected texts, not a single text or the name of a file. "
             f"{task.record.file_advice.format(str(x))}"
         )
     if isinstance(x, Mapping) and any(table_columns(v) is not None for v in x.values()):
         splits = ", ".join(map(repr, x))
-        raise ValueError(f"x has the splits {splits}. Pass one of them: fit(x[{next(iter(x))!r}]).")
+        raise ValueError(f"`x` has the splits {splits}. Pass one split: fit(x[{next(iter(x))!r}]).")
     if isinstance(y, str | bytes):
         raise ValueError(
-            f"y is {y!r:.60}. Expected labels, not the name of their column.{columns_advice(x)}"
+            f"`y` is {y!r:.60}. Expected labels, not the name of a column.{columns_advice(x)}"
         )
 
 
@@ -647,12 +646,12 @@ def check_not_empty(x) -> None:
 
 
 def split(examples: dict, share: float) -> tuple[dict, dict]:
-    """Split off a fraction of the examples from the end.
+    """Split off a fraction of the examples at the end.
 
     Raises:
         ValueError: If the fraction is invalid. See `first_count`.
     """
-    if "text_index" in examples:  # sorted. There can be several examples per text
+    if "text_index" in examples:  # sorted. A text can have several examples.
         count = int(array_ops.reduce_max(examples["text_index"])) + 1
         first = int(np.searchsorted(examples["text_index"], first_count(count, share)))
     else:
@@ -662,7 +661,7 @@ def split(examples: dict, share: float) -> tuple[dict, dict]:
 
 
 def first_count(count: int, share: float) -> int:
-    """Return the number of training examples when a fraction at the end is held out.
+    """Return the number of training examples if a fraction at the end is held out.
 
     Raises:
         ValueError: If the fraction is not between 0 and 1, or if no example is left to train on.
@@ -684,7 +683,7 @@ def first_count(count: int, share: float) -> int:
 
 
 def compute_examples_checksum(examples: dict) -> dict:
-    """Return the number of encoded examples and a checksum for all examples."""
+    """Return the number of encoded examples and their checksum."""
     digest = hashlib.sha256()
     for name in sorted(examples):
         for part in _arrays(examples[name]):

@@ -1,4 +1,4 @@
-"""Streams: data to be read sequentially, without TensorFlow datasets.
+"""Streams: data that is read sequentially, other than TensorFlow datasets.
 
 Supported sources are `keras.utils.PyDataset`, PyTorch's `DataLoader`, Grain, `IterableDataset` from
 the library `datasets`, and generators. They yield batches or single rows, and can be larger than
@@ -35,27 +35,26 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.training.data import BatchMaker
 
 LIBRARIES = ("torch.utils.data", "grain", "datasets.iterable_dataset")
-# Columns from a stream of dicts.
+# The columns of a stream of dicts.
 LABEL_COLUMNS, WEIGHT_COLUMN = ("labels", "label"), "sample_weight"
-LABEL_SETTINGS = ("labels", "problem_type")  # attributes used to encode labels
+LABEL_SETTINGS = ("labels", "problem_type")  # attributes for the encoding of labels
 
 
 class TokenCache:
-    """Stream with texts to be tokenized once. Later epochs read the tokens from a folder.
+    """Stream whose texts are only tokenized once. Later epochs read the tokens from a folder.
 
         cache = ez.TokenCache(stream, "tokens")
         classifier.fit(cache, epochs=3)
 
-    This cache can be passed to `fit` or `evaluate` instead of the stream. The batches will be the
-    same. The first pass writes a file for each batch, or for every 50 batches of single rows, with
-    about four bytes per token. If it is interrupted, the next run will only write the missing
-    files. Later passes and later processes only read the first stream element. Different files are
-    used for a different `batch_size`.
+    Pass the cache to `fit` or `evaluate` instead of the stream. The batches are the same. The first
+    pass writes a file for each batch, or for every 50 batches of single rows, with about four bytes
+    per token. If the pass is interrupted, the next run only writes the missing files. Later passes
+    and later processes only read the first element of the stream. Each `batch_size` has its own
+    files.
 
     Args:
         source: Stream supported by `fit`. It must return the same elements in every pass.
-        folder: The path to the folder for the files. This folder will be created if it does not
-            exist.
+        folder: String or path. Folder for the files. It is created if it does not exist.
 
     Raises:
         ValueError: In `fit`, if the source can only be read once, if the folder contains tokens for
@@ -83,7 +82,7 @@ class TokenCache:
 
 
 class Stream:
-    """Stream of raw inputs with an `element_spec`, like a dataset.
+    """Stream of raw inputs, with an `element_spec` like a dataset.
 
     Args:
         source: Stream. See `is_stream`.
@@ -130,17 +129,17 @@ class Stream:
 
     @functools.cached_property
     def checksum(self) -> str:
-        """Return the SHA-256 for the first element, which changes when the order is random."""
+        """Return the SHA-256 of the first element, which changes if the order is random."""
         first = [np.asarray(part).tolist() for part in keras.tree.flatten(self.first)]
         plain = [part for part in first if isinstance(part, str | bytes | int | float | list)]
         return hashlib.sha256(repr(plain).encode()).hexdigest()
 
     def separated(self, batch: tuple) -> tuple:
-        """Return a batch `(x, y, sample_weight)` with labels that are separated from the inputs.
+        """Separate the labels of a batch from its inputs. Return `(x, y, sample_weight)`.
 
         Raises:
-            ValueError: If the batch is empty, or if only this batch or only the first batch has
-                labels or weights.
+            ValueError: If the batch is empty, or if it has labels or weights and the first batch
+                has none, or the reverse.
         """
         x, y, weight = batch
         if not count_rows(x):
@@ -159,8 +158,8 @@ class Stream:
         """Yield `(x, y, sample_weight)` for each element in a pass.
 
         Raises:
-            ValueError: If an element has no inputs, or if its inputs do not have the same structure
-                as the first inputs.
+            ValueError: If an element has no inputs, or if their structure differs from the first
+                element.
         """
         for number, element in enumerate(self._parts()):
             form = _form(element[0])
@@ -186,16 +185,16 @@ class Stream:
         return map(functools.partial(_parts, labels_tokens=self._labels_tokens), source)
 
     def one_pass(self) -> Iterator[tuple]:
-        """Yield the elements in a pass, or the remaining elements from a generator."""
+        """Yield the elements of a pass, or the remaining elements of a generator."""
         return self._elements if self.is_read_once else self._read()
 
     def end_pass(self) -> None:
-        """Tell a `PyDataset` that an epoch has ended, to allow it to change its order."""
+        """Tell a `PyDataset` that an epoch has ended, so that it can change its order."""
         if isinstance(self.source, keras.utils.PyDataset):
             self.source.on_epoch_end()
 
     def chunks(self, rows: int) -> Iterator[tuple]:
-        """Yield the batches in a pass, or combine this number of single rows."""
+        """Yield the batches of a pass. Single rows are combined to batches of `rows` rows."""
         elements = self.one_pass()
         if not self.is_single:
             yield from elements
@@ -204,12 +203,13 @@ class Stream:
             yield _together(chunk)
 
     def count(self, batch_size: int) -> int:
-        """Return the number of batches per pass. It may be necessary to read the source once."""
+        """Return the number of batches per pass. This may read the source once."""
         if self.is_read_once:
             raise ValueError(
-                f"x is {self}, which can only be read once. Pass steps_per_epoch=..., or a source "
-                "that can be read repeatedly: a keras.utils.PyDataset, a DataLoader, or lists such "
-                "as `texts, labels = zip(*x)`."
+                f"`x` is {self}, which can only be read once. Pass steps_per_epoch=..., or a "
+                "source "
+                "that can be read repeatedly: a keras.utils.PyDataset, a DataLoader, or lists "
+                "such as `texts, labels = zip(*x)`."
             )
         if getattr(self.source, "num_batches", 0) is None:
             raise ValueError("The PyDataset has no end. Pass steps_per_epoch=...")
@@ -217,12 +217,12 @@ class Stream:
             elements = len(self.source)
         except TypeError:
             elements = count_to_end((1 for _ in self.one_pass()), f"x ({self})")
-        if elements == sys.maxsize:  # Grain dataset that repeats infinitely
+        if elements == sys.maxsize:  # a Grain dataset that repeats infinitely
             raise ValueError("The stream has no end. Pass steps_per_epoch=...")
         return -(-elements // batch_size) if self.is_single else elements
 
     def batch(self, batch_size: int) -> Iterator:
-        """Yield the batches in a pass as `x`, `(x, y)` or `(x, y, sample_weight)`."""
+        """Yield the batches of a pass as `x`, `(x, y)` or `(x, y, sample_weight)`."""
         return itertools.starmap(keras.utils.pack_x_y_sample_weight, self.chunks(batch_size))
 
     def __iter__(self) -> Iterator:
@@ -230,7 +230,7 @@ class Stream:
 
 
 def is_stream(x: object) -> bool:
-    """Return whether an input is a stream to be read sequentially.
+    """Return whether an input is a stream, which is read sequentially.
 
     Example:
         >>> is_stream(iter(["a", "b"])), is_stream(["a", "b"])
@@ -248,7 +248,7 @@ def as_stream(x, maker: BatchMaker):
 
 
 def _iterate_batches(source: keras.utils.PyDataset) -> Iterator:
-    """Yield the batches in a pass in order, with the dataset workers when there are any."""
+    """Yield the batches of a pass in order, with the workers of the dataset if it has workers."""
     numbers = itertools.count() if source.num_batches is None else range(source.num_batches)
     if source.workers <= 1:
         yield from map(source.__getitem__, numbers)
@@ -266,7 +266,7 @@ def _iterate_batches(source: keras.utils.PyDataset) -> Iterator:
 
 @contextlib.contextmanager
 def ending_quietly(x: object) -> Iterator[None]:
-    """Return a context to suppress the Keras warning about a generator that has ended."""
+    """Context that suppresses the Keras warning about a generator that has ended."""
     with warnings.catch_warnings():
         if isinstance(x, Iterator):
             warnings.filterwarnings("ignore", "Your input ran out of data")
@@ -275,7 +275,7 @@ def ending_quietly(x: object) -> Iterator[None]:
 
 def _parts(element, labels_tokens: bool) -> tuple:
     """Return an element as `(x, y, sample_weight)`."""
-    if table_columns(element) is not None:  # e.g. a CSV chunk from pandas
+    if table_columns(element) is not None:  # such as a CSV chunk from pandas
         element = plain(element)
     if isinstance(element, Mapping) and not is_prepared(element):
         x = dict(element)
@@ -283,7 +283,7 @@ def _parts(element, labels_tokens: bool) -> tuple:
         weight = x.pop(WEIGHT_COLUMN, None)
         element = x, y, weight
     elif isinstance(element, list) and element and isinstance(element[0], str | bytes):
-        element = (element,)  # texts. Otherwise a list contains x and y, as in PyTorch
+        element = (element,)  # texts. Any other list contains x and y, as in PyTorch.
     parts = keras.utils.unpack_x_y_sample_weight(element)
     x, y, weight = keras.tree.map_structure(_convert_to_lists, parts)
     is_strings = isinstance(x, tuple) and isinstance(x[0], str | bytes)
@@ -293,7 +293,7 @@ def _parts(element, labels_tokens: bool) -> tuple:
 
 
 def _form(x) -> str:
-    """Describe the structure of inputs. This description is the same within a stream."""
+    """Describe the structure of inputs. All elements of a stream have the same description."""
     if isinstance(x, Mapping):
         return "the columns " + ", ".join(sorted(map(str, x)))
     if isinstance(x, tuple):
@@ -304,7 +304,7 @@ def _form(x) -> str:
 
 
 def _as_tuples(row, labels_tokens: bool):
-    """Restore the tuples in a row that PyTorch turned into lists by default."""
+    """Restore the tuples in a row that the default `collate_fn` of PyTorch turned into lists."""
     if not isinstance(row, list):
         return row
     x, *labels = row
@@ -312,18 +312,18 @@ def _as_tuples(row, labels_tokens: bool):
 
 
 def _split_collated(element, labels_tokens: bool) -> tuple:
-    """Return the parts in an element that PyTorch combined by columns by default."""
+    """Return the parts of an element that PyTorch combined by column by default."""
     x, y, weight = _parts(element, labels_tokens)
     if labels_tokens and isinstance(x, list) and not isinstance(x[0], str | bytes):
         raise ValueError(
-            "The DataLoader combines the first words of all sentences, then the second words. "
-            "Expected sentences. Pass collate_fn=lambda rows: tuple(map(list, zip(*rows)))."
+            "The DataLoader combines the first words of all sentences, then the second words, and "
+            "so on. Expected sentences. Pass collate_fn=lambda rows: tuple(map(list, zip(*rows)))."
         )
     if isinstance(x, tuple) and isinstance(x[0], str | bytes):
         x = list(x)  # rows were `(text,)`
     if isinstance(x, list) and not isinstance(x[0], str | bytes):
-        # The list contains tuples of texts: the first text for all rows, the second text, and so
-        # on.
+        # The list contains tuples of texts: the first texts of all rows, then the second texts, and
+        # so on.
         x = tuple(
             list(column) if isinstance(column, tuple) else [*map(list, zip(*column, strict=True))]
             for column in x
@@ -340,7 +340,7 @@ def _convert_to_lists(values):
 
 
 def _is_single(x, y, labels_tokens: bool) -> bool:
-    """Return whether an element is a single row, with a string or with words and word tags."""
+    """Return whether an element is a single row: a string, or words with their tags."""
     is_texts = isinstance(x, tuple) and all(isinstance(part, str | bytes) for part in x)
     if is_texts and _is_sized(y) and len(x) == len(y):
         return False  # PyTorch's batches of texts are tuples
@@ -352,14 +352,14 @@ def _is_single(x, y, labels_tokens: bool) -> bool:
 
 
 def _is_sized(values) -> bool:
-    """Return whether an object contains several values. Strings and mappings do not."""
+    """Return whether an object contains several values. Strings and mappings do not count."""
     if isinstance(values, np.ndarray):
         return values.ndim > 0
     return hasattr(values, "__len__") and not isinstance(values, str | bytes | Mapping)
 
 
 def _together(rows: list[tuple]) -> tuple:
-    """Combine rows `(x, y, sample_weight)` to a batch."""
+    """Combine rows `(x, y, sample_weight)` into a batch."""
     x, y, weight = zip(*rows, strict=True)
     if isinstance(x[0], Mapping):
         x = {name: [row[name] for row in x] for name in x[0]}
@@ -369,7 +369,7 @@ def _together(rows: list[tuple]) -> tuple:
 
 
 def count_rows(x) -> int:
-    """Return the number of rows in a batch of raw inputs, also for dicts and tuples of columns.
+    """Return the number of rows in a batch of raw inputs, which can be a dict or tuple of columns.
 
     Raises:
         ValueError: If the inputs have no length.
@@ -390,11 +390,11 @@ def count_rows(x) -> int:
 
 
 def describe_settings(maker: BatchMaker, first: str) -> dict:
-    """Return plain values to identify how a task encodes the examples in a stream.
+    """Return plain values that identify how a task encodes the examples of a stream.
 
     Args:
         maker: The task's `BatchMaker`.
-        first: String. Checksum for the first stream element.
+        first: String. Checksum of the first element of the stream.
     """
     read = maker.preprocessor
     learner = getattr(read, "student", read)  # a Distillation has two preprocessors

@@ -75,24 +75,27 @@ from encoder_zoo.tasks.training.recipe import (
 )
 from encoder_zoo.tasks.training.streams import ending_quietly
 
-FROZEN_HERE = "frozen_here"  # key in the compile config, see `FrozenLayers.get_state`
+FROZEN_HERE = (
+    "frozen_here"  # key of the frozen layers in the compile config, see `FrozenLayers.get_state`
+)
 
 
 @saves_layer_states
 @opens_training
 class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
-    """A `keras.Model` to train and evaluate on raw inputs.
+    """A `keras.Model` that is trained and evaluated on raw inputs.
 
-    Graphs are reused as long as they are valid. The model will not be traced again when `fit`,
-    `evaluate` and `predict` are called with different data, epochs or learning rates.
+    Graphs are reused as long as they are valid. The model is not traced again if `fit`, `evaluate`
+    and `predict` are called with other data, epochs or learning rates.
 
     Attributes:
-        record: TaskRecord with the task properties needed by other modules.
-        distribution: Distribution. The `tf.distribute` strategy used to build the model, if any.
-        graphs: GraphCache with the traced graphs.
-        recipe: The recipe with the arguments for `compile`.
-        objective: The objective with the loss, the metrics and how to interpret the outputs.
-        form: Training data format, for tasks with support for several formats.
+        record: `TaskRecord` with the properties of the task that other modules need.
+        distribution: `Distribution` with the `tf.distribute` strategy of the model, if there is
+            one.
+        graphs: `GraphCache` with the traced graphs.
+        recipe: `Recipe` with the arguments of `compile`.
+        objective: `Objective` with the loss, the metrics and the meaning of the outputs.
+        form: String. Format of the training data, for tasks that support several formats.
     """
 
     record: TaskRecord
@@ -101,15 +104,17 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     _counted = types.SimpleNamespace(steps=None, done=0)
     compiled_with = CompiledMetrics()
     _held_out: object = None  # validation data for the running `fit`
-    _evaluation: tuple[Mapping[str, float], int] | None = None  # results, weight checksum
+    _evaluation: tuple[Mapping[str, float], int] | None = (
+        None  # results and weight checksum of the last evaluation
+    )
 
     @property
     def default_learning_rate(self) -> float:
-        """Default peak learning rate, unless it is set in `compile` or by the preset."""
+        """The default peak learning rate, if neither `compile` nor the preset sets one."""
         return self.record.learning_rate or self.backbone.family.learning_rate
 
     def _reset_training_state(self) -> None:
-        """Initialize the training state for a task that is not compiled."""
+        """Set the training state of a task that is not compiled."""
         self.distribution = Distribution(current_strategy())
         self.graphs = GraphCache()
         self._layers_version = 0
@@ -123,7 +128,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @property
     def batch_maker(self) -> BatchMaker:
-        """Return a BatchMaker with the task's current settings."""
+        """Create a `BatchMaker` with the current settings of the task."""
         jit_compile = self.compiled and self.jit_compile
         compiles = bool(jit_compile) or keras.config.backend() == "jax"
         fills = compiles and self.compiled and not self.distribution.strategy
@@ -147,7 +152,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @property
     def has_one_graph(self) -> bool:
-        """Return whether one graph is used for batches with any shape, not one per shape."""
+        """Whether one graph is used for batches of all shapes, instead of one per shape."""
         if keras.config.backend() != "tensorflow" or self.distribution.strategy:
             return False
         several = self.compiled and (self.run_eagerly or self.steps_per_execution > 1)
@@ -167,11 +172,11 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def _before_training(self, given: sources.Given, data: Source) -> bool:
         """Update the inference settings, and reset the calibration and the thresholds.
 
-        `fit` calls this method after the data was checked, so that invalid data will not change the
-        predictions.
+        `fit` calls this method after it has checked the data, so that invalid data does not change
+        the predictions.
 
         Returns:
-            Whether the examples must be encoded again because a setting has changed.
+            Boolean. Whether the examples must be encoded again, because a setting has changed.
         """
         return False
 
@@ -179,7 +184,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         """Raise a ValueError if the task is not ready to evaluate or to predict these inputs."""
 
     def learning_rate_shares(self) -> dict[int, float]:
-        """Return a dict from weight ids to multipliers for the learning rate."""
+        """Return a dict of weight ids to multipliers of the learning rate."""
         return {}
 
     @validate_arguments
@@ -214,43 +219,43 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 restarts this schedule for its number of steps. Defaults to "auto".
             loss: String, function or Keras loss. Use "auto" for the default task loss. Keras losses
                 receive labels and outputs in the expected form, such as one-hot labels and
-                probabilities. Hinge losses and losses with `from_logits=True` receive logits. An
-                error is raised for losses that do not fit the task. Custom functions and losses
-                receive labels and outputs unchanged and should return a value for each example or
+                probabilities. Hinge losses and losses with `from_logits=True` receive logits.
+                Losses that do not match the task raise an error. Custom functions and losses
+                receive labels and outputs unchanged, and should return a value for each example or
                 token. The loss is averaged over the examples or labelled tokens in the whole batch,
                 also when training on several replicas. Defaults to "auto".
-            metrics: A list of metrics to use instead of the task metrics. In addition to Keras
-                names, the following names are supported. For classes: "f1", "precision" and
-                "recall", also with the suffixes "_macro", "_macro_all", "_micro" and "_weighted",
-                "auc", "average_precision" and "matthews". For regression: "pearson" and "spearman".
-                For tokens: "perplexity". For answers: "exact_match" and "f1". Keras metrics receive
-                probabilities. With two classes, metrics such as Precision, Recall and AUC treat the
-                second class as positive. Custom functions receive the outputs. Sample weights are
-                not used, except in tasks with sample weights to mask tokens.
-            weighted_metrics: A list of metrics to compute with sample weights. Use "auto" for the
-                task metrics, unless `metrics` is passed. Defaults to "auto".
+            metrics: List of metrics that replace the metrics of the task. In addition to the names
+                of Keras metrics, the following names are supported. For classes: "f1", "precision"
+                and "recall", also with the suffixes "_macro", "_macro_all", "_micro" and
+                "_weighted", "auc", "average_precision" and "matthews". For regression: "pearson"
+                and "spearman". For tokens: "perplexity". For answers: "exact_match" and "f1". Keras
+                metrics receive probabilities. With two classes, metrics such as Precision, Recall
+                and AUC treat the second class as positive. Custom functions receive the outputs.
+                Sample weights are not used, except in tasks whose sample weights mask tokens.
+            weighted_metrics: List of metrics that use sample weights. With "auto", these are the
+                metrics of the task, unless `metrics` is passed. Defaults to "auto".
             jit_compile: Boolean or "auto". With "auto", TensorFlow uses XLA on a GPU or TPU when a
                 `sequence_length` is set. On other backends, this argument works as in Keras.
                 Defaults to "auto".
-            learning_rate: Positive float. Peak learning rate for the "auto" optimizer. Defaults to
-                the preset value or else the family value.
+            learning_rate: Positive float. Peak learning rate of the "auto" optimizer. Defaults to
+                the value of the preset, or else of the family.
             gradient_accumulation_steps: Positive integer. Number of batches per step for the "auto"
-                optimizer. The gradient for a step equals the gradient for one large batch, also
-                with sample weights or labelled tokens. Remaining batches at the end of `fit` form
-                the last step. Losses that compare the texts in a batch only use the texts in each
-                small batch. If a loss is the sum of several means, as in `Pretraining`,
+                optimizer. The gradient of a step is equal to the gradient of one large batch, also
+                with sample weights or labelled tokens. The remaining batches at the end of `fit`
+                form the last step. Losses that compare the texts in a batch only compare the texts
+                of each small batch. If a loss is the sum of several means, as in `Pretraining`,
                 `ReplacedTokenDetection` and `Distillation`, batches are weighted by the number of
                 masked tokens or labels.
-            weight_decay: Non-negative float. Weight decay for the "auto" optimizer. Defaults to the
-                family value, usually 0.01.
-            warmup: Float between 0 and 1. Fraction of all steps to increase the learning rate in.
-                Defaults to 0.1, or 0.01 for `Pretraining`.
-            layer_decay: Float between 0 and 1. Ratio between the learning rate for a layer and for
-                the layer above it, as in ULMFiT and ELECTRA. Defaults to the family value, usually
-                1.
+            weight_decay: Non-negative float. Weight decay of the "auto" optimizer. Defaults to the
+                value of the family, usually 0.01.
+            warmup: Float between 0 and 1. Fraction of all steps in which the learning rate
+                increases. Defaults to 0.1, or 0.01 for `Pretraining`.
+            layer_decay: Float between 0 and 1. Learning rate of a layer, divided by the learning
+                rate of the layer above it, as in ULMFiT and ELECTRA. Defaults to the value of the
+                family, usually 1.
             frozen_layers: Non-negative integer. Number of blocks to freeze, counted from the
-                embeddings. The embeddings will be frozen as well. Pass 0 to unfreeze these layers.
-                Layers that were frozen in another way stay frozen.
+                embeddings. The embeddings are frozen, too. 0 unfreezes these layers. Layers that
+                were frozen in another way stay frozen.
             loss_weights: Float. Loss weight, as in Keras.
             run_eagerly: Boolean, as in Keras.
             steps_per_execution: Positive integer, as in Keras.
@@ -258,9 +263,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
         Raises:
             TypeError: If an argument is unknown.
-            ValueError: If the loss or a metric does not fit this task, if a setting for the "auto"
-                optimizer is passed together with another optimizer, or if the model cannot be
-                compiled by XLA.
+            ValueError: If the loss or a metric does not match this task, if a setting of the "auto"
+                optimizer is passed together with another optimizer, or if XLA cannot compile the
+                model.
         """
         arguments = {
             "optimizer": optimizer,
@@ -288,12 +293,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 self._frozen_layers.freeze(self.backbone, frozen_layers)
             self.learning_rate = learning_rate or self.learning_rate
             if recipe.makes_optimizer and recipe == self.recipe and self._is_as_traced():
-                return  # only the learning rate may have changed, which needs no new graph
+                return  # only the learning rate has changed, which needs no new graph
             self._compile(recipe)
             recipe.warn_default_rate(self.optimizer, self.default_learning_rate)
 
     def _compile(self, recipe: Recipe) -> None:
-        """Compile with a recipe, and store the recipe."""
+        """Compile the model with a recipe, and store the recipe."""
         given, optimizer = recipe.arguments, recipe.arguments["optimizer"]
         if recipe.makes_optimizer:
             optimizer = recipe.make_optimizer(self.backbone, self._get_optimizer_settings())
@@ -316,7 +321,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def _get_optimizer_settings(self) -> TaskSettings:
         family = self.backbone.family
         decay = family.weight_decay, family.layer_decay
-        if self.record.pretrains:  # family defaults are for fine-tuning
+        if self.record.pretrains:  # the defaults of the family are for fine-tuning
             decay = WEIGHT_DECAY, 1.0
         return TaskSettings(
             self.learning_rate,
@@ -328,7 +333,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         )
 
     def _get_traced_state(self) -> tuple:
-        """Return the state that training graphs depend on, except for `compile` arguments."""
+        """Return the state that traced training graphs depend on, without `compile` arguments."""
         trained = tuple(id(variable) for variable in self.trainable_variables)
         of_backbone = self.backbone._checkpoints_gradients, self.backbone.layers_version
         rates = tuple(self.learning_rate_shares().values())
@@ -341,7 +346,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return self.compiled and self._traced_with == self._get_traced_state()
 
     def _restart_schedule(self, total_batches: int) -> None:
-        """Restart the learning rate schedule for a `fit`, if the optimizer is "auto"."""
+        """Restart the learning rate schedule for a call to `fit`, if the optimizer is "auto"."""
         is_recipes = self.recipe.makes_optimizer
         if total_batches:
             train_new_pooler(self.backbone)
@@ -358,7 +363,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 self.optimizer.build(self.trainable_variables)
 
     def _check_trains(self, total_batches: int, callbacks: list) -> None:
-        """Raise a ValueError if no weight would be changed by `fit`."""
+        """Raise a ValueError if `fit` would not change any weight."""
         if not total_batches:
             return
         if not self.trainable_variables:
@@ -369,7 +374,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self.recipe.check_trains(self.optimizer, total_batches, callbacks)
 
     def get_compile_config(self) -> dict | None:
-        """Return the arguments to pass to `compile`, and what `frozen_layers` has frozen."""
+        """Return the arguments of `compile`, and the state of `frozen_layers`."""
         config = super().get_compile_config()
         if not config:  # the model is not compiled
             return config
@@ -379,7 +384,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return {**config, **self._own_settings()}
 
     def compile_from_config(self, config: dict) -> None:
-        """Compile with the arguments from `get_compile_config`."""
+        """Compile the model with the arguments from `get_compile_config`."""
         arguments = keras.saving.deserialize_keras_object(config)
         self._frozen_layers.restore(self.backbone, arguments.pop(FROZEN_HERE, []))
         self.compile(**arguments)
@@ -429,25 +434,25 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             epochs: Non-negative integer. Number of epochs to train for. Defaults to 1.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
-            callbacks: A list of Keras callbacks. To continue an interrupted run, use
-                `encoder_zoo.BackupAndRestore`. A dataset must then return the same examples in the
-                same order. Defaults to None.
-            validation_split: Float between 0 and 1. Fraction of examples at the end to be used for
-                validation. Defaults to 0.0.
-            validation_data: A tuple `(x, y)` or `(x, y, sample_weight)`, or dataset. Defaults to
-                None.
+            callbacks: Optional list of Keras callbacks. To continue an interrupted run, use
+                `encoder_zoo.BackupAndRestore`, which requires that a dataset returns the same
+                examples in the same order. Defaults to None.
+            validation_split: Float between 0 and 1. Fraction of the examples, at the end, that is
+                used for validation. Defaults to 0.0.
+            validation_data: Optional tuple `(x, y)` or `(x, y, sample_weight)`, or dataset.
+                Defaults to None.
             shuffle: Boolean. Whether to shuffle texts in memory and the single examples in a
                 dataset. Defaults to True.
             sample_weight: An array with one weight per example. Defaults to None.
-            class_weight: A dict from class names or indices to weights, for tasks with classes or
-                tags. Missing classes have weight 1. With "balanced", rare classes get larger
-                weights. In multi-label tasks, the weight for a label applies to examples with this
-                label. Defaults to None.
+            class_weight: Optional dict of class names or indices to weights, or "balanced", for
+                tasks with classes or tags. Missing classes have the weight 1. With "balanced", rare
+                classes have larger weights. In multi-label tasks, the weight of a label applies to
+                examples with this label. Defaults to None.
             initial_epoch: Integer. Epoch to start from. Defaults to 0.
-            steps_per_epoch: Positive integer. Number of batches per epoch. If None, an epoch is one
-                pass over the data. Defaults to None.
+            steps_per_epoch: Optional positive integer. Number of batches per epoch. If None, an
+                epoch is one pass over the data. Defaults to None.
             validation_batch_size: Positive integer. Defaults to `batch_size`.
-            validation_steps: Positive integer. Number of batches to use for validation. If None,
+            validation_steps: Optional positive integer. Number of batches for validation. If None,
                 all validation data is used. Defaults to None.
             validation_freq: Integer or list of epochs, as in Keras. Defaults to 1.
 
@@ -455,9 +460,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             A `keras.callbacks.History`.
 
         Raises:
-            ValueError: If no weight would be changed by the training because all weights are
-                frozen, or because the learning rate or all sample weights are 0.
-            RuntimeError: If the model is already being trained by another call to `fit`.
+            ValueError: If the training would not change any weight, because all weights are frozen,
+                or because the learning rate or all sample weights are 0.
+            RuntimeError: If another call to `fit` is training the model.
             FloatingPointError: If the loss is not finite and `keras.callbacks.TerminateOnNaN` is
                 not among the callbacks.
         """
@@ -509,19 +514,19 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return given
 
     def _log_columns(self, x, y) -> None:
-        """Log the columns used from a table."""
+        """Log which columns of a table are used."""
         columns = list(x) if isinstance(x, Mapping) else table_columns(x)
         if columns is not None and self.preprocessor is not None:
             names = self.preprocessor.text_columns
             log_columns(self.preprocessor.inputs.match_names(columns, names), y)
 
     def _fit(self, data: Source, held_out: Source | None, callbacks, verbose, options: dict):
-        """Call Keras's `fit`. With a strategy, every replica receives its part of a batch."""
+        """Call `keras.Model.fit`. With a strategy, every replica receives its part of a batch."""
         data.check()
         drop_unused_kernels(self)
         self._restart_schedule(data.total_steps)
         self._check_trains(data.total_steps, keras.tree.flatten(callbacks or []))
-        if not data.plan.epochs:  # without epochs, the Keras trainers for JAX and PyTorch fail
+        if not data.plan.epochs:  # with 0 epochs, the Keras trainers for JAX and PyTorch fail
             none = keras.callbacks.CallbackList(callbacks, add_history=True, model=self)
             none.on_train_begin()
             none.on_train_end()
@@ -551,7 +556,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     # -- answers ---------------------------------------------------------------------------------
 
     def _make_ready(self) -> None:
-        """Compile if needed."""
+        """Compile the task with the default recipe if it is not compiled."""
         self.distribution.check_devices(self)
         if not self.compiled:
             self.compile()
@@ -566,7 +571,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return data
 
     def _prepare_metrics(self) -> None:
-        """Update metrics such as `EntityF1` to the current weights and settings."""
+        """Update metrics that depend on the weights or settings of the task, such as `EntityF1`."""
         for metric in self.compiled_with.given:
             if hasattr(metric, "read_task"):
                 metric.read_task(self)
@@ -583,7 +588,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         count = max(count, data.count_examples())
         dropped = [metric.reserve(count) for metric in kept]
         if any(dropped):
-            # These graphs use variables that have been replaced.
+            # The graphs use variables that have been replaced.
             self.train_function = self.test_function = None
 
     @overload
@@ -628,11 +633,11 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             return_dict: Boolean. Whether to return a dict instead of a list. Defaults to False.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
-            sample_weight: An array with one weight per example. Defaults to None.
-            steps: Positive integer. Number of batches to evaluate. If None, all data is used.
-                Defaults to None.
-            callbacks: A list of Keras callbacks. Defaults to None.
-            **of_keras: Internal arguments passed by Keras for the validation in `fit`.
+            sample_weight: Optional array with one weight per example. Defaults to None.
+            steps: Optional positive integer. Number of batches to evaluate. If None, all data is
+                used. Defaults to None.
+            callbacks: Optional list of Keras callbacks. Defaults to None.
+            **of_keras: Internal arguments that Keras passes for the validation in `fit`.
 
         Returns:
             List with the loss and the metrics, or a dict from names to values. Without metrics,
@@ -645,7 +650,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             "callbacks": callbacks,
             **of_keras,
         }
-        if x is not None and x is self._held_out:  # Keras passes preprocessed data in `fit`
+        if x is not None and x is self._held_out:  # Keras passes prepared data in `fit`
             self._prepare_metrics()
             with self.distribution.running(), self._counting(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
@@ -666,18 +671,18 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             return self._run(self._evaluate, batches, **options)
 
     def _evaluate(self, *args, **kwargs):
-        """Call Keras's `evaluate` and store the results, except for validations in `fit`."""
+        """Call `keras.Model.evaluate`. Store the results, except for validations in `fit`."""
         results = super().evaluate(*args, **kwargs)
         self._remember(dict(_numbers(self.get_metrics_result())))
         return results
 
     @property
     def last_evaluation(self) -> Mapping[str, float]:
-        """Return the results from the last `evaluate`, or {} when the weights have changed.
+        """Return the results of the last `evaluate`, or {} if the weights have changed since then.
 
-        The weights can be changed in many ways, for example by `fit`, distillation or adapters, or
-        because another task trains the same backbone. For this reason, the results are stored with
-        a weight checksum.
+        The weights can change in many ways: by `fit`, distillation or adapters, or because another
+        task trains the same backbone. For this reason, the results are stored with a checksum of
+        the weights.
         """
         if self._evaluation is None:
             return MappingProxyType({})
@@ -709,9 +714,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return super().__call__(inputs, *args, **kwargs)
 
     def train_step(self, *args):
-        """Run a Keras training step, with gradients limited to this model's graph.
+        """Run a Keras training step.
 
-        See `hold_gradients`.
+        Gradients are limited to the graph of this model (see `hold_gradients`).
         """
         outputs = super().train_step(*args)
         gradients.hold_gradients()
@@ -726,9 +731,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         training=True,
         batch_loss: BatchLoss | None = None,
     ):
-        """Compute the loss for the whole batch with `BatchLoss`, and add the losses from layers.
+        """Compute the loss of the whole batch with `BatchLoss`, and add the losses of layers.
 
-        Rows used to pad the batch are ignored.
+        Rows that only pad the batch are ignored.
 
         Args:
             x: Inputs.
@@ -736,7 +741,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             y_pred: Outputs.
             sample_weight: Optional sample weights.
             training: Boolean, as in Keras.
-            batch_loss: `BatchLoss` to use in this step. Defaults to the loss from `compile`.
+            batch_loss: `BatchLoss` for this step. Defaults to the loss from `compile`.
         """
         penalties = self.penalties(y_pred)
         loss, size = (batch_loss or self.batch_loss)(y, y_pred, sample_weight, _real_rows(x))
@@ -746,10 +751,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return loss * self.recipe.loss_weight + penalties
 
     def penalties(self, y_pred):
-        """Return the sum over the losses added by layers, such as regularization losses.
+        """Return the sum of the losses that layers add, such as regularization losses.
 
-        This method should be called before the replicas synchronize, because these losses are
-        replaced when the layers are called on other replicas.
+        Call this method before the replicas synchronize, because the losses are replaced when the
+        layers are called on other replicas.
 
         Args:
             y_pred: The outputs with shape (B, ...).
@@ -760,9 +765,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return mean_over_replicas(penalty, ops.shape(keras.tree.flatten(y_pred)[0])[0])
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Update the metrics without the rows used to pad the batch."""
+        """Update the metrics. Rows that only pad the batch are ignored."""
         for metric in self.compiled_with.given:
-            if hasattr(metric, "read_inputs"):  # e.g. `EntityF1`
+            if hasattr(metric, "read_inputs"):  # such as `EntityF1`
                 metric.read_inputs(x)
         y_pred = keras.tree.map_structure(_cast_to_float32, y_pred)
         y, y_pred, sample_weight = self.objective.inputs_of_metrics(x, y, y_pred, sample_weight)
@@ -773,15 +778,15 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict:
-        """Return the metric results. On a replica, they refer to the whole batch."""
+        """Return the results of the metrics. They are computed over all replicas."""
         result = super().get_metrics_result
         return self.distribution.compute_batch_metrics(self.metrics_variables, result)
 
     def step_function(self, step: Callable) -> Callable | None:
-        """Return a function of an iterator to run a step in one graph, or None to use Keras's.
+        """Return a function that runs a step in one graph, or None for the Keras function.
 
-        By default, Keras uses a graph to read the batch from the iterator and to call another
-        graph. TensorFlow would then have to trace and optimize both graphs.
+        Keras uses one graph that reads the batch from the iterator and calls another graph.
+        TensorFlow would have to trace and optimize both graphs.
 
         Args:
             step: `train_step` or `test_step`.
@@ -794,8 +799,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             long: tf.function(_trace_by_length(long, step), autograph=False)
             for long in (False, True)
         }
-        # On a CPU, it takes time to optimize the graph for a training step without making it
-        # faster. In the graph for an evaluation step, TensorFlow can merge operations.
+        # On a CPU, optimizing the graph of a training step takes time and does not make it faster.
+        # In the graph of an evaluation step, TensorFlow can merge operations.
         as_traced = trains and not tf.config.list_logical_devices("GPU")
 
         def function(iterator):
@@ -813,15 +818,15 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @contextlib.contextmanager
     def _counting(self, steps: int | None, done: int = 0):
-        """Count the batches read by Keras, so that no execution crosses the end of an epoch.
+        """Count the batches that Keras reads, so that no execution crosses the end of an epoch.
 
         Only TensorFlow combines several steps into one execution. On other backends, Keras would
         read the batches ahead, so steps are executed one by one.
 
         Args:
-            steps: Optional integer. Number of batches per epoch. None when the epoch ends with the
+            steps: Optional integer. Number of batches per epoch. None if the epoch ends with the
                 data.
-            done: Integer. Number of batches already completed in the first epoch. Defaults to 0.
+            done: Integer. Number of completed batches in the first epoch. Defaults to 0.
         """
         outer, self._counted = self._counted, types.SimpleNamespace(steps=steps, done=done)
         executed = self.steps_per_execution
@@ -833,7 +838,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             self._counted, self.steps_per_execution = outer, executed
 
     def _next_execution(self) -> int:
-        """Return the number of batches for the next execution."""
+        """Return the number of batches in the next execution."""
         counted = self._counted
         if counted.steps is None:
             return self.steps_per_execution
@@ -850,18 +855,18 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             self.graphs.forget()
 
     def make_predict_function(self, force: bool = False) -> None:
-        """Create the predict function. On TensorFlow, use one graph for all batch sizes."""
+        """Create the function for `predict`. On TensorFlow, all batch sizes use one graph."""
         if not self.has_one_graph:
             super().make_predict_function(force)
         elif force or self.predict_function is None:
-            # The graphs read these variables and become invalid when variables are replaced.
+            # The graphs read these variables, and become invalid when the variables are replaced.
             self._traced_weights = tuple((id(weight), weight.dtype) for weight in self.variables)
             self.predict_function = lambda batches: self.compute_batch_outputs(
                 get_inputs(batches[0])
             )
 
     def compute_batch_outputs(self, inputs):
-        """Compute the outputs for a batch of any size with a single `predict_step` graph."""
+        """Compute the outputs for a batch of any size with a single graph."""
         long, step = _is_long(inputs), self.predict_step
         graph = self.batch_maker.cached(
             ("forward", self._traced_weights, long),
@@ -870,12 +875,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return graph(inputs)
 
     def predict_on_batch(self, x):
-        """Compute the outputs for one batch of preprocessed inputs."""
+        """Compute the outputs for one batch of prepared inputs."""
         predict = super().predict_on_batch
         return self.distribution.predict_on_batch(predict, check_arrays(self, x))
 
     def train_on_batch(self, x, *args, **kwargs):
-        """Train on one batch of preprocessed inputs. See `keras.Model.train_on_batch`.
+        """Train on one batch of prepared inputs. See `keras.Model.train_on_batch`.
 
         The total number of steps is unknown, so the "auto" optimizer uses the peak learning rate.
         """
@@ -885,7 +890,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             return super().train_on_batch(check_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):
-        """Evaluate one batch of preprocessed inputs. See `keras.Model.test_on_batch`."""
+        """Evaluate one batch of prepared inputs. See `keras.Model.test_on_batch`."""
         self.distribution.check_devices(self)
         with self.distribution.running():
             return super().test_on_batch(check_arrays(self, x), *args, **kwargs)
@@ -897,25 +902,25 @@ def unchanged(x, y) -> tuple:
 
 
 def _real_rows(x):
-    """Return a boolean mask (B,) to select real examples, or None if all rows are real."""
+    """Return a boolean mask (B,) of the real examples, or None if all rows are real."""
     return x.get(REAL_ROWS) if isinstance(x, Mapping) else None
 
 
 def _remove_input(x, name: str):
-    """Return inputs without the input with this name."""
+    """Return the inputs without the input `name`."""
     if not isinstance(x, Mapping) or name not in x:
         return x
     return {other: values for other, values in x.items() if other != name}
 
 
 def _is_long(inputs) -> bool:
-    """Return whether attention is computed in parts for long examples with shape (B, L)."""
+    """Return whether examples (B, L) are so long that attention is computed in parts."""
     shapes = [examples.shape for examples in keras.tree.flatten(inputs)]
     return any(len(shape) > 1 and shape[-1] > long_attention.SHORT_LENGTH for shape in shapes)
 
 
 def _trace_by_length(long: bool, function: Callable) -> Callable:
-    """Return a function to be traced only for long or only for short examples."""
+    """Wrap a function, so that it is traced separately for long and for short examples."""
 
     def traced(argument):
         with tracing(is_long=long, blocks={}):
@@ -925,14 +930,14 @@ def _trace_by_length(long: bool, function: Callable) -> Callable:
 
 
 def _cast_to_float32(outputs):
-    """Cast outputs in half precision, e.g. from a custom head, to float32 for metrics."""
+    """Cast outputs in half precision to float32 for metrics, for example from a custom head."""
     outputs = ops.convert_to_tensor(outputs)
     is_half = keras.backend.standardize_dtype(outputs.dtype) in ("float16", "bfloat16")
     return ops.cast(outputs, "float32") if is_half else outputs
 
 
 def _numbers(results: Mapping) -> Iterator[tuple[str, float]]:
-    """Yield the names and values for metric results. Dicts with several values are flattened."""
+    """Yield the names and values of metric results. Results that are dicts are flattened."""
     for name, value in results.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)
@@ -949,7 +954,7 @@ def _checksum(weights: list[keras.Variable]) -> int:
 
 
 def _arrays(weight: keras.Variable) -> list[np.ndarray]:
-    """Return the values stored in this process for a weight."""
+    """Return the values of a weight that are stored in this process."""
     if getattr(weight.value, "is_fully_addressable", True):
         return [keras.ops.convert_to_numpy(weight)]
     return [np.asarray(shard.data) for shard in weight.value.addressable_shards]

@@ -379,13 +379,13 @@ class TestEvaluateRanking:
         [
             ([[1, 0], [2], [1, 0]], "Row 2 .*2 scores.*3 texts"),
             ([[1, -1], [2], [1, 0, 0]], "Row 0 .*relevance -1.0"),
-            ([[0, 0], [0], [0, 0, 0]], "relevance .*greater than 0"),
+            ([[0, 0], [0], [0, 0, 0]], "relevance.*greater than 0"),
         ],
     )
     def test_bad_input(self, reranker, relevance, message):
         with pytest.raises(ValueError, match=message):
             reranker.evaluate_ranking(QUERIES[:3], LISTS, relevance)
-        with pytest.raises(ValueError, match="texts .*list of texts"):
+        with pytest.raises(ValueError, match="texts.*list of texts"):
             reranker.evaluate_ranking(QUERIES, TEXTS, [1] * 5)
 
 

@@ -252,7 +252,7 @@ class TestChanges:
             index.update(["w1"])
         with pytest.raises(ValueError, match="'d17'"):
             index.remove(["d1", "d17"])
-        with pytest.raises(ValueError, match="remove.*no document"):
+        with pytest.raises(ValueError, match="remove.*document"):
             index.remove(list(index.ids))
         assert (index.documents.texts, index.documents.ids, index.search(QUERIES)) == before
 
@@ -315,7 +315,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ('{"id": "a"}\n', "1 and 2 "),
+            ('{"id": "a"}\n', "1 and 2"),
             ('{"id": "a"}\n{"id": "a"}\n', r"ids\[1\] is 'a'"),
             ('{"id": "a"}\n{"metadata": {}}\n', "line 2 .*'metadata'"),
             ('{"id": "a"}\n["b"]\n', "line 2 is "),
@@ -519,7 +519,7 @@ def test_ids_of_another_type_are_none_of_the_index(asked):
     for call in (index.remove, lambda ids: index.evaluate(["w1"], [ids])):
         with pytest.raises(
             ValueError,
-            match="no document .* int|ids is|ids.* where",
+            match="no document .* int|ids is|ids.*where",
         ):
             call(asked)
     assert index.ids == [10, 1]

@@ -153,7 +153,7 @@ class TestSearch:
         hits = index.search("w1 w2", top_k=4, reranker=Reranker(), candidates=20)
         assert [hit["text"] for hit in hits] == sorted(nearest, key=len)[:4]
         assert all(index.texts[hit["index"]] == hit["text"] for hit in hits)
-        with pytest.raises(ValueError, match="candidates is 3.*reranker="):
+        with pytest.raises(ValueError, match="candidates.* is 3.*reranker="):
             index.search("q", candidates=3)
 
 
@@ -341,7 +341,7 @@ class TestFiles:
     )
     def test_another_model_is_refused(self, model, reason, tmp_path):
         MultiVectorIndex.build(Model(), ["a", "b"]).save(tmp_path / "index")
-        with pytest.raises(ValueError, match=f"another embedder: {reason}. Build"):
+        with pytest.raises(ValueError, match=f"another embedder: {reason}.*Build"):
             MultiVectorIndex.load(tmp_path / "index", model)
 
     def test_an_index_of_another_kind_is_refused(self, tmp_path):
@@ -368,7 +368,7 @@ class TestFiles:
             (lambda a: {**a, "codes": a["codes"][:3]}, r"codes.shape is \(3,\)"),
             (lambda a: {**a, "codes": a["codes"] + 500}, "codes.* centroid 5.*at most"),
             (lambda a: {**a, "scales": a["scales"] + np.inf}, "NaN or infinite"),
-            (lambda a: {**a, "scales": -a["scales"]}, "scales contains -.* Expected no negative"),
+            (lambda a: {**a, "scales": -a["scales"]}, "scales.* contains -.* Expected no negative"),
             (lambda a: {**a, "ends": a["ends"][:0]}, "ends.* is not an increasing list up to"),
             (lambda a: {**a, "ends": a["ends"][::-1]}, "ends.* is not an increasing list up to"),
             (lambda a: {**a, "ends": a["ends"] - 1}, "ends.* is not an increasing list up to"),

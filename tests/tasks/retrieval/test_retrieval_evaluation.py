@@ -296,7 +296,7 @@ def test_similarities_beside_scores():
         ((["q"], [], [0]), "documents.* is empty"),
         ((["q", " "], ["a", "b"]), r"queries\[1\] is empty"),
         ((["q"], ["a", "b"]), "1 queries and 2 documents.*relevant"),
-        ((["q", "r"], ["a"], [0]), "relevant has 1 .*2 queries"),
+        ((["q", "r"], ["a"], [0]), "relevant.* has 1 .*2 queries"),
         (
             (["q", "r"], ["a"], [0, 1]),
             r"relevant\[1\].* 1\..* 0",

@@ -133,7 +133,10 @@ class TestSearch:
             (lambda e: ez.SparseIndex.build(e, ["a", " "]), r"documents\[1\] is empty"),
             (lambda e: ez.SparseIndex.build(e, ["a"]).search(["q", ""]), r"queries\[1\] is empty"),
             (lambda e: ez.SparseIndex.build(e, ["a"]).search("q", 0), "top_k is 0"),
-            (lambda e: ez.SparseIndex.build(e, ["a"]).search("q", candidates=3), "candidates is 3"),
+            (
+                lambda e: ez.SparseIndex.build(e, ["a"]).search("q", candidates=3),
+                "candidates.* is 3",
+            ),
             (lambda e: ez.SparseIndex.from_vectors(e, np.eye(WIDTH)), "vectors is .*sparse"),
             (lambda e: ez.SparseIndex.from_vectors(e, e.embed(["a"]), ["a", "b"]), "2 texts for 1"),
             (
@@ -178,7 +181,7 @@ class TestFiles:
     def test_another_encoder_is_refused(self, saved):
         for encoder, reason in (
             (Encoder(seed=1), "its vectors"),
-            (Encoder("cosine"), "it was built for 'dot'"),
+            (Encoder("cosine"), "it was built for .*'dot'"),
             (Encoder(width=20), "its vectors have 40 dimensions, but this embedder has 20"),
             (Encoder(width=50), "its vectors"),
         ):
@@ -194,13 +197,13 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("name", "change", "message"),
         [
-            ("terms", lambda v: np.where(v == v.max(), WIDTH, v), "terms contains 40"),
-            ("terms", lambda v: np.where(v == v.min(), -1, v), "terms contains -1"),
-            ("starts", lambda v: v[::-1].copy(), "starts "),
-            ("starts", lambda v: v + 1, "starts "),
+            ("terms", lambda v: np.where(v == v.max(), WIDTH, v), "terms.* contains 40"),
+            ("terms", lambda v: np.where(v == v.min(), -1, v), "terms.* contains -1"),
+            ("starts", lambda v: v[::-1].copy(), "starts.* "),
+            ("starts", lambda v: v + 1, "starts.* "),
             ("terms", lambda v: v[::-1], "terms of document 0"),
             ("terms", lambda v: v * 0, "terms of document 0"),
-            ("weights", lambda v: v[:-1], "starts "),
+            ("weights", lambda v: v[:-1], "starts.* "),
             ("weights", lambda v: v * np.nan, "NaN or infinite"),
             ("weights", lambda v: v.astype("float64"), "Expected {'weights'"),
         ],

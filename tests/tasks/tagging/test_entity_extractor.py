@@ -150,7 +150,7 @@ def test_labels_of_each_text_and_descriptions(model):
         ([None], r"labels\[0\] is None"),
         ([["a"], "b"], "1 texts.*2 lists"),
         (["\ud800"], r"labels\[0\] has the lone surrogate"),
-        (["a", "b", "a"], "labels contains 'a' twice"),
+        (["a", "b", "a"], "labels.* contains 'a' twice"),
         (["a", " "], r"labels\[1\] is ' '"),
         (["a", 3], r"labels\[1\] is 3"),
         ({"a": "x", "b": "x"}, "descriptions of labels contains 'x' twice"),
@@ -207,7 +207,7 @@ def test_labels_of_a_model_are_names_that_differ():
     for labels, message in (
         ([""], r"labels\[0\] is ''"),
         (["a", " "], r"labels\[1\] is ' '"),
-        (["a", "a"], "labels contains 'a' twice"),
+        (["a", "a"], "labels.* contains 'a' twice"),
     ):
         with pytest.raises(ValueError, match=message):
             ez.EntityExtractor.from_preset(FOLDERS / "bert", labels=labels)

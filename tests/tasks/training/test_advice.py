@@ -253,7 +253,7 @@ def fit_with_backup(folder, x, y, **options) -> list[int]:
 @pytest.mark.slow
 def test_a_backup_belongs_to_its_run(tmp_path):
     assert fit_with_backup(tmp_path / "a", TEXTS, Y, batch_size=2) == [0]
-    with pytest.raises(ValueError, match=r"batch_size is 2 in the backup, 4 now.*backup_dir"):
+    with pytest.raises(ValueError, match=r"batch_size is 2 in the backup.* 4 now.*backup_dir"):
         fit_with_backup(tmp_path / "a", TEXTS, Y, batch_size=4)
     assert fit_with_backup(tmp_path / "b", TEXTS, Y, batch_size=4) == [0]
 

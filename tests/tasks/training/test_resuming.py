@@ -382,7 +382,7 @@ def test_numbers_of_another_type_are_refused(interrupted, tmp_path, group, dtype
         arrays[f"{group}.3"] = arrays[f"{group}.3"].astype(dtype)
         save_file(arrays, path / STATE)
         signed(path, json.loads((path / "encoder_zoo.json").read_text())["training"])
-    with pytest.raises(ValueError, match=rf"{group}\.3 is {dtype} in the backup, float32 now"):
+    with pytest.raises(ValueError, match=rf"{group}\.3 is {dtype} in the backup.* float32 now"):
         train(classifier(), folder)
 
 
@@ -458,17 +458,17 @@ def with_loss(loss):
 @pytest.mark.parametrize(
     ("loss", "other", "message"),
     [
-        (lambda: Scaled(2.0), lambda: Scaled(3.0), "loss.factor is 2.0 in the backup, 3.0 now"),
+        (lambda: Scaled(2.0), lambda: Scaled(3.0), "loss.factor is 2.0 in the backup.* 3.0 now"),
         (lambda: scaled, lambda: Scaled(2.0), "loss.* is .*scaled.* in the backup"),
         (
             lambda: functools.partial(scaled, factor=2.0),
             lambda: functools.partial(scaled, factor=3.0),
-            "loss.keywords.factor is 2.0 in the backup, 3.0 now",
+            "loss.keywords.factor is 2.0 in the backup.* 3.0 now",
         ),
         (
             lambda: keras.losses.SparseCategoricalCrossentropy(True),
             lambda: keras.losses.SparseCategoricalCrossentropy(True, ignore_class=0),
-            "ignore_class is None in the backup, 0 now",
+            "ignore_class is None in the backup.* 0 now",
         ),
         (lambda: lambda y, z: scaled(y, z), lambda: scaled, "loss is .*<lambda>.* in the backup"),
     ],
@@ -493,7 +493,7 @@ def test_other_class_weights_are_another_run(tmp_path, given):
     weights = r"\[2.0, 0.66.*\]" if given == "balanced" else r"\[1.0, 3.0\]"  # of 5 and 15 texts
     for other, shown in ((None, "None"), ({key(given): 9.0}, r"\[1.0, 9.0\]")):
         with pytest.raises(
-            ValueError, match=f"class_weight is {weights} in the backup, {shown} now"
+            ValueError, match=f"class_weight is {weights} in the backup.* {shown} now"
         ):
             train(task, tmp_path / "b", data=data, class_weight=other)
     after, _ = train(task, tmp_path / "b", fails_at=(0, 3), data=data, class_weight=given)
