@@ -92,8 +92,8 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
         hidden_after_dropout: Boolean. Whether to also apply dropout before the hidden layer.
         stddev: Float. Standard deviation for new weights in the output layer (see
             `layers.initializer`).
-        first_norm_epsilon: Optional float. Epsilon for a LayerNorm over the sum of x and `first`,
-            before all other layers. Pass None to omit this LayerNorm.
+        first_norm_epsilon: Optional float. Epsilon for a LayerNorm over `x + first`, applied before
+            all other layers. Pass None to omit this LayerNorm.
         use_bias: Boolean. Whether to use a bias in the output layer. Defaults to True.
 
     Call arguments:

@@ -147,7 +147,7 @@ class LabelledTask(Task):
         self._check_labels_known()
 
     def _learn_labels(self, given: Given, labels_in: Callable[[Given], list[str] | int]) -> None:
-        """Build the head for the labels in the `fit` data when the labels are unknown.
+        """If the labels are unknown, learn them from the training data and build the head.
 
         Args:
             given: The inputs, the labels and their kind.

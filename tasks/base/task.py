@@ -542,7 +542,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """Find texts that are split into other tokens by a copy from `trim_vocabulary`.
 
         Args:
-            trimmed: Task. Task. The copy with fewer tokens.
+            trimmed: Task. The copy with fewer tokens.
             texts: List or column of strings.
 
         Returns:

@@ -38,7 +38,7 @@ class ClassScores(TypedDict):
     Attributes:
         precision: Float. Fraction of correct answers among the answers with this class.
         recall: Float. Fraction of texts of this class that are answered correctly.
-        f1: Float. Float. Harmonic mean of precision and recall.
+        f1: Float. Harmonic mean of precision and recall.
         support: Integer. Number of texts of this class.
     """
 

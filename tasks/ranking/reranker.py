@@ -274,7 +274,7 @@ class Reranker(ListScores):
         return "gains" if isinstance(self.loss, LambdaLoss) else None
 
     def _adapt(self, given, training=True) -> None:
-        """Choose the default loss and metrics based on the data format."""
+        """Choose the default loss and metrics for pairs or for lists."""
         x = given.element[0]
         of_lists = CANDIDATE + "token_ids" in x if given.is_prepared else takes_lists(x)
         self._check_loss(of_lists)

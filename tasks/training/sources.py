@@ -157,7 +157,7 @@ class DatasetBatches(Source):
     Args:
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
-        dataset: A dataset with `x`, `(x, y)` or `(x, y, sample_weight)`.
+        dataset: Dataset of `x`, `(x, y)` or `(x, y, sample_weight)`.
         is_prepared: Boolean. Whether the elements are preprocessed batches.
     """
 
@@ -248,7 +248,7 @@ class StreamBatches(Source):
     Args:
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
-        stream: Stream with `x`, `(x, y)` or `(x, y, sample_weight)`.
+        stream: Stream of `x`, `(x, y)` or `(x, y, sample_weight)`.
         is_prepared: Boolean. Whether the elements are preprocessed batches.
     """
 
@@ -496,11 +496,11 @@ class InOrder:
 
 
 def as_source(given: Given, sample_weight=None, *, plan: Plan, maker: BatchMaker) -> Source:
-    """Check the inputs for `fit` or `evaluate` and convert them to a `Source`.
+    """Check the inputs of `fit` or `evaluate`, and convert them to a `Source`.
 
     Args:
         given: `Given` inputs and labels.
-        sample_weight: Optional example weights. Defaults to None.
+        sample_weight: Optional weights of the examples. Defaults to None.
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
     """
@@ -523,7 +523,7 @@ def as_source(given: Given, sample_weight=None, *, plan: Plan, maker: BatchMaker
 
 
 def check_given_inputs(task, given: Given):
-    """Check preprocessed inputs, and return inputs of any kind.
+    """Check prepared inputs. Inputs of any kind are returned.
 
     Raises:
         ValueError: If preprocessed inputs are invalid, or if raw inputs are passed to a task
@@ -539,7 +539,7 @@ def check_given_inputs(task, given: Given):
 
 
 def read(task, x, y) -> Given:
-    """Return the inputs and labels for `fit` or `evaluate`, after they are checked by the task."""
+    """Let the task check the inputs and labels of `fit` or `evaluate`. Return both."""
     maker = task.batch_maker
     x, y = as_stream(materialize(x), maker), materialize(y)
     check_inputs(task, x, y)
@@ -552,7 +552,7 @@ def read(task, x, y) -> Given:
 
 
 def check_labels(task, given: Given) -> None:
-    """Raise a ValueError if labels are missing that are required by the task's preprocessor."""
+    """Raise a ValueError if the preprocessor of the task requires labels and they are missing."""
     values = task.record.preprocessor_class.label_values
     if values is None or (isinstance(values, Labels) and values.are_in(given.x)):
         return

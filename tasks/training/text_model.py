@@ -495,7 +495,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         if class_weight is not None:
             data = self.objective.weigh_classes(data, class_weight, self.loss)
         check_weights(sample_weight, data.class_weights)
-        options = {  # partly ignored by Keras, but needed by tools for logging
+        options = {  # Keras ignores some of the parameters, but logging tools need them
             "batch_size": batch_size if given.is_read_in_batches else size,
             "validation_split": validation_split,
             "validation_batch_size": held_out_size,
@@ -564,7 +564,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def _evaluation_source(
         self, given: sources.Given, sample_weight, batch_size: int, steps: int | None
     ) -> Source:
-        """Return the data for `evaluate`, and reserve memory for its examples in the metrics."""
+        """Create the source of `evaluate`, and reserve memory in metrics that store examples."""
         plan = Plan(batch_size, steps_per_epoch=steps)
         data = sources.as_source(given, sample_weight, plan=plan, maker=self.batch_maker)
         self._reserve_examples(data)
