@@ -53,7 +53,7 @@ PEAKS = {
 
 
 def operations(model: str, length: int, tiny: bool) -> float:
-    """Return forward operations per token, which is twice the number of products in the model."""
+    """Return floating-point operations per token in a forward pass, two for each product."""
     layers, width, inner, _ = sizes(model, tiny)
     gated = model == "ModernBERT-base"
     dense = 4 * width**2 + (3 if gated else 2) * width * inner
@@ -73,7 +73,7 @@ def sizes(model: str, tiny: bool) -> tuple[int, int, int, int]:
 
 
 def measure(side: str, model: str, lengths: list[int], options, seconds: float) -> list[dict]:
-    """Measure a model on one side, using a separate process. Return all rows, including errors."""
+    """Measure one model with one library in a separate process. Return all rows, also errors."""
     work = {"side": side, "model": model, "sizes": sizes(model, options.tiny), "lengths": lengths}
     work |= {"tokens": options.tokens, "seconds": options.seconds}
     try:
@@ -99,7 +99,7 @@ def run_side(work: dict, backend: str, seconds: float) -> subprocess.CompletedPr
 
 
 def devices_of(sides: list[str]) -> dict[str, str]:
-    """Return a dict {side: device name}. Sides that fail to start are left out."""
+    """Return a dict {library: device name} without libraries that fail to start."""
     found = {}
     for backend in sorted({SIDES[side] for side in sides}):
         try:
@@ -112,7 +112,7 @@ def devices_of(sides: list[str]) -> dict[str, str]:
 
 
 def rows_of(side: str, model: str, lengths: list[int]) -> list[dict]:
-    """Create table rows without results."""
+    """Create the table rows to measure, without results."""
     return [
         {"side": side, "model": model, "length": length, "work": kind}
         for length in lengths
@@ -129,12 +129,12 @@ IDENTITY = ("side", "model", "length", "work", "tokens", "seconds", "tiny", "dev
 
 
 def identity(row: dict) -> tuple:
-    """Return the values that identify a row."""
+    """Return the values in a row that identify what was measured."""
     return tuple(row.get(name) for name in IDENTITY)
 
 
 def shown(rows: list[dict], options: argparse.Namespace, devices: dict[str, str]) -> list[dict]:
-    """Select results for these devices and options. Errors are excluded."""
+    """Select results for these devices and options, without errors."""
     own = settings(options)
     return [
         row
@@ -148,7 +148,7 @@ def shown(rows: list[dict], options: argparse.Namespace, devices: dict[str, str]
 def unmeasured(
     options: argparse.Namespace, found: set[tuple], devices: dict[str, str]
 ) -> list[tuple]:
-    """Return all requested sides, models and lengths without results on these devices."""
+    """Return the requested libraries, models and lengths that have no result on these devices."""
     works = []
     for model in options.models:
         lengths = [n for n in options.lengths if n <= LONGEST.get(model, n)]
@@ -206,7 +206,7 @@ def parsed() -> argparse.Namespace:
 
 
 def write(path: pathlib.Path, stored: dict[tuple, dict]) -> None:
-    """Write the results."""
+    """Write the results to a JSON file."""
     text = json.dumps(list(stored.values()), indent=1)
     path.write_text(text + "\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Run one side of `accelerator.py` for one model. Each result is printed as a line of JSON."""
+"""Measure one model with one library for `accelerator.py`. Results are printed as JSON lines."""
 
 import json
 import resource
@@ -138,7 +138,7 @@ def forget_peak(backend: str) -> None:
 
 
 def device(backend: str) -> dict:
-    """Return the device name and the peak memory."""
+    """Return the device name and its peak memory."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if backend == "jax":
         import jax

@@ -31,7 +31,7 @@ BATCH, EMBED_BATCH = 32, 256
 
 
 def rows_of(file: str, count: int) -> tuple[list[str], list[int]]:
-    """Read texts and labels."""
+    """Read texts and labels from a file."""
     lines = pathlib.Path(file).read_text(encoding="utf-8").split("\n")[1:]
     rows = [line.split("\t") for line in lines if line][:count]
     return [row[1] for row in rows], [int(row[0]) for row in rows]
@@ -114,7 +114,7 @@ class Peer:
 
 
 def measure(options: argparse.Namespace, folder: str, side: str, work: str) -> dict:
-    """Measure one side in a separate process to return its row."""
+    """Measure one library in a separate process, and return its table row."""
     command = [sys.executable, __file__, options.file, "--count", str(options.count)]
     environment = {**os.environ, "KERAS_BACKEND": SIDES[side]}
     done = subprocess.run(

@@ -91,7 +91,7 @@ def pretrained(family: str, tokenizer, texts, held_out, seed: int, options) -> t
 
 
 def copied(backbone: ez.Backbone, task: str) -> ez.Backbone:
-    """Copy an encoder. If the task head needs a pooler, add a new one."""
+    """Copy an encoder, and add a new pooler if the task needs it."""
     pooled = backbone.family.head(task).pooled
     copy = type(backbone).from_config({**backbone.get_config(), "pooler": pooled})
     known = {weight.path.split("/", 1)[1]: weight for weight in backbone.weights}

@@ -8,15 +8,15 @@
 All packages read the same checkpoints: all-MiniLM-L6-v2, and small models with a head that
 transformers writes with random weights. Each measurement runs in a separate process.
 
-- parity: largest difference to the outputs of transformers, for each head, or why there are none.
-  Also counts the texts that get the same token ids as in transformers.
-- fit: CPU seconds of the first and the second call of `fit` with one epoch, and the peak memory
-- predict: CPU seconds of the second call of `predict`, and the peak memory
+- parity: the largest difference to transformers outputs for each head, or the reason why it cannot
+  be computed. This also counts texts with the same token ids as in transformers.
+- fit: CPU seconds for the first and second call to `fit` with one epoch, and peak memory
+- predict: CPU seconds for the second call to `predict`, and peak memory
 
-ZeroModels reads names on the hub and no folders, so its converter is called directly. It has no
-`fit` for texts, so all texts are tokenized in one call before `fit`. CPU time instead of wall time
-is measured, because it depends less on other programs. In KerasHub, `--length` is the
-`sequence_length` of the preprocessor, whose default is 512.
+ZeroModels can only load names on the hub instead of folders, so its converter is called directly.
+Its `fit` does not accept texts, so all texts are tokenized in one call before `fit`. CPU time is
+measured, because it depends less on other programs than wall time. For KerasHub, `--length` sets
+the `sequence_length` of the preprocessor, which is 512 by default.
 """
 
 import argparse
@@ -60,7 +60,7 @@ TEXTS = [
 
 
 def write_checkpoints(folder: pathlib.Path) -> None:
-    """Write small models with each head, and the tokenizer of MiniLM."""
+    """Write a small model for each head, together with the MiniLM tokenizer."""
     import torch
     import transformers
 
@@ -81,7 +81,7 @@ def write_checkpoints(folder: pathlib.Path) -> None:
 
 
 class TransformersSide:
-    """The reference: transformers on PyTorch, with handwritten loops."""
+    """Run transformers on PyTorch with handwritten loops, as the reference."""
 
     def __init__(self, texts: list[str], labels: list[int], length: int):
         from speed_torch import Transformers
@@ -117,7 +117,7 @@ class TransformersSide:
 
 
 class EncoderZooSide:
-    """encoder_zoo with the training settings of `fit`."""
+    """Run encoder_zoo with default training settings."""
 
     classes = ("Backbone", "SequenceClassifier", "TokenClassifier", "SpanQA", "MaskedLM")
 
@@ -155,7 +155,7 @@ class EncoderZooSide:
 
 
 class KerasHubSide:
-    """KerasHub with its preprocessor and its default optimizer."""
+    """Run KerasHub with its preprocessor and its default optimizer."""
 
     def __init__(self, texts: list[str], labels: list[int], length: int):
         import keras_hub
@@ -197,7 +197,7 @@ class KerasHubSide:
 
 
 class ZeroModelsSide:
-    """ZeroModels with Keras's AdamW; texts are tokenized before `fit` and `predict`."""
+    """Run ZeroModels with AdamW. Texts are tokenized before `fit` and `predict`."""
 
     classes = ("BertModel", "BertSequenceClassify", "BertTokenClassify", "BertQnA", "BertMaskedLM")
 
@@ -218,7 +218,7 @@ class ZeroModelsSide:
 
     @classmethod
     def read(cls, folder: pathlib.Path, head: str):
-        """Load a folder as `from_weights("hf:...")` loads a name on the hub."""
+        """Load a folder in the same way as `from_weights("hf:...")` loads a name on the hub."""
         from safetensors.numpy import load_file
         from zeromodels.models import bert
 
@@ -226,7 +226,9 @@ class ZeroModelsSide:
         kind = getattr(bert, cls.classes[HEADS.index(head)])
         arguments = kind.config_from_hf(config)
         if head == "ForMaskedLM":
-            arguments["add_pooler"] = False  # by default it fails, as these checkpoints have none
+            arguments["add_pooler"] = (
+                False  # by default, loading fails because these checkpoints do not have a pooler
+            )
         model = kind(**arguments)
         kind.transfer_from_hf(model, load_file(folder / "model.safetensors"))
         return model
@@ -264,7 +266,7 @@ SIDES = {
 
 
 def as_array(outputs: object) -> np.ndarray:
-    """Convert a tensor, or the main tensor of a dictionary, to NumPy."""
+    """Convert a tensor, or the main tensor in a dictionary, to NumPy."""
     import keras
 
     if isinstance(outputs, dict):
@@ -274,7 +276,7 @@ def as_array(outputs: object) -> np.ndarray:
 
 
 def ids_of(inputs: dict, ids: str, mask: str) -> list[int]:
-    """Return the ids of a batch with one text, without padding."""
+    """Return token ids without padding for a batch with one text."""
     return as_array(inputs[ids])[0][as_array(inputs[mask])[0].astype(bool)].tolist()
 
 
@@ -283,7 +285,7 @@ def all_positions(ids: np.ndarray) -> np.ndarray:
 
 
 def make_inputs(folder: pathlib.Path, count: int) -> dict[str, np.ndarray]:
-    """Tokenize sentences as transformers does, as a padded batch."""
+    """Create a padded batch of sentences with the transformers tokenizer."""
     texts, _ = sentences(count, 0)
     rows = TransformersSide.tokenize(folder, texts)
     ids = np.zeros((count, max(map(len, rows))), "int32")
@@ -320,7 +322,7 @@ def measure_parity(side: str, folder: pathlib.Path) -> dict[str, str]:
 
 
 def measure_work(side: str, work: str, count: int, length: int) -> dict[str, str]:
-    """Measure CPU seconds and memory of `fit` or `predict`."""
+    """Measure CPU seconds and memory for `fit` or `predict`."""
     model = SIDES[side](*sentences(2 * count, 0), length)
     if work == "fit":
         calls = [lambda: model.fit(range(count)), lambda: model.fit(range(count, 2 * count))]
@@ -368,7 +370,7 @@ def main() -> None:
 
 
 def run(side: str, work: str, folder: str, options: argparse.Namespace) -> dict[str, str]:
-    """Measure one side in a new process."""
+    """Measure one library in a new process."""
     command = [sys.executable, __file__, "--measure", side, work, folder]
     command += ["--count", str(options.count), "--length", str(options.length)]
     output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout

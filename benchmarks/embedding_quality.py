@@ -52,7 +52,7 @@ READ = {"squad": read_squad, "stsb": read_stsb}
 
 
 def measured(embedder: ez.TextEmbedder, held_out: tuple) -> dict[str, float]:
-    """Return nDCG@10 and recall, or the Spearman correlation."""
+    """Evaluate a model. Return nDCG@10 and recall, or the Spearman correlation."""
     if len(held_out) == 3:
         found = embedder.evaluate_retrieval(*held_out)
         return {name: found[name] for name in ("ndcg@10", "recall@1", "recall@10")}

@@ -62,7 +62,7 @@ def train(folder: pathlib.Path, name: str, steps: multiprocessing.connection.Con
 
 
 def kills(times: int) -> None:
-    """For each kill, print its step and how much weights differ."""
+    """Kill trainings, and print the step of each kill and the difference between final weights."""
     import numpy as np
 
     backend, draw, most = os.environ.get("KERAS_BACKEND", "tensorflow"), random.Random(0), 0.0
@@ -214,7 +214,7 @@ QUESTIONS = {
 
 
 class Asked:
-    """A small model with methods to call from threads, and expected outputs for all weight states.
+    """A small model to call from threads, with the expected outputs for each state of the weights.
 
     Args:
         cls: Task class.
@@ -281,7 +281,7 @@ class Asked:
         except ValueError as error:
             if "Build the index again" not in str(error):
                 raise
-            return [-1.0] * 16  # the index reports that it belongs to another state
+            return [-1.0] * 16  # the index was built with other weights, and raises an error
         return [hit["score"] for hits in found for hit in sorted(hits, key=lambda h: h["index"])]
 
     def entities(self):
@@ -295,7 +295,7 @@ class Asked:
         return np.asarray(getattr(self, name)(), "float64").reshape(-1)
 
     def note(self) -> None:
-        """Store all outputs for the current weights."""
+        """Compute and store all outputs for the current weights."""
         self.states.append({name: self.ask(name) for name in self.questions})
 
 
@@ -313,7 +313,7 @@ def numbers(outputs):
 
 
 class Noting:
-    """A callback to store outputs after every step."""
+    """Callback that stores the expected outputs after every step."""
 
     def __new__(cls, asked: Asked):
         import keras
@@ -385,7 +385,7 @@ def train_on_batch(asked: Asked, folder: pathlib.Path) -> None:
 
 
 def second_fit(asked: Asked, folder: pathlib.Path) -> None:
-    """Call fit in another thread at every step, which should raise an error."""
+    """Call `fit` in another thread at every step, and check that this raises an error."""
     import keras
 
     refused = []
@@ -490,7 +490,9 @@ def copied(asked: Asked, folder: pathlib.Path, copy) -> None:
         thread.join()
     apart = [min(np.abs(one - state).max() for state in expected) for one in found]
     if max(apart) > 1e-4:
-        raise AssertionError(f"A copy contains two states of the weights: {apart}.")
+        raise AssertionError(
+            f"A copy mixes two states of the weights: {apart}. Expected a single state."
+        )
 
 
 def by_preset(task, folder: pathlib.Path):
@@ -585,7 +587,7 @@ LASTS = {"quantize int8", "adapters enable, fit, save, load", "first fit"}
 
 
 def threads(seconds: float, only: str, questions: list[str]) -> None:
-    """For each task and operation, print how many outputs match a single state.
+    """For each task and operation, print how many outputs belong to a single state of the weights.
 
     Args:
         seconds: Float. Minimum duration. Shorter operations are repeated.

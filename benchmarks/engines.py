@@ -88,7 +88,7 @@ def timed(make: Callable):
 def graph_of(
     base: Float32Vectors, folder: pathlib.Path | None, name: str
 ) -> tuple[GraphVectors, float]:
-    """Return a vector store with its graph, and seconds to build this graph."""
+    """Build or load a graph. Return the vector store and the seconds to build the graph."""
     if folder is None:
         return timed(lambda: GraphVectors(base))
     path = folder / f"{name}_{len(base)}.npz"
@@ -132,7 +132,7 @@ def searching(store: Float32Vectors, among: np.ndarray | None = None) -> Callabl
 def measure_graph(
     exact: Float32Vectors, queries: np.ndarray, expected: np.ndarray, folder: pathlib.Path | None
 ) -> GraphVectors:
-    """Measure a graph and its library, with and without filters, and return the graph."""
+    """Measure a graph with and without filters, and the same graph in faiss. Return the graph."""
     store, built = graph_of(exact, folder, "float32")
     report('engine="hnsw"', searching(store), queries, expected, store.nbytes, built)
     bare = store._graph

@@ -57,7 +57,7 @@ def ours(job: dict) -> tuple:
 
 
 def gliner(job: dict) -> tuple:
-    """Do the same with gliner."""
+    """Train a model with gliner. See `ours`."""
     import gliner
     import transformers
     from gliner.config import GLiNERConfig

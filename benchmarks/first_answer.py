@@ -102,7 +102,7 @@ def make_transformers():
 
 
 def measure(way: str, folder: pathlib.Path) -> None:
-    """Print when the first vector is ready, followed by the measurements as JSON."""
+    """Print a line when the first vector is ready, and then all measurements as JSON."""
     embed = make_embed(way, folder)
     first = embed([TEXT])
     print(time.time(), flush=True)

@@ -44,7 +44,7 @@ def ours(first: list[str]) -> None:
 
 
 def pipeline() -> None:
-    """Do the same with transformers."""
+    """Import transformers and run a text-classification pipeline."""
     import transformers
 
     transformers.pipeline("text-classification", model=str(MINILM))(TEXT)

@@ -91,7 +91,7 @@ def our_side(corpus: ez.PretrainingCorpus, tokenizer, options):
 
 
 def their_side(corpus: ez.PretrainingCorpus, tokenizer, options):
-    """Do the same with the transformers Trainer."""
+    """Return a function to train with the transformers Trainer. See `our_side`."""
     import transformers
 
     config = transformers.BertConfig(

@@ -3,7 +3,8 @@
     python benchmarks/quality.py                                  # everything, three seeds: hours
     python benchmarks/quality.py --works mrpc rte --seeds 0 1 2
     python benchmarks/quality.py --limit 2000 --results small.jsonl
-    python benchmarks/quality.py --seeds                          # the table of what there is
+    python benchmarks/quality.py --seeds                          # only the table of existing
+    results
 
 Both sides use AdamW with learning rate 5e-5, 10 % warmup and linear decay, weight decay 0.01 except
 for biases and LayerNorm, gradient clipping at norm 1, and batches grouped by length. Each training
@@ -158,7 +159,7 @@ def measured(logits: np.ndarray, right: list) -> dict[str, float]:
 
 
 def by_both(benchmark) -> dict[str, Callable]:
-    """Return both sides of another benchmark."""
+    """Return the training functions for both libraries from another benchmark."""
     return {
         side: lambda data, seed, options, function=function: function(*data, seed, options)
         for side, function in zip(SIDES, (benchmark.ours, benchmark.theirs), strict=True)

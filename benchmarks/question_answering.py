@@ -46,7 +46,7 @@ def ours(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, fl
 
 
 def theirs(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, float]:
-    """Do the same with transformers on torch."""
+    """Train with transformers on torch. See `ours`."""
     import torch
     import transformers
     from torch_training import torch_steps

@@ -115,7 +115,7 @@ def disagreement(answers: dict[str, list]) -> float:
     for name, found in answers.items():
         for i, ((label, score), (right, _)) in enumerate(zip(found, reference, strict=True)):
             if label != right and abs(score - 0.5) > 1e-4:
-                raise AssertionError(f"{name} says {label} to sentence {i}, not {right}")
+                raise AssertionError(f"{name} predicts {label} for sentence {i}. Expected {right}.")
     scores = np.array([[score for _, score in found] for found in answers.values()])
     return float(np.ptp(scores, axis=0).max())
 

@@ -10,8 +10,8 @@ same format as for the service. By default, this is an export of all-MiniLM-L6-v
 `--minutes` to continue for this time and to print the service's memory every minute. This script
 requires the extras `serve` and `test`.
 
-It also prints the CPU time per request of both processes. Other programs on the machine change this
-time less than the requests per second.
+It also prints the CPU time per request for both processes, because it depends less on other
+programs on the machine than requests per second.
 """
 
 import argparse
@@ -40,7 +40,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 def read_sentences() -> list[str]:
-    """Review sentences, shuffled."""
+    """Read and shuffle review sentences."""
     path = ROOT / "guides" / "data" / "sentiment_sentences.tsv"
     with open(path, encoding="utf-8", newline="") as file:
         rows = [row["sentence"] for row in csv.DictReader(file, delimiter="\t", quoting=3)]
@@ -75,21 +75,21 @@ def is_ready(url: str) -> bool:
 
 
 def read_metrics(url: str) -> dict[str, float]:
-    """Return the metrics of the service."""
+    """Read the service metrics."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
     pairs = [line.rsplit(" ", 1) for line in lines if line[0] != "#"]
     return {name: float(value) for name, value in pairs}
 
 
 def resident_megabytes(url: str) -> float:
-    """Return the memory of the service."""
+    """Return how much memory the service uses."""
     return read_metrics(url)["process_resident_memory_bytes"] / 2**20
 
 
 async def ask(url: str, texts: list[str], clients: int) -> tuple[list[float], dict[int, bytes]]:
-    """Send a request for every text from several clients. Return their seconds and bodies.
+    """Send a request for every text from several clients. Return seconds and response bodies.
 
-    A client is a socket that stays open. It takes 0.2 ms of CPU time per request.
+    Each client keeps its socket open, and takes 0.2 ms of CPU time per request.
     """
     seconds, left, answers = [], list(enumerate(texts)), {}
 
@@ -114,7 +114,7 @@ async def ask(url: str, texts: list[str], clients: int) -> tuple[list[float], di
 
 
 def compare(answers: dict[int, bytes], expected: np.ndarray) -> None:
-    """Compare the vectors in responses with expected vectors."""
+    """Check the vectors in responses."""
     for i, answer in answers.items():
         vector = json.loads(answer)["data"][0]["embedding"]
         np.testing.assert_allclose(vector, expected[i], atol=1e-5)
@@ -172,7 +172,7 @@ def main() -> None:
 def measure_service(
     url: str, texts: list[str], expected: np.ndarray, clients: int, minutes: float
 ) -> None:
-    """Measure one client, many clients, and the memory over some minutes."""
+    """Measure the service with one client, with many clients, and over some minutes."""
     measure(url, texts[:100], clients, expected)  # kernels for new shapes
     alone = measure(url, texts[: max(50, len(texts) // 5)], 1, expected)
     joined = measure(url, texts, clients, expected)

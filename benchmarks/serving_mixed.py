@@ -1,13 +1,13 @@
-"""Check the answers and the memory of the HTTP service under mixed load.
+"""Check answers and memory usage for the HTTP service under mixed load.
 
     python benchmarks/serving_mixed.py
     python benchmarks/serving_mixed.py --requests 2000 --minutes 15
 
-This exports six bundled tasks to ONNX and serves them, and an index, in one process. `--clients`
-clients send `--requests` requests for all routes, with 1 to 32 texts per request and one word to
-more than 512 tokens per text. In one of ten requests, the client disconnects early, at a random
-time. Every answer is compared with the Keras task within 1e-5. With `--minutes`, more requests are
-sent until this time is over. This script requires the extras `serve` and `test`.
+Six bundled tasks are exported to ONNX and served by a single process, together with an index.
+`--clients` clients send `--requests` requests for all routes, with 1 to 32 texts per request and
+one word to more than 512 tokens per text. In one of ten requests, the client disconnects early, at
+a random time. All answers must match the Keras tasks with a tolerance of 1e-5. Use `--minutes` to
+keep sending requests for this time. This script requires the extras `serve` and `test`.
 """
 
 import argparse
@@ -49,8 +49,8 @@ class Request(NamedTuple):
     Attributes:
         path: String. The URL path.
         body: Bytes. The request body.
-        select: Function to select the part of the parsed response to compare.
-        expected: The expected value of this part, computed by the Keras task.
+        select: Function that selects the part of the response to compare.
+        expected: The expected value, computed by the Keras task.
     """
 
     path: str
@@ -60,7 +60,7 @@ class Request(NamedTuple):
 
 
 class Drawing:
-    """Draw random requests, and compute the expected answers."""
+    """Draw random requests and compute the expected answers."""
 
     def __init__(self, tasks: dict[str, Any], index: Any, seed: int):
         self.tasks, self.index, self.random = tasks, index, random.Random(seed)
@@ -132,7 +132,7 @@ def select_answer_scores(body: dict) -> list[float]:
 
 
 def select_embeddings(body: dict) -> list[list[float]]:
-    """Return the vectors of a response in the format of OpenAI."""
+    """Return the vectors in a response in OpenAI format."""
     return [row["embedding"] for row in body["data"]]
 
 
@@ -142,7 +142,7 @@ def order_by_index(ranked: list[dict]) -> list[float]:
 
 
 def is_close(found: Any, expected: Any) -> bool:
-    """Return whether two answers are equal, with numbers within 1e-5."""
+    """Return whether two answers are equal, with a tolerance of 1e-5 for numbers."""
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(
             is_close(found[key], expected[key]) for key in expected
@@ -155,7 +155,7 @@ def is_close(found: Any, expected: Any) -> bool:
 
 
 async def send(url: str, requests: list[Request], clients: int, seed: int) -> dict[str, Any]:
-    """Send all requests, and return latencies, counts and the memory in between."""
+    """Send all requests. Return latencies, counts, and memory usage over time."""
     address, left = httpx.URL(url), collections.deque(enumerate(requests))
     seconds, counts, memory = [], collections.Counter(), {}
     marks = {max(1, len(requests) * percent // 100): percent for percent in (10, 50, 100)}

@@ -1,4 +1,4 @@
-"""Find the pretrained BERT model in a Python package, and the data for benchmarks.
+"""Find the pretrained MiniLM in an installed Python package, and the data for benchmarks.
 
 This module does not import any framework, because `speed.py` measures processes from their start.
 """

@@ -35,7 +35,7 @@ def second_epoch(fit) -> float:
 
 
 def whole_calls(work: str, fit, count: int) -> dict[str, float]:
-    """Measure the first or second call to a Keras `fit`, using other sentences for each call."""
+    """Measure the first or second call to a Keras `fit`. Each call uses different sentences."""
     times, seconds = EpochTimes(), []
     for call in range(2):
         start = time.perf_counter()

@@ -39,7 +39,7 @@ def measure_speed(texts: list[str]) -> None:
     from sentence_transformers import SentenceTransformer
 
     with tempfile.TemporaryDirectory() as folder:
-        # Speed does not depend on the teacher. Distilling from this one only takes seconds.
+        # Speed does not depend on the teacher, so a small teacher is used to save time.
         ez.TextEmbedder.from_preset(BUNDLED).distil_static().save_to_preset(folder)
         sides = {
             "encoder_zoo": ez.TextEmbedder.from_preset(folder).embed,

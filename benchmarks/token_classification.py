@@ -47,7 +47,7 @@ def ours(train, held_out: dict, seed: int, options) -> dict[str, float]:
 
 
 def theirs(train, held_out: dict, seed: int, options) -> dict[str, float]:
-    """Do the same with transformers on torch."""
+    """Train with transformers on torch. See `ours`."""
     import torch
     import transformers
     from torch_training import torch_steps

@@ -85,7 +85,7 @@ def keras_hub_tokenizer(family: str, files: tuple) -> object:
 def tokenizing(
     ours: Tokenizer, theirs: object, hub: object, texts: list[str], batch: int
 ) -> dict[str, Callable[[], None]]:
-    """Return functions to measure, by name. Each call tokenizes all texts."""
+    """Return a dict {name: function that tokenizes all texts} with the functions to measure."""
     backend = theirs.backend_tokenizer
     return {
         "encode_batch_fast": lambda: backend.encode_batch_fast(texts, add_special_tokens=False),
@@ -100,7 +100,7 @@ def tokenizing(
 def packing(
     ours: Tokenizer, theirs: object, hub: object, texts: list[str], batch: int
 ) -> dict[str, Callable[[], None]]:
-    """Do the same for converting texts to padded inputs with `LENGTH` tokens."""
+    """Return a dict {name: function} to convert texts to padded inputs with `LENGTH` tokens."""
     models = keras_hub.models
     name = "Bert" if isinstance(ours, BertTokenizer) else "Roberta"
     hub_class = getattr(models, f"{name}TextClassifierPreprocessor")

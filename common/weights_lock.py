@@ -151,7 +151,7 @@ def weights_lock(model: keras.Model) -> WeightsLock:
 
     Raises:
         RuntimeError: In a forked process. The lock may be held by a thread that does not exist in
-        this process. See `refuse_in_fork`.
+            this process. See `refuse_in_fork`.
     """
     refuse_in_fork()
     known = vars(getattr(model, "backbone", model))

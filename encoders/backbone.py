@@ -337,7 +337,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
         Raises:
             ValueError: If the family of the checkpoint is not the family of the class, or if
-            weights are missing or unexpected.
+                weights are missing or unexpected.
         """
         return loading.load_backbone(cls, source, **overrides)
 
@@ -396,7 +396,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
         Raises:
             ValueError: If weights are quantized, because neither format supports this, or if
-            KerasHub would compute different outputs, for example with a different form of GELU.
+                KerasHub would compute different outputs, for example with a different form of GELU.
             OSError: If the disk is full.
         """
         saving.save_backbone(self, directory, tokenizer, dtype, format, **options)
@@ -512,7 +512,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
         Raises:
             ValueError: If a layer does not exist or cannot have an update, or if the method was
-            already called with different arguments.
+                already called with different arguments.
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """

@@ -190,7 +190,7 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
 
     Raises:
         ValueError: If `hidden_dim` is not a multiple of `num_heads`, or if `rotary` is True and the
-        head width is odd.
+            head width is odd.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.
 

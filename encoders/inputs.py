@@ -71,7 +71,7 @@ def combine_texts(inputs: Mapping) -> dict:
 
     Raises:
         ValueError: If the candidates lack an input that the first text has, or if its length is
-        different.
+            different.
 
     Example:
         >>> import numpy as np

@@ -1,1 +1,1 @@
-"""Optional features. They are imported by their public name or found through a registry."""
+"""Optional features. Other folders only find them through the registry in `common.extras`."""

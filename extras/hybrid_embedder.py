@@ -58,7 +58,7 @@ CACHED_INPUTS = (
 
 
 class HybridVectors(NamedTuple):
-    """The vectors of N texts.
+    """Three kinds of vectors for N texts.
 
     Attributes:
         dense: Float32 array of shape (N, D). Embeddings of `TextEmbedder`.
@@ -72,7 +72,7 @@ class HybridVectors(NamedTuple):
 
 
 class HybridPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments of `HybridEmbedder.from_preset`, which are passed to the three tasks."""
+    """Keyword arguments for `HybridEmbedder.from_preset`, which passes them to its three tasks."""
 
     max_length: int | None
     prompts: Mapping[str, str] | None
@@ -83,7 +83,7 @@ class HybridPresetArguments(TaskPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable("encoder_zoo")
 class _ThreeHeads(Task):
-    """A single backbone with the heads of three tasks."""
+    """Model that computes the outputs of three tasks with a single backbone."""
 
     record = TaskRecord("hybrid_embedder", TextEmbedderPreprocessor)
 
@@ -100,7 +100,7 @@ class _ThreeHeads(Task):
 
 
 class HybridEmbedder:
-    """Embeds texts with a vector, term weights and token vectors at once, like BGE-M3.
+    """Compute embeddings, term weights and token embeddings at once, like BGE-M3.
 
         model = ez.HybridEmbedder.from_preset("bge_m3")
         dense, terms, tokens = model.embed(texts)  # one forward pass
@@ -109,14 +109,14 @@ class HybridEmbedder:
         index.search("How do I reset it?")  # by dense + 0.3 * terms + tokens
 
     The tasks `dense`, `terms` and `tokens` share one backbone. Each task can also be used
-    separately. Training one task changes the vectors for all three tasks.
+    separately. Training one of them affects all three kinds of vectors.
 
     Args:
         dense: `TextEmbedder` for text embeddings.
         terms: `SparseEncoder` for term weights, with the backbone of `dense`.
         tokens: `LateInteraction` for token embeddings. This uses the same backbone as `dense`,
             without markers, expansion and skiplist.
-        weights: Three floats. One weight for each score.
+        weights: Tuple of three floats. The weights of the three scores.
 
     Attributes:
         dense, terms, tokens, weights: The arguments.
@@ -159,45 +159,47 @@ class HybridEmbedder:
         self._asked = threading.local()
 
     def __reduce__(self) -> tuple:
-        """Return the state for pickles and copies, which keeps the backbone shared."""
+        """Return the state for pickling and copying, in which the tasks still share a backbone."""
         return _make_embedder, (self._model, self.weights)
 
     def _check(self) -> None:
-        """Raise an error when tasks read different tokens from the same text."""
+        """Check that all tasks read the same tokens from a text."""
         if len(self.weights) != 3:
             raise invalid("weights", self.weights, "three numbers")
         given = {"dense": self.dense, "terms": self.terms, "tokens": self.tokens}
         for name, task in given.items():
             if task.backbone is not self.backbone:
                 raise ValueError(
-                    f"{name} and dense have different backbones. Expected the same backbone for "
-                    "all three models, as loaded by from_preset."
+                    f"`{name}` and `dense` have different backbones. Expected three tasks that "
+                    "share one backbone, as created by from_preset."
                 )
             check_preprocessor(task, [""])
         first, prepares = self.dense.preprocessor, self.tokens.preprocessor
         for name in ("terms", "tokens"):
             other = given[name].preprocessor
             if other.tokenizer.get_config() != first.tokenizer.get_config():
-                raise ValueError(f"{name} and dense have different tokenizers. Expected the same.")
+                raise ValueError(
+                    f"`{name}` and `dense` have different tokenizers. Expected the same tokenizer."
+                )
         lengths = [("terms", self.terms.preprocessor.max_sequence_length)]
         lengths += [("tokens", prepares.longest(role)) for role in ("query", "document")]
         for name, length in lengths:
             if length != first.max_sequence_length:
                 raise ValueError(
-                    f"{name} reads {length} tokens, but dense reads {first.max_sequence_length}. "
-                    "Expected the same number. Pass the same max_length, query_length and "
-                    "document_length."
+                    f"`{name}` reads {length} tokens, but `dense` reads "
+                    f"{first.max_sequence_length} tokens. Pass the same number as max_length, "
+                    "query_length and document_length."
                 )
         needless = ("query_marker", "document_marker", "expand_queries", "skiplist")
         for name in needless:
             if getattr(prepares, name):
                 raise invalid(
-                    f"{name} of tokens",
+                    f"tokens.preprocessor.{name}",
                     getattr(prepares, name),
-                    "none, because dense does not use such tokens",
+                    "an empty value, because `dense` does not use such tokens",
                 )
         if not first.include_prompt:
-            raise invalid("include_prompt of dense", False, "True")
+            raise invalid("dense.include_prompt", False, "True")
 
     @property
     def backbone(self):
@@ -219,19 +221,19 @@ class HybridEmbedder:
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> HybridVectors:
-        """Compute the three kinds of vectors of texts in one forward pass.
+        """Compute all three kinds of vectors for texts in one forward pass.
 
         Args:
-            texts: A text, or a list, array, tensor or column with texts.
-            prompt: String. `TextEmbedder` prompt name. This prompt is added before all texts.
+            texts: A text, or a list, array, tensor or table column with texts.
+            prompt: String. The name of a `TextEmbedder` prompt, which is added before each text.
             batch_size: Integer. Defaults to 32.
-            missing: "none" or "error". How to handle rows without text (None, NaN or blank). "none"
-                returns NaN, no terms and None. "error" raises an error to show the first such row.
-                Defaults to "error".
+            missing: "none" or "error". How to handle rows without text (None, NaN or blank). With
+                "none", embeddings are NaN, term weights are empty, and token embeddings are None
+                for such rows. With "error", an error names the first such row. Defaults to "error".
 
         Returns:
-            `(dense, terms, tokens)`, as returned by each task's `embed`, in the same order as the
-            texts. For a single text, these are the results for this text.
+            `(dense, terms, tokens)`, as returned by each task's `embed` method, in the same order
+            as the texts. For a single text, only its vectors are returned.
 
         Raises:
             ValueError: If any text is empty or `prompt` is unknown.
@@ -266,7 +268,7 @@ class HybridEmbedder:
 
         Returns:
             Float32 array of shape (N, M), where higher values are more similar. For a single text,
-            its axis will be removed.
+            the corresponding axis is removed.
         """
         sides, ones = [], []
         for x, prompt in ((queries, "query"), (documents, "document")):
@@ -318,9 +320,9 @@ class HybridEmbedder:
         metadata: object = None,
         text_column: Name | None = None,
     ) -> HybridIndex:
-        """Build an index that searches documents by the weighted sum of the three scores.
+        """Build an index to search documents by the weighted sum of all three scores.
 
-        Documents and queries are encoded only once for the three indexes.
+        Documents and queries are only encoded once for all three kinds of vectors.
 
         Args:
             documents: A list, array or column with texts, a table, a list of dicts, or `chunks`.
@@ -359,7 +361,7 @@ class HybridEmbedder:
 
     @validate_arguments
     def load_index(self, folder: str | os.PathLike[str], verify: bool = True) -> HybridIndex:
-        """Load an index for this model, saved with the index's `save` method.
+        """Load an index for this model from a folder written by its `save` method.
 
         Args:
             folder: Path. Index folder.
@@ -368,11 +370,11 @@ class HybridEmbedder:
         return HybridIndex.load(folder, self._parts(), verify)
 
     def _parts(self) -> list[_IndexEmbedder]:
-        """Return one embedder for each index."""
+        """Return one embedder for each of the three indexes."""
         return [_IndexEmbedder(self, name) for name in HybridVectors._fields]
 
     def _vectors(self, name: str, texts: Sequence[str], prompt: str | None, batch_size) -> Any:
-        """Return one kind of vectors and cache the other kinds for this thread."""
+        """Return one kind of vectors, and cache all kinds for later calls in this thread."""
         if isinstance(texts, Documents):
             only_column(texts)  # raises an error for chunks with late chunking
         kept = vars(self._asked).setdefault("kept", {})  # {texts: {kind: vectors}}
@@ -403,8 +405,8 @@ class HybridEmbedder:
                 models.
 
         Raises:
-            ValueError: If `TextEmbedder.from_preset` raises it. A missing head is initialized with
-                random weights, and a message is logged.
+            ValueError: In the same cases as for `TextEmbedder.from_preset`. Missing heads do not
+                raise an error. They are initialized with random weights, and a message is logged.
         """
         weights = arguments.pop("weights", SCORE_WEIGHTS)
         checks = {n: arguments.pop(n) for n in PresetArguments.__annotations__ if n in arguments}
@@ -440,9 +442,8 @@ class HybridEmbedder:
             **options: Arguments of `Task.save_to_preset`.
 
         Raises:
-            ValueError: If BGE-M3 files cannot store all settings, such as another pooling in
-                `terms`.
-            OSError: If files cannot be written, for example because the disk is full.
+            ValueError: If settings cannot be stored in BGE-M3 files, such as a different pooling in
+            `terms`. OSError: If files cannot be written, for example because the disk is full.
         """
         tasks = self.dense, self.terms, self.tokens
         beside = late_interaction_folder.make_hybrid_files(*tasks, saving.DTYPES.get(dtype))
@@ -454,7 +455,7 @@ def _make_embedder(model: _ThreeHeads, weights: Sequence[float]) -> HybridEmbedd
 
 
 class _IndexEmbedder:
-    """Embedder for one of the three indexes. All embedders use the same forward pass."""
+    """Embedder for one of the three indexes, which shares the forward pass with the others."""
 
     def __init__(self, model: HybridEmbedder, name: str):
         self._model, self._name = model, name
@@ -474,7 +475,7 @@ class _IndexEmbedder:
         dim: int | None = None,
         max_terms: int | None = None,
     ) -> Any:
-        """Return vectors for texts, like the task's `embed` method."""
+        """Return one kind of vectors for texts, like the task's `embed` method."""
         vectors = self._model._vectors(self._name, texts, prompt, batch_size)
         if max_terms is not None:
             return as_rows(vectors.toarray(), max_terms)

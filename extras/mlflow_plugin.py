@@ -1,8 +1,8 @@
-"""Plugin that allows MLflow processes to load models from this package.
+"""MLflow plugin, which allows MLflow processes to load models of this package.
 
-MLflow imports the plugin by the entry point "mlflow.run_context_provider" of this package.
-Importing this package registers its classes with Keras. MLflow can then load `.keras` files to
-serve a logged model or to infer its requirements, which will include this package.
+MLflow finds the plugin by the entry point "mlflow.run_context_provider" and imports it together
+with this package. This registers all classes with Keras, so that MLflow can load `.keras` files to
+serve a model or to infer its requirements, which then include this package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from encoder_zoo.common.version import __version__
 
 
 class RunContext:
-    """Tags runs with the package version in processes that use any task.
+    """Add the package version to the tags of MLflow runs that use this package.
 
     Example:
         >>> RunContext().tags().keys()
@@ -21,7 +21,7 @@ class RunContext:
     """
 
     def in_context(self) -> bool:
-        """Check whether this package's tasks were imported."""
+        """Check whether any task was imported in this process."""
         return "encoder_zoo.tasks" in sys.modules
 
     def tags(self) -> dict[str, str]:

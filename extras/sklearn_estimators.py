@@ -1,4 +1,4 @@
-"""The estimators of `encoder_zoo.sklearn`.
+"""Estimators for scikit-learn, which are available as `encoder_zoo.sklearn`.
 
 The fitted attribute `model_` is a `SequenceClassifier` or `TextEmbedder` with all its methods.
 Estimators are pickled together with their weights.
@@ -52,15 +52,15 @@ from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
 
 
 class TextEstimator(BaseEstimator):
-    """Base class for estimators. `fit` checks all parameters. Inputs are texts."""
+    """Base class for estimators that take texts. Parameters are checked in `fit`."""
 
     def _check_parameters(self) -> None:
-        """Raise a ValueError if a parameter breaks its rule."""
+        """Check that all parameters have valid values."""
         for name, rule in get_rules(type(self).__init__).items():
             check_argument(name, getattr(self, name), rule)
 
     def _get_preset_arguments(self) -> dict:
-        """Return the parameters for `from_preset`."""
+        """Return the estimator parameters to pass to `from_preset`."""
         return {} if self.sequence_length is None else {"sequence_length": self.sequence_length}
 
     def __sklearn_tags__(self) -> Tags:
@@ -102,7 +102,8 @@ class FineTunedEstimator(TextEstimator):
         self._check_parameters()
         if y is None:
             raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None."
+                f"{type(self).__name__} requires y to be passed, but the target y is None. Pass "
+                "labels as `y`."
             )
         check_consistent_length(X, y)
         check_given(y, X)
@@ -110,17 +111,17 @@ class FineTunedEstimator(TextEstimator):
             return None
         weights = check_array(sample_weight, ensure_2d=False, input_name="sample_weight")
         if weights.ndim != 1:
-            raise invalid("The shape of sample_weight", weights.shape, f"({len(y)},)")
+            raise invalid("sample_weight.shape", weights.shape, f"({len(y)},)")
         check_consistent_length(X, weights)
         if not weights.any():
             raise ValueError(
-                "sample_weight is 0 for all texts. Expected some values greater than 0."
+                "`sample_weight` is 0 for all texts. Expected at least one value greater than 0."
             )
         return weights
 
 
 def flatten_column(y: np.ndarray) -> np.ndarray:
-    """Convert labels (N, 1) to (N,) with scikit-learn's warning. Other labels are not changed.
+    """Convert labels of shape (N, 1) to (N,), with the same warning as scikit-learn.
 
     Example:
         >>> flatten_column(np.array([1, 2])).shape, flatten_column(np.array([[1, 2]])).shape
@@ -131,7 +132,7 @@ def flatten_column(y: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def suppress_advice() -> Iterator[None]:
-    """Suppress the warning about new layers, because these will be trained in the next step."""
+    """Suppress the warning about new layers, because `fit` trains them immediately."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return "Fine-tune before use" not in record.getMessage()
@@ -146,10 +147,11 @@ def suppress_advice() -> Iterator[None]:
 
 @contextlib.contextmanager
 def use_seed(random_state: int | np.random.RandomState | None) -> Iterator[None]:
-    """Set the random seed of Keras inside the block, and restore the state of Python and NumPy.
+    """Set all random seeds inside the block, and restore the state of Python and NumPy after it.
 
     Args:
-        random_state: Random state as in scikit-learn's estimators. None does not set a seed.
+        random_state: Integer, `numpy.random.RandomState` or None, as in scikit-learn. If None, no
+            seed is set.
 
     Example:
         >>> with use_seed(0):
@@ -175,10 +177,11 @@ MULTI_LABEL = "multi_label_classification"
 
 
 class TextClassifier(ClassifierMixin, FineTunedEstimator):
-    """Classifies texts or pairs of texts, as an estimator of scikit-learn.
+    """Classify texts or pairs of texts, as a scikit-learn estimator.
 
-    The estimator fine-tunes an encoder. You can use it like scikit-learn's own classifiers: with
-    `cross_val_score`, `GridSearchCV`, `Pipeline`, `CalibratedClassifierCV`, `clone`, `joblib.dump`.
+    The estimator fine-tunes an encoder. It can be used like all classifiers in scikit-learn, for
+    example with `cross_val_score`, `GridSearchCV`, `Pipeline`, `CalibratedClassifierCV`, `clone`
+    and `joblib.dump`.
 
     Args:
         preset: String. See `SequenceClassifier.from_preset`. The default is small and works
@@ -186,9 +189,9 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         epochs: Integer. Number of epochs.
         batch_size: Integer. Batch size for training and prediction.
         learning_rate: Float. Peak learning rate. See `SequenceClassifier.compile`. Defaults to
-            None, which uses the preset's learning rate.
-        sequence_length: Integer. Maximum number of tokens. Defaults to None, which uses the model's
-            maximum.
+            None, which uses the recommended learning rate.
+        sequence_length: Integer. Maximum number of tokens. Defaults to None, which uses the maximum
+            of the model.
         class_weight: Dict {class: weight}, "balanced" or None, like in scikit-learn's classifiers.
         random_state: Integer, `numpy.random.RandomState` or None. Seed for new layers, the order of
             the texts, and dropout.
@@ -236,11 +239,11 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         """Load the preset and fine-tune it.
 
         Args:
-            X: N texts: a list, array or column of a table. For pairs of texts, use a table with two
-                columns or a list of pairs. Without `y`, rows that contain their labels. See
-                `encoder_zoo.read_annotations`.
-            y: Array with shape (N,) and one class per text, or with shape (N, C) and values 0 and 1
-                for any number of classes per text.
+            X: N texts, as a list, array or table column. Pairs of texts can be passed as a table
+                with two columns or as a list of pairs. If `y` is not passed, rows that contain
+                texts and labels. See `encoder_zoo.read_annotations`.
+            y: Array of shape (N,) with one class per text, or of shape (N, C) with values 0 and 1
+                if texts can have any number of classes.
             sample_weight: Optional array with shape (N,) and one value per text.
 
         Returns:
@@ -265,29 +268,31 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) == 1:
             only = self.classes_.tolist()[0]
-            raise ValueError(f"y has one class, {only!r}. Expected two classes or more.")
+            raise ValueError(
+                f"`y` only contains the class {only!r}. Expected at least two classes."
+            )
         names = [class_name(name) for name in self.classes_.tolist()]
         self._fine_tune(X, np.array(names)[numbers.ravel()], weights, labels=names)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class per text, (N,), or 0 or 1 for each class, (N, C)."""
+        """Predict the most probable class per text, (N,), or 0 or 1 for each class, (N, C)."""
         probabilities = self.predict_proba(X)
         if self.model_.problem_type == MULTI_LABEL:
             return (probabilities >= 0.5).astype(int)
         return self.classes_[probabilities.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return class probabilities (N, C) in the same order as `classes_`."""
+        """Predict class probabilities, (N, C), in the same order as `classes_`."""
         check_is_fitted(self)
         return self.model_.predict_proba(X, self.batch_size)
 
 
 class TextRegressor(RegressorMixin, FineTunedEstimator):
-    """Predicts numbers for texts or pairs of texts by fine-tuning an encoder.
+    """Predict values for texts or pairs of texts, as a scikit-learn estimator.
 
-    The model is trained with values that are scaled to mean 0 and standard deviation 1. Then the
-    output layer weights are scaled back.
+    The estimator fine-tunes an encoder on values that are scaled to mean 0 and standard deviation
+    1. Then the output layer is scaled back.
 
     Args:
         preset, epochs, batch_size, learning_rate, sequence_length, random_state, verbose: See
@@ -333,7 +338,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
 
         Args:
             X: N texts, or pairs of texts. See `TextClassifier.fit`.
-            y: Array with shape (N,) and one value per text, or (N, C) and several values.
+            y: Array of shape (N,) with one value per text, or of shape (N, C) with several values.
             sample_weight: Optional array with shape (N,) and one value per text.
 
         Returns:
@@ -361,7 +366,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the predicted value of each text, (N,), or several values, (N, C)."""
+        """Predict one value per text, (N,), or several values, (N, C)."""
         check_is_fitted(self)
         values = self.model_.predict(X, self.batch_size, verbose=0).astype("float64")
         return values[:, 0] if self._is_single else values
@@ -410,7 +415,7 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         """Load the preset.
 
         Args:
-            X: Texts, which are checked. They are optional, because this does not train the model.
+            X: Texts. They are only checked and can be omitted, because the model is not trained.
             y: Ignored.
 
         Returns:
@@ -423,12 +428,12 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         return self
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return the vectors of N texts, (N, D) float32."""
+        """Compute embeddings for N texts, (N, D) float32."""
         check_is_fitted(self)
         (texts,) = TEXT_COLUMNS.read(X)
         return self.model_.embed(texts, batch_size=self.batch_size)
 
     @property
     def _n_features_out(self) -> int:
-        """Return D, which scikit-learn uses to name the columns."""
+        """The number of output columns, which scikit-learn uses to create column names."""
         return self.model_.dim or self.model_.embedding_dim

@@ -14,13 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 def choose_installed_backend() -> None:
-    """Set KERAS_BACKEND to an installed backend if TensorFlow would be used but is not installed.
+    """Set KERAS_BACKEND to an installed backend if Keras would use TensorFlow without having it.
 
-    This does nothing when the variable is set or Keras has already been imported. keras.json has
-    priority unless it selects TensorFlow, because Keras writes this default on first import.
+    This does nothing when the variable is set or Keras has already been imported. A backend in
+    keras.json has priority, except for TensorFlow, because Keras writes this default to keras.json
+    on first import.
 
     Raises:
-        ImportError: If no backend is installed, or if the selected backend is missing.
+        ImportError: If no backend is installed, or if the selected backend is not installed.
     """
     if "keras" in sys.modules or not _is_installed("keras"):
         return  # `open_export` can still be used without Keras, because it needs no backend

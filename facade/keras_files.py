@@ -1,7 +1,7 @@
 """Register public classes with Keras without importing them, so that it can load `.keras` files.
 
-Classes register themselves when importing their modules. Until then, a `StandIn` is registered
-instead.
+Classes register themselves when their modules are imported. Until then, a `StandIn` is registered
+for each class.
 """
 
 import importlib
@@ -11,13 +11,13 @@ from encoder_zoo.common.serializable import call_after_keras
 
 
 def register_with_keras(homes: Mapping[str, str]) -> None:
-    """Register public names with Keras, now or when Keras is imported.
+    """Register all public classes with Keras, now or when Keras is imported.
 
-    Other classes register themselves when imported by a public class. Modules named in a file are
-    never imported.
+    Classes that are not public are registered when a public class imports them. Modules named in a
+    Keras file are never imported.
 
     Args:
-        homes: Dict {name: module that contains it}.
+        homes: Dict {public name: module that contains it}.
     """
 
     def register() -> None:
@@ -31,10 +31,10 @@ def register_with_keras(homes: Mapping[str, str]) -> None:
 
 
 class StandIn:
-    """Represents a class in the Keras registry and imports it on first use.
+    """Placeholder for a class in the Keras registry, which imports the class on first use.
 
     Raises:
-        TypeError: If Keras files cannot contain this name.
+        TypeError: If this name cannot occur in Keras files.
 
     Example:
         >>> StandIn("encoder_zoo.encoders.tokenizers.wordpiece", "BertTokenizer").__name__
@@ -51,7 +51,7 @@ class StandIn:
         cls = keras.saving.get_custom_objects().get(f"encoder_zoo>{self._name}")
         if cls is None or isinstance(cls, StandIn):
             raise TypeError(
-                f"Could not locate class {self._name!r}, because Keras files cannot contain it."
+                f"Could not locate class {self._name!r}, because it cannot be saved in Keras files."
             )
         return getattr(cls, attribute)
 

@@ -1,4 +1,4 @@
-"""Public names, read from the stub `__init__.pyi`."""
+"""Read public names from the stub file `__init__.pyi`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pkgutil
 
 
 def read_stub(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Read {name: module that contains it} and {alias: name} from a stub.
+    """Read the dicts {name: module that contains it} and {alias: name} from a stub file.
 
     Example:
         >>> read_stub("from a.b import C as C\\nD = C\\n")

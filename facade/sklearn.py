@@ -1,4 +1,4 @@
-"""scikit-learn estimators to convert texts to classes, numbers and vectors.
+"""scikit-learn estimators for text classification, regression and embeddings.
 
 They are imported on first use, because scikit-learn is optional.
 

@@ -1,4 +1,4 @@
-"""Prediction types: dicts with fixed keys, for use in type annotations.
+"""Types for predictions, which are dicts with fixed keys, to use in type annotations.
 
 Example:
     >>> import encoder_zoo as ez

@@ -1,4 +1,4 @@
-"""Errors for unknown names, such as typos and names used in other libraries."""
+"""Error messages for unknown names, such as typos and names used in other libraries."""
 
 from collections.abc import Iterable
 
@@ -52,7 +52,7 @@ RENAMED = {"TokenizerFast": "Tokenizer", "Model": "Backbone", "Config": "Backbon
 
 
 def explain(name: str, public: Iterable[str]) -> str:
-    """Return an error message for an unknown name.
+    """Return the error message for an unknown name.
 
     Example:
         >>> explain("Clasifier", ["Classifier", "SpanQA"])

@@ -1,4 +1,4 @@
-"""Read and write low-rank updates in the format of peft.
+"""Read and write low-rank updates (LoRA) in the adapter format of peft.
 
 The files are `adapter_config.json` and `adapter_model.safetensors`.
 """
@@ -55,7 +55,7 @@ IRRELEVANT_PEFT_FIELDS = {
     **dict.fromkeys(("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora"), "read"),
     **dict.fromkeys(("target_modules", "exclude_modules", "modules_to_save"), "read"),
     **dict.fromkeys(("layers_to_transform", "layers_pattern"), "read"),
-    "init_lora_weights": "initial values only, other values raise an error",
+    "init_lora_weights": "only affects initial values, and other values raise an error",
     "task_type": "the class defines the task, and the shapes of its head are checked",
     "auto_mapping": "names classes, which are not imported",
     "peft_version": "for information",
@@ -79,7 +79,7 @@ CLASSIFIERS = ("classifier", "score")
 
 
 def map_projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
-    """Map transformers module names to the dense layers in a backbone.
+    """Map module names in transformers to a backbone's dense layers.
 
     Example:
         >>> from encoder_zoo import BertBackbone
@@ -100,15 +100,17 @@ def map_projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
 
 
 def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
-    """See `Task.save_adapters`."""
+    """Save adapters to a folder. See `Task.save_adapters`."""
     updates, known = current_updates(task), map_projections(task.backbone)
     if not updates:
-        raise ValueError("The model has no low-rank updates to save. Call enable_lora first.")
+        raise ValueError(
+            "The model has no low-rank updates to save. Call `enable_lora` and `fit` before saving."
+        )
     layers = {name: layer for name, layer in known.items() if layer in updates}
     if others := [layer.path for layer in updates if layer not in layers.values()]:
         raise ValueError(
-            f"peft cannot store low-rank updates for {', '.join(others[:3])}, because transformers "
-            "has no corresponding linear layer. Use save_to_preset."
+            f"The peft format cannot store low-rank updates for {', '.join(others[:3])}, because "
+            "transformers has no linear layer for them. Use `save_to_preset` instead."
         )
     # Shapes follow PyTorch conventions: A is (rank, in) and B is (out, rank).
     arrays = {
@@ -148,16 +150,16 @@ def _list_factors(updates: Iterable[keras.layers.Layer]) -> list[keras.Variable]
 
 
 def _check_holds_trained(task: PresetTask, stored: list[tuple]) -> None:
-    """Raise a ValueError if weights are trained that the file does not contain."""
+    """Raise a ValueError when trainable weights cannot be stored in an adapter file."""
     known = {id(weight) for weight, _ in stored}
     if not task.head_record.pooled and task.backbone.pooler:
         known |= {id(weight) for weight in task.backbone.pooler_dense.weights}  # not used
     others = [weight.path for weight in task.trainable_weights if id(weight) not in known]
     if others:
         raise ValueError(
-            f"peft stores low-rank updates and the head, but not {', '.join(others[:3])}, which "
-            "can be trained as well. Use save_to_preset, or set `trainable = False` for these "
-            "weights before the training."
+            "The peft format stores low-rank updates and the head, but it cannot store "
+            f"{', '.join(others[:3])}, which are also trainable. Use `save_to_preset` instead, or "
+            "set `trainable = False` for these weights before training."
         )
 
 
@@ -168,25 +170,25 @@ def _strip_prefix(prefixes: Iterable[str], name: str) -> str:
 
 
 def _name_target_modules(chosen: Collection[str], known: Iterable[str]) -> list[str]:
-    """Return `target_modules` for the chosen layers. Use short names if they are unambiguous."""
+    """Return the peft field `target_modules` for layers. Unambiguous names are shortened."""
     ends = sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in chosen})
     exact = {name for name in known if _is_named(name, ends)} == {*chosen}
     return ends if exact else sorted(chosen)
 
 
 def _is_named(name: str, ends: Iterable[str]) -> bool:
-    """Check whether a module name equals or ends with one of the given names, as peft does."""
+    """Check whether a module name is equal to a given name or ends with it, as peft does."""
     return any(f".{name}".endswith(f".{end}") for end in ends)
 
 
 def _list_whole_tensors(
     task: PresetTask, updates: Collection[keras.layers.Layer], head: object = None
 ) -> dict[str, tuple]:
-    """Return the weights that adapter files store completely: the head and its pooler.
+    """Return the weights of the head and its pooler, which adapter files store completely.
 
     Args:
         task: The task.
-        updates: Layers with low-rank updates.
+        updates: Dictionary of layers with low-rank updates.
         head: Layer to use as head for tasks without a head. Defaults to None.
 
     Returns:
@@ -198,7 +200,7 @@ def _list_whole_tensors(
     if task.record.peft_type is None:
         raise ValueError(
             f"{type(task).__name__} does not support adapter files. Only SequenceClassifier and "
-            "TokenClassifier do. Use save_to_preset."
+            "TokenClassifier support them. Use `save_to_preset` instead."
         )
     backbone, record = task.backbone, task.head_record
     found = []
@@ -216,13 +218,13 @@ def _list_whole_tensors(
 
 
 def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
-    """Return the original values of the weights that adapters replace completely.
+    """Return the original values of all weights that adapter files store completely.
 
     peft keeps the original values in addition to the values of each adapter.
 
     Returns:
-        A dict {name in an adapter file: array}. For tasks without low-rank updates, the current
-            weights are returned.
+        A dict {name in an adapter file: array}. For tasks without low-rank updates, it contains the
+        current weights.
     """
     if task.record.peft_type is None:
         return {}
@@ -235,7 +237,7 @@ def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
 
 
 def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
-    """See `Task.load_adapters`."""
+    """Load adapters from a folder or the hub. See `Task.load_adapters`."""
     with loading(folder), OpenFolder(folder, [ADAPTER_CONFIG, ADAPTER_WEIGHTS]) as files:
         config = files.read_json(ADAPTER_CONFIG)
         _check_config(config, files.path)
@@ -266,8 +268,9 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     restored = {*_list_whole_tensors(task, ())} - {*expected} if replaces else set()
     if unknown := sorted(restored - {*before}):
         raise ValueError(
-            f"{files.path} does not contain {', '.join(unknown)}, and the task has values from "
-            "other adapters or from training. Load the adapters into a new model from from_preset."
+            f"{files.path} does not contain {', '.join(unknown)}, but the task has values for them "
+            "from other adapters or from training. Load a new model with `from_preset`, and load "
+            "the adapters into it."
         )
     check_updatable(updates)
     values = {name: _read_values(file, name) for name in expected}
@@ -287,7 +290,7 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     task.weights_before_adapters = before
     if replaces:
         logger.warning(
-            "The low-rank updates in %s replace the previous updates of this %s.",
+            "Low-rank updates from %s replace the previous updates of this %s.",
             files.path,
             type(task).__name__,
         )
@@ -296,14 +299,14 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
 def _select_layers(
     task: PresetTask, config: dict, file: SafetensorsFile
 ) -> tuple[dict[str, keras.layers.Dense], list[str]]:
-    """Select the layers with low-rank updates.
+    """Select the layers to which an adapter file adds low-rank updates.
 
     As in peft, a `target_modules` list selects layers even when tensors are missing. Regular
-    expressions are not evaluated. Instead, layers with tensors in the file will be selected.
+    expressions are not evaluated. In this case, all layers with tensors in the file are selected.
 
     Returns:
-        A dict from names to layers, and a list with missing tensors. This list will be empty when
-        layers are found.
+        A dict from names to layers, and a list that describes missing tensors if no layer was
+        found.
     """
     known, targets = map_projections(task.backbone), config.get("target_modules")
     stored = {
@@ -322,7 +325,7 @@ def _select_layers(
 
 
 def _is_chosen(name: str, config: dict) -> bool:
-    """Check whether peft options allow this module."""
+    """Check whether the peft options select a module for low-rank updates."""
     excluded, numbers = config.get("exclude_modules"), config.get("layers_to_transform")
     if isinstance(excluded, list) and _is_named(name, excluded):
         return False
@@ -337,7 +340,7 @@ def _is_chosen(name: str, config: dict) -> bool:
 
 
 def _is_inside(name: str, modules: Iterable[str]) -> bool:
-    """Check whether tensors or layers belong to any of these modules."""
+    """Check whether a tensor or layer belongs to one of the given modules."""
     return any(f".{module}." in f".{name}." for module in modules)
 
 
@@ -346,13 +349,13 @@ def _get_layer_name(name: str) -> str:
 
 
 def _is_saved(name: str, config: dict) -> bool:
-    """Check whether adapter files should contain this head or pooler tensor."""
+    """Check whether an adapter file should contain a tensor of the head or pooler."""
     classifiers = CLASSIFIERS if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS") else ()
     return _is_inside(name, (*(config.get("modules_to_save") or ()), *classifiers))
 
 
 def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
-    """Return rank and alpha for a layer. peft scales updates by alpha / rank."""
+    """Return rank and alpha for a layer, using the peft options."""
 
     def value_of(option: str, default: float) -> float:
         patterns = config.get(option) or {}
@@ -366,13 +369,13 @@ def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
 
 
 def _matches_pattern(name: str, pattern: str) -> bool:
-    """Check whether a module name matches a pattern as in peft. "^" requires the complete name."""
+    """Check whether a module name matches a peft pattern. "^" requires the complete name."""
     literal = pattern.replace("\\.", ".")
     return f"^{name}" == literal or _is_named(name, [literal])
 
 
 def _build_missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer | None:
-    """Build a head for as many classes as stored in the file, for tasks without classes."""
+    """Build a head for tasks without classes. The file determines the number of classes."""
     shape = file.shapes.get(f"{PREFIX}{task.head_record.output}.weight", ())
     if task.head is not None or task.given_head is not None or len(shape) != 2:
         return None
@@ -405,7 +408,7 @@ LAYER_WORDS = Rule(
 
 
 def _make_pattern_rule(rule: Rule) -> Rule:
-    """Create a rule for dicts from module names to values.
+    """Create the validation rule for peft options that map module names to values.
 
     Regular expressions are not allowed, because they can take very long to evaluate.
     """
@@ -437,7 +440,7 @@ PEFT_RULES = {
 
 
 def _check_config(config: dict, folder: pathlib.Path) -> None:
-    """Raise a ValueError for adapters other than plain LoRA on complete layers."""
+    """Raise a ValueError when the adapters are not plain LoRA, for example DoRA."""
     for name, value in config.items():
         if name in IRRELEVANT_PEFT_FIELDS or not value:
             continue
@@ -474,7 +477,7 @@ def _check_shapes(
     if misfits:
         described = "\n".join(misfits)
         raise ValueError(
-            f"{pathlib.Path(file.path).parent}: the adapters do not fit this model.\n{described}"
+            f"{pathlib.Path(file.path).parent}: the adapters do not match this model.\n{described}"
         )
 
 

@@ -1,8 +1,9 @@
-"""Find a checkpoint head for a task and load its weights.
+"""Find the head for a task in a checkpoint, and load its weights.
 
-Weights determine whether heads exist and how many outputs they have. Output names are read from
-config.json. `architectures` in config.json often names the model from which training started. For
-this reason, it is only used to choose between tasks that use the same tensor names.
+The weights determine whether a checkpoint contains a head and how many outputs it has. The names of
+the outputs are read from config.json. The field `architectures` often names the model from which
+training started. For this reason, it is only used to choose between tasks with the same tensor
+names.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from encoder_zoo.presets.opening import Safeguards
 
 logger = logging.getLogger("encoder_zoo")
 
-# Heads for a text or a text pair. With a single output, they compute the same function.
+# Heads for texts or text pairs, which compute the same function if they have a single output.
 _OF_TEXTS = {"ForSequenceClassification", "ForMultipleChoice"}
 _OUTPUTS = {"ForMultipleChoice": 1, "ForQuestionAnswering": 2}
-# Heads from pretraining. No warning is needed when replacing them with a new head.
+# Pretraining heads. Replacing such a head with a new head does not need a warning.
 _PRETRAINED = ("ForMaskedLM", "ForPreTraining")
 _MAX_SHOWN = 8  # tensor names in a log line
 # Suffixes for files that may contain a separate head.
@@ -50,18 +51,19 @@ _OTHER_FILES = (
 
 
 def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -> str | None:
-    """Set `architectures` and `id2label` to match a checkpoint's weights and a task.
+    """Set `architectures` and `id2label` to values that match the weights and the task.
 
     Args:
-        checkpoint: `Checkpoint`. `config` will be replaced.
+        checkpoint: `Checkpoint`. Its `config` is replaced.
         cls: Task class.
         given: Dict with task arguments from the caller.
 
     Returns:
-        A transformers class name when this head belongs to another task. Otherwise None.
+        The class name in transformers if the head belongs to a different task, otherwise None.
 
     Raises:
-        ValueError: If label and output counts differ, or if two classes have the same name.
+        ValueError: If the number of labels differs from the number of outputs, or if two classes
+            have the same name.
     """
     family, suffix = checkpoint.family, cls.record.head
     head, config = cls.head_of(family), dict(checkpoint.config)
@@ -89,8 +91,8 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
         owner = suffix
         if rivals:
             logger.warning(
-                "%s: cannot infer the task of %s from architectures in %s (%s). Loading it as the "
-                "head of %s.",
+                "%s: cannot infer the task of %s from `architectures` in %s (%s). Loading it as "
+                "the head of %s.",
                 checkpoint.folder.name,
                 f"{head.output}.weight",
                 checkpoint.config_file.name,
@@ -107,7 +109,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
 
 
 def _read_class_names(config: Mapping) -> list[str] | None:
-    """Return class names from config.json, or LABEL_0, ... when only a class count is given."""
+    """Return class names from config.json, or LABEL_0, ... when only their number is given."""
     if names := config.get("id2label"):
         return [names[key] for key in sorted(names, key=int)]
     if numbers := config.get("label2id"):
@@ -117,7 +119,7 @@ def _read_class_names(config: Mapping) -> list[str] | None:
 
 
 def _check_named_by_caller(checkpoint: Checkpoint, names: Sequence[str], given: Mapping) -> None:
-    """Raise an error for duplicate class names unless the caller passes labels or their number."""
+    """Raise a ValueError for duplicate class names, unless the caller passes labels."""
     if given.get("labels") is None and given.get("num_classes") is None:
         twice = next(name for name, count in Counter(names).items() if count > 1)
         raise ValueError(
@@ -128,7 +130,7 @@ def _check_named_by_caller(checkpoint: Checkpoint, names: Sequence[str], given: 
 
 
 def _has_head_tensors(checkpoint: Checkpoint, head: Head) -> bool:
-    """Check whether the checkpoint has tensors for all head layers."""
+    """Check whether a checkpoint contains the tensors of all layers in a head."""
     layers = set(head.tensors.values())
     if head.tied_bias_may_be_absent:
         layers.discard(head.tied_bias)
@@ -137,7 +139,7 @@ def _has_head_tensors(checkpoint: Checkpoint, head: Head) -> bool:
 
 
 def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
-    """Return other heads of the family that fit the same tensors."""
+    """Return the other heads of the family that have the same tensor names."""
     if head.tied_bias:  # other pretraining heads have separate tensors
         return {}
     outputs = checkpoint.shapes.get(f"{head.output}.weight", (0,))[0]
@@ -154,7 +156,7 @@ def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str
 def _infer_task(
     checkpoint: Checkpoint, suffix: str, head: Head, rivals: Mapping[str, Head]
 ) -> str | None:
-    """Infer a head's task from its hidden layers and pooler. Return None when this is unclear."""
+    """Infer a head's task from its hidden layers and pooler, or return None if unclear."""
     family = checkpoint.family
     # Checkpoints may contain unused encoder layers, such as a pooler.
     own = {
@@ -169,7 +171,7 @@ def _infer_task(
 
 
 def _find_head(name: str, family: Family) -> str | None:
-    """Return the family head for a class name in `architectures`."""
+    """Return the head in the family for a class name in `architectures`."""
     exact = [head for head in family.heads if family.class_name(head) == name]
     return next(iter([*exact, *(head for head in family.heads if name.endswith(head))]), None)
 
@@ -177,7 +179,7 @@ def _find_head(name: str, family: Family) -> str | None:
 def _read_output_labels(
     checkpoint: Checkpoint, head: Head, names: list[str] | None, given: Mapping
 ) -> list[str]:
-    """Return the labels of the head's outputs."""
+    """Return a label for each output of the head."""
     output = f"{head.output}.weight"
     outputs = checkpoint.shapes[output][0]
     if names is None or len(names) == outputs:
@@ -188,11 +190,11 @@ def _read_output_labels(
     if has_names and count != outputs:
         raise ValueError(
             f"{checkpoint.config_file}: id2label names {len(names)} classes, but {output} has "
-            f"{outputs} outputs. Pass labels=[...] with all {outputs} names in order, or "
-            f"num_classes={outputs}."
+            f"{outputs} outputs. Pass labels=[...] with the names of all {outputs} outputs in "
+            f"order, or num_classes={outputs}."
         )
     logger.warning(
-        "%s: %s has %d classes, but %s has %d outputs. The number of outputs is used.",
+        "%s: %s has %d classes, but %s has %d outputs. Using the number of outputs.",
         checkpoint.folder.name,
         checkpoint.config_file.name,
         len(names),
@@ -210,22 +212,22 @@ def restore_head(
     new_pooler: bool,
     other_class: str | None,
 ) -> set[str]:
-    """Load a task's head, or log a warning to explain why it is new.
+    """Load a task's head, or log a warning that explains why the head is new.
 
     Args:
         checkpoint: `Checkpoint` after `settle_head`.
-        task: Task whose head is loaded.
+        task: The task whose head is loaded.
         arguments: Dict with task arguments from the caller.
         safeguards: `Safeguards` to apply.
         new_pooler: Boolean. Whether the checkpoint has no pooler.
         other_class: Optional string. The result of `settle_head`.
 
     Returns:
-        The set of the names of loaded tensors.
+        The set of loaded tensors, by name.
 
     Raises:
-        ValueError: If this task saved the checkpoint, but some tensors are missing or their shapes
-            differ.
+        ValueError: If the checkpoint was saved by this task, but tensors are missing or have
+            different shapes.
     """
     head = task.head_of(checkpoint.family)
     checkpoint = _select_labelled_rows(task, checkpoint, head)
@@ -237,9 +239,9 @@ def restore_head(
     described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
     if misfits and matched and checkpoint.is_of_one_task:
         raise ValueError(
-            f"{checkpoint.folder}: weights of {type(task).__name__} are missing or have other "
+            f"{checkpoint.folder}: weights of {type(task).__name__} are missing or have different "
             f"shapes: {described}. Download the folder again, or remove the arguments that change "
-            "its layers."
+            "the layers of the task."
         )
     has_parts = matched if head.tied_bias else f"{head.output}.weight" in checkpoint.shapes
     if other_class:
@@ -283,7 +285,7 @@ def restore_head(
 
 
 def _find_absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[str]:
-    """Return the missing biases of layers whose weights exist. These biases are 0."""
+    """Return biases that are missing although the weights of the layer exist. They are set to 0."""
     return [
         name
         for name, what in misfits.items()
@@ -294,7 +296,7 @@ def _find_absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[st
 
 
 def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequence[str]) -> None:
-    """Log missing biases for trained heads, and all layers that are not part of any head."""
+    """Log the biases that a trained head lacks, and the layers that do not belong to a head."""
     folder, name = checkpoint.folder.name, type(task).__name__
     if absent:
         message = "%s has no %s. The head of %s uses 0 instead."
@@ -311,9 +313,9 @@ def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequen
 def _keep_hidden(
     checkpoint: Checkpoint, task: PresetTask, matched: Mapping, safeguards: Safeguards
 ) -> set[str]:
-    """Load hidden head layers from the checkpoint if possible, as transformers does.
+    """Load a head's hidden layers from the checkpoint if possible, as in transformers.
 
-    If `fit` should build this head from its labels, weights are kept in `kept_weights` until then.
+    If `fit` will build the head from labels, the weights are stored in `kept_weights` until then.
     """
     record = task.head_record
     if task.head:
@@ -334,7 +336,7 @@ def _list_layer_names(heads: Iterable[Head]) -> set[str]:
 
 
 def _find_unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterable[str]) -> str:
-    """List tensors that do not belong to the encoder or to any given layer."""
+    """List the tensors that belong neither to the encoder nor to one of the given layers."""
     family = checkpoint.family
     known = {name.split(".")[0] for name in (*family.tensors.values(), family.pooler or "")}
     known |= layers
@@ -344,9 +346,9 @@ def _find_unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterabl
 
 
 def _list_unread_files(checkpoint: Checkpoint) -> str:
-    """List unread files in the folder or repository that may contain a head.
+    """List the files in the folder or repository that may contain a head but were not read.
 
-    This does not include training states or weights for other frameworks.
+    Training states and weights for other frameworks are not included.
     """
     return _join_names(
         name
@@ -358,22 +360,22 @@ def _list_unread_files(checkpoint: Checkpoint) -> str:
 
 
 def _join_names(names: Iterable[str]) -> str:
-    """Join names to a list for a message. Long lists are shortened."""
+    """Join names for a message. If there are many names, only some of them are included."""
     names = sorted(names)
     others = len(names) - _MAX_SHOWN
     return ", ".join(names[:_MAX_SHOWN]) + (f" and {others} others" if others > 0 else "")
 
 
 def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Checkpoint:
-    """Select checkpoint rows that belong to the task's labels, if any."""
+    """Select the rows of the head that belong to the task's labels, if it has any."""
     rows = task.kept_classes(checkpoint.config) if task.head else None
     if rows is None:
         return checkpoint
     new = [label for label, row in zip(task.labels, rows, strict=True) if row is None]
     if new:
         logger.warning(
-            "%s: the head of %s keeps the known labels of the checkpoint, and %s %s new. "
-            "Fine-tune before use.",
+            "%s: the head of %s keeps the labels in the checkpoint, but %s %s new. Fine-tune "
+            "before use.",
             checkpoint.folder.name,
             type(task).__name__,
             ", ".join(map(repr, new)),
@@ -382,7 +384,7 @@ def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) 
     names = checkpoint.config["id2label"]
     if left := [names[str(i)] for i in range(len(names)) if i not in rows]:
         logger.info(
-            "%s: the head of %s does not use the outputs for %s.",
+            "%s: the head of %s does not use the outputs for the labels %s.",
             checkpoint.folder.name,
             type(task).__name__,
             ", ".join(map(repr, left)),
@@ -391,22 +393,22 @@ def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) 
 
 
 def _check_tied(checkpoint: Checkpoint, head: Head) -> None:
-    """Check that a tied output projection equals the token embedding."""
+    """Check that an output projection is equal to the token embedding it is tied to."""
     twins = checkpoint.family.tied if head.tied_bias else {}
     for name in find_unexpected(checkpoint, ()):
         if name in twins and name.startswith(f"{head.output}."):
             raise ValueError(
-                f"{checkpoint.folder}: {name} differs from {twins[name]}. Only output "
-                "projections that are tied to the token embedding are supported."
+                f"{checkpoint.folder}: {name} differs from {twins[name]}, but both must be equal. "
+                "Output projections that are not tied to the token embedding are not supported."
             )
 
 
 class RelabelledCheckpoint(Checkpoint):
-    """A checkpoint whose output layer is rearranged for new labels.
+    """A checkpoint whose output layer is rearranged for the task's labels.
 
     Args:
-        checkpoint: `Checkpoint` with rows for its own labels.
-        output: String. Output layer name.
+        checkpoint: `Checkpoint` with one row for each of its own labels.
+        output: String. Name of the output layer.
         rows: Optional list of integers. For each new label, the index of its row in the checkpoint.
             None stands for an unknown label, whose weights are set to 0.
     """

@@ -45,7 +45,7 @@ _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
 # Bot that converts weights to safetensors, and the title it uses for pull requests.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
 _SETTINGS = {CONFIG, GLINER, MANIFEST, *MODULE_SETTINGS, *list_tokenizer_files()}
-# Files that are downloaded together with weights. Adapters are used by `load_adapters`.
+# Files to download together with the weights. `load_adapters` reads the adapters.
 _WITH_WEIGHTS = {CARD, *LINEAR, adapters.ADAPTER_CONFIG, adapters.ADAPTER_WEIGHTS}
 _MODULE_FOLDER = re.compile(r"(?:\w+_)?\d+_\w+")
 _FIRST = re.compile(r"(?:\w+_)?0_")  # the folder of an encoder
@@ -56,26 +56,26 @@ _LISTED: dict[pathlib.Path, list[str]] = {}
 def from_hugging_face(
     address: str, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
-    """Download all missing files from a repository and return its folder in the cache.
+    """Download a repository's missing files, and return its folder in the cache.
 
-    All files belong to the same commit. Without a connection, the cached copy is used. The
-    environment variables of huggingface_hub apply: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
-    `HF_HUB_OFFLINE`, `HF_HUB_DISABLE_PROGRESS_BARS`. The size of the download is logged. If logging
-    is disabled, it is printed. Failed downloads are retried. Large files can be resumed, also by
+    All files belong to the same commit. Without a connection, the cached copy is used. These
+    environment variables of huggingface_hub have an effect: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
+    `HF_HUB_OFFLINE`, `HF_HUB_DISABLE_PROGRESS_BARS`. The download's size is logged, or printed
+    if logging is disabled. Failed downloads are retried. Large downloads can be resumed, also by
     another process.
 
     Args:
         address: String. `hf://organisation/name`, optionally with `@` and a branch, tag or commit.
         verify: Boolean. Whether to verify the checksum of every file. Defaults to True.
         max_bytes: Integer. Maximum total size of the files. Defaults to 2**63.
-        weights: Boolean. Whether to download the weights. If False, only tokenizer files will be
+        weights: Boolean. Whether to download the weights. If False, only tokenizer files are
             downloaded. Defaults to True.
 
     Returns:
         Path to the folder.
 
     Raises:
-        ValueError: If the address is malformed, or if its repository is missing or has no weights.
+        ValueError: If the address is malformed, or if the repository is missing or has no weights.
     """
     repository, revision = parse_address(address)
     try:
@@ -85,8 +85,8 @@ def from_hugging_face(
         wrong = find_missing_files(folder, hub_cache.find_linked_files(folder), verify)
         if wrong:
             raise ValueError(
-                f"{address}: the checksum of {', '.join(sorted(wrong))} in the cache is wrong. "
-                f"Load it again when the hub can be reached. Error of the hub: {error}."
+                f"{address}: {', '.join(sorted(wrong))} in the cache has a wrong checksum, and the "
+                f"hub cannot be reached: {error}. Load the preset again later."
             ) from error
         return folder
     folder = get_cache_folder(repository) / "snapshots" / commit
@@ -96,7 +96,7 @@ def from_hugging_face(
             hub_cache.download_files(address, repository, commit, files, verify)
         except Unreachable as error:
             raise ValueError(
-                f"{address}: the download failed: {error}. Try again. Downloaded parts are kept."
+                f"{address}: the download failed: {error}. Try again to continue the download."
             ) from error
     if revision != commit:
         hub_cache.write_reference(get_cache_folder(repository), revision or "main", commit)
@@ -105,40 +105,40 @@ def from_hugging_face(
 
 
 def list_not_downloaded(folder: pathlib.Path) -> list[str]:
-    """List files in a repository that are missing from its cached folder.
+    """List the files in a repository that its cached folder does not contain.
 
     Args:
-        folder: Path. A folder from `from_hugging_face`. For other folders, and for folders that
-            this process has not listed on the hub, this is empty.
+        folder: Path. A folder from `from_hugging_face`. The result is empty for other folders, and
+            if this process has not listed the files on the hub.
     """
     names = [name for name in _LISTED.get(folder, ()) if "/" not in name]
     return [name for name in names if not (folder / name).exists()]
 
 
 def parse_address(address: str) -> tuple[str, str | None]:
-    """Split an address into the repository and the revision. A missing revision is None."""
+    """Split an address into the repository and the revision, which is None when it is missing."""
     matched = _ADDRESS.fullmatch(address)
     if matched is None:
         raise invalid(
-            "The address", address, "hf://organisation/name or hf://organisation/name@revision"
+            "address", address, "hf://organisation/name or hf://organisation/name@revision"
         )
     repository, revision = matched.groups()
     if revision and not all(map(is_plain, revision.split("/"))):
-        raise invalid(f"The revision of {address!r}", revision, "a branch, tag or commit")
+        raise invalid(f"revision in {address!r}", revision, "a branch, tag or commit")
     return repository, revision
 
 
 def list_files(
     address: str, max_bytes: int = 2**63, weights: bool = True
 ) -> tuple[dict[str, HubFile], str, list[str]]:
-    """List files in a repository.
+    """List the files in a repository.
 
     Returns:
-        A tuple (dict {name: file} to download, commit, names for all files).
+        A tuple of a dict {name: file} to download, the commit, and all file names.
 
     Raises:
-        ValueError: If the hub denies the request or sends an invalid listing, if the repository has
-            no weights, or if files exceed `max_bytes`.
+        ValueError: If the hub denies the request or sends an invalid list of files, if the
+            repository has no weights, or if the files are larger than `max_bytes`.
         Unreachable: If the hub does not respond.
     """
     from huggingface_hub import HfApi
@@ -175,7 +175,7 @@ def list_files(
 
 
 def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
-    """Check names, sizes and checksums in a listing, because they are used to build paths."""
+    """Check the names, sizes and checksums in a list of files, which are used to build paths."""
     if not isinstance(info.sha, str) or not hub_cache.SHA1.fullmatch(info.sha):
         raise ValueError(f"its commit is {quote(info.sha)}")
     files = {}
@@ -192,7 +192,7 @@ def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
 
 
 def _find_conversion(repository: str) -> str:
-    """Return a sentence about an open pull request with converted weights, or "" if none exists."""
+    """Return a sentence that mentions an open pull request with converted weights, or ""."""
     from huggingface_hub import HfApi
 
     kinds = {"discussion_type": "pull_request", "discussion_status": "open"}
@@ -206,7 +206,7 @@ def _find_conversion(repository: str) -> str:
                     f"merged it. Use hf://{repository}@refs/pr/{request.num}."
                 )
     except Exception as error:  # the caller raises the original error in any case
-        logger.debug("%s: cannot list the pull requests: %s", repository, error)
+        logger.debug("%s: pull requests could not be listed: %s", repository, error)
     return ""
 
 
@@ -238,17 +238,18 @@ def _find_cached(address: str, weights: bool, why: str) -> pathlib.Path:
         what = f"{address} is" if folder is None else f"The weights of {address} are"
         raise ValueError(
             f"{what} not in the cache, and the hub cannot be reached: {why}. Check the connection "
-            "and HF_ENDPOINT, and make sure that HF_HUB_OFFLINE is not set."
+            "and the environment variable HF_ENDPOINT, and make sure that HF_HUB_OFFLINE is not "
+            "set."
         )
-    logger.info("%s: using the cached copy, because the hub cannot be reached: %s", address, why)
+    logger.info("%s: using the cached copy because the hub cannot be reached: %s", address, why)
     return folder
 
 
 def _has_weights(folder: pathlib.Path) -> bool:
     """Return whether a cached folder contains weights.
 
-    Without weights, only tokenizer files were downloaded. An index counts as weights even when
-    shards are missing, because a later error will name the missing shard.
+    If not, only tokenizer files were downloaded. An index of shards counts as weights even if
+    shards are missing, because a later error names the missing shard.
     """
     kinds = {name for f in WEIGHT_FORMATS for name in (f.file, f.index)}
     kinds |= {format.WEIGHTS for format in formats()}
@@ -258,12 +259,12 @@ def _has_weights(folder: pathlib.Path) -> bool:
 
 
 def select_files(address: str, names: list[str], weights: bool = True) -> list[str]:
-    """Select preset files in a repository. Weights are selected in a single format.
+    """Select a preset's files in a repository, with weights in a single format.
 
     Args:
-        address: String. Repository address for error messages.
+        address: String. Repository's address, for error messages.
         names: List of strings. Names of all files.
-        weights: Boolean. Whether to include the weights. If False, only tokenizer files will be
+        weights: Boolean. Whether to include the weights. If False, only tokenizer files are
             selected. Defaults to True.
 
     Returns:
@@ -298,7 +299,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
 
 
 def _select_weight_files(names: Collection[str]) -> list[str]:
-    """Return weight files in the preferred format. Without weights, the list is empty."""
+    """Return the files with weights, in the preferred format if there are several formats."""
     for weights_format in WEIGHT_FORMATS:
         if weights_format.file in names:
             return [weights_format.file]
@@ -308,7 +309,7 @@ def _select_weight_files(names: Collection[str]) -> list[str]:
 
 
 def from_kaggle(address: str) -> pathlib.Path:
-    """Download a KerasHub preset if needed, and return its folder in the kagglehub cache.
+    """Download a KerasHub preset if necessary, and return its folder in the kagglehub cache.
 
     Args:
         address: String. `kaggle://organisation/model/keras/variant[/version]`, as in KerasHub.
@@ -324,7 +325,7 @@ def from_kaggle(address: str) -> pathlib.Path:
     handle = address.removeprefix("kaggle://")
     if re.fullmatch(r"[\w-]+/[\w-]+/keras/[\w-]+(/\d+)?", handle, re.IGNORECASE) is None:
         raise invalid(
-            "The address", address, "an address such as kaggle://keras/bert/keras/bert_base_en/2"
+            "address", address, "an address such as kaggle://keras/bert/keras/bert_base_en/2"
         )
     try:
         return pathlib.Path(kagglehub.model_download(handle))

@@ -1,8 +1,9 @@
-"""Download files to the cache of huggingface_hub. The server cannot choose their paths.
+"""Download files to the cache of huggingface_hub, without letting the server choose paths.
 
-`snapshot_download` in huggingface_hub 2.4 builds paths from response headers. An ETag such as
-"../../../x" makes it write outside its cache. This module only builds paths from the listing, which
-`presets/hub.py` checks. An interrupted download can be resumed by another process.
+`snapshot_download` in huggingface_hub 2.4 builds paths from response headers. With an ETag such as
+"../../../x", a server can make it write outside of the cache. This module only builds paths from
+the list of files, which `presets/hub.py` checks. Another process can resume an interrupted
+download.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ CHECKSUM_PATTERN = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 
 class HubFile(NamedTuple):
-    """A file listed in a repository.
+    """A file to download from a repository.
 
     Attributes:
         size: Integer. Number of bytes.
-        checksum: Optional string. SHA-256 for large files, or git SHA-1 for other files. None when
-            the hub does not send any checksum. It is used as the file name in the cache.
+        checksum: Optional string. The SHA-256 of a large file, or the git SHA-1 of other files. It
+            is also the file name in the cache. None when the hub does not send any checksum.
     """
 
     size: int
     checksum: str | None
 
     def is_at(self, path: pathlib.Path, verify: bool = True) -> bool:
-        """Return whether a path contains this file.
+        """Return whether the file at a path has the contents of this file.
 
         Args:
             path: Path to check.
@@ -49,7 +50,9 @@ class HubFile(NamedTuple):
         if not path.exists():
             return False
         if not path.is_file():
-            raise ValueError(f"{path.resolve()} is not a regular file. Delete it and load again.")
+            raise ValueError(
+                f"{path.resolve()} is not a regular file. Delete it and load the preset again."
+            )
         if self.checksum is None or not verify:
             return True
         if len(self.checksum) == 64:
@@ -59,7 +62,7 @@ class HubFile(NamedTuple):
 
 
 def get_cache_folder(repository: str) -> pathlib.Path:
-    """Return a repository's folder in the huggingface_hub cache."""
+    """Return a repository's folder in the cache of huggingface_hub."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -70,12 +73,12 @@ def get_cache_folder(repository: str) -> pathlib.Path:
 def find_missing_files(
     folder: pathlib.Path, files: Mapping[str, HubFile], verify: bool
 ) -> dict[str, HubFile]:
-    """Return all files that are missing from a folder. If `verify`, this includes damaged files."""
+    """Return the files that are missing in a folder, or also damaged if `verify` is True."""
     return {name: file for name, file in files.items() if not file.is_at(folder / name, verify)}
 
 
 def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
-    """Return all files in a cached commit that are links to files named by checksum."""
+    """Return cached commit files that are links to files named by checksum."""
     links = (path for path in folder.rglob("*") if path.is_symlink() and path.exists())
     targets = ((path, pathlib.PurePath(os.readlink(path)).name) for path in links)
     return {
@@ -88,17 +91,17 @@ def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
 def download_files(
     address: str, repository: str, commit: str, files: Mapping[str, HubFile], verify: bool
 ) -> None:
-    """Download missing files for a commit to the cache. Other processes wait for a lock.
+    """Download a commit's missing files to the cache. Other processes wait until it ends.
 
     Args:
-        address: String. Address from the user for error messages.
+        address: String. Address passed by the user, for error messages.
         repository: String. "organisation/name".
         commit: String. 40 hexadecimal digits.
         files: Dict {path in the folder of the commit: `HubFile`}.
-        verify: Boolean. Whether to replace existing files with other contents.
+        verify: Boolean. Whether to replace existing files whose contents differ.
 
     Raises:
-        Unreachable: If a download fails, or if checksums still differ after several attempts.
+        Unreachable: If downloads fail, or if checksums still differ after several attempts.
         ValueError: If a path in the cache is a link or not a regular file.
     """
     from huggingface_hub import hf_hub_url
@@ -108,7 +111,10 @@ def download_files(
     snapshot, lock = folder / "snapshots" / commit, folder.parent / ".locks" / f"{folder.name}.lock"
     for path in (folder, folder / "blobs", folder / "snapshots", snapshot, lock.parent):
         if path.is_symlink():
-            raise ValueError(f"{path} is a link, and links are not followed. Delete it.")
+            raise ValueError(
+                f"{path} is a link. For safety, links are not followed. Delete it and "
+                "load the preset again."
+            )
         path.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(lock):  # another process may have downloaded them
         for name, file in find_missing_files(snapshot, files, verify).items():
@@ -123,14 +129,14 @@ def download_files(
 
 
 def write_reference(folder: pathlib.Path, revision: str, commit: str) -> None:
-    """Write the commit for a branch or tag, to find it again without a connection."""
+    """Store which commit a branch or tag refers to, so that it is found without a connection."""
     path = folder / "refs" / revision
     if not path.is_file() or path.read_text("utf-8") != commit:
         _replace(path, lambda new: new.write_text(commit, encoding="utf-8"))
 
 
 def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
-    """Write a temporary file and then move it to a path in a single step."""
+    """Write a file in a single step, by writing a temporary file and moving it to the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{secrets.token_hex(8)}")
     write(new)
@@ -145,7 +151,7 @@ def _link(blob: pathlib.Path, folder: pathlib.Path, new: pathlib.Path) -> None:
 
 
 class _Part(io.FileIO):
-    """A partially downloaded file. Writing more than the expected number of bytes is an error."""
+    """File to download to. This raises an error when the server sends too many bytes."""
 
     def __init__(self, path: pathlib.Path, size: int):
         super().__init__(path, "ab")
@@ -156,7 +162,7 @@ class _Part(io.FileIO):
 
     def write(self, content) -> int:
         if self.tell() + len(content) > self._size:
-            raise ValueError(f"received more than the expected {self._size} bytes")
+            raise ValueError(f"the server sent more than the expected {self._size} bytes")
         return super().write(content)
 
 
@@ -168,7 +174,7 @@ def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
     blob.parent.mkdir(parents=True, exist_ok=True)  # any folder, for files without checksum
     part = blob.with_name(f"{blob.name}.part")
     if part.is_symlink() or (part.exists() and not part.is_file()):
-        raise ValueError(f"{part} is not a regular file. Delete it and load again.")
+        raise ValueError(f"{part} is not a regular file. Delete it and load the preset again.")
     try:
         with _Part(part, file.size) as target:
 

@@ -32,18 +32,18 @@ T = TypeVar("T")
 
 
 class Unreachable(Exception):
-    """Raised when the hub is busy or does not respond. The caller can use cached files instead."""
+    """Raised when the hub is busy or does not respond. The caller can then use cached files."""
 
 
 def run_with_timeout(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -> T:
-    """Return a request's result. The request must make progress within a minute.
+    """Return a request's result, or raise an error when it makes no progress for a minute.
 
-    Otherwise, clients would wait as long as a server demands, or as long as it sends a byte from
-    time to time.
+    Without this limit, a server could make the client wait forever, for example by sending one byte
+    from time to time.
 
     Args:
-        function: Function to call for sending the request. It runs in a thread, which will be
-            abandoned after a timeout.
+        function: Function that sends the request. It runs in a thread, which is abandoned after a
+            timeout.
         received: Function that returns the number of received bytes. Defaults to a constant.
 
     Raises:
@@ -67,7 +67,7 @@ def run_with_timeout(function: Callable[[], T], received: Callable[[], int] = la
             return result
         if received() - last >= _LEAST:
             begun, last = time.monotonic(), received()
-    raise Unreachable(f"no answer within {_WAIT} seconds")
+    raise Unreachable(f"the hub did not respond within {_WAIT} seconds")
 
 
 def run_with_retries(
@@ -76,17 +76,17 @@ def run_with_retries(
     any_error: bool = False,
     refusals: Mapping[int, str] = REFUSALS,
 ) -> T:
-    """Return a request's result. Requests are repeated while the hub is busy.
+    """Return a request's result, which is repeated while the hub is busy.
 
     Args:
-        address: String. Address for error messages.
-        function: Function to call for sending the request.
-        any_error: Boolean. Whether to repeat the request after all errors. Defaults to False.
+        address: String. Preset's address, for error messages.
+        function: Function that sends the request.
+        any_error: Boolean. Whether to repeat the request after any error. Defaults to False.
         refusals: Dict {HTTP status: error message}. Defaults to `REFUSALS`.
 
     Raises:
         ValueError: If the hub denies the request.
-        Unreachable: If the hub does not respond. The message contains the last error.
+        Unreachable: If the hub does not respond. The message is the last error.
     """
     for pause in _PAUSES:
         try:
@@ -108,7 +108,7 @@ def run_with_retries(
 
 
 def _describe_refusal(error: Exception, words: str) -> str:
-    """Return a message for a permanent error, based on its class or status."""
+    """Return the error message for a request that the hub denied."""
     names = (kind.__name__ for kind in type(error).__mro__)
     return next((_KINDS[name] for name in names if name in _KINDS), words)
 
@@ -119,5 +119,5 @@ def read_first_line(error: Exception) -> str:
 
 
 def endpoint() -> str | None:
-    """Return HF_ENDPOINT, even when set after importing huggingface_hub."""
+    """Return the current value of HF_ENDPOINT. huggingface_hub only reads it when imported."""
     return os.environ.get("HF_ENDPOINT")

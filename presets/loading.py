@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -> Backbone:
-    """See `Backbone.from_preset`."""
+    """Load a backbone. See `Backbone.from_preset`."""
     safeguards = Safeguards.pop_from_arguments(overrides)
     with loading(source), open_preset(source, safeguards) as checkpoint:
         found = checkpoint.family.backbone
@@ -53,14 +53,15 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
         if not (issubclass(found, cls) or is_own):
             raise ValueError(
                 f"{source} contains a {found.__name__}, not a {cls.__name__}. Load it with "
-                f"{found.__name__}, a subclass of it, or Backbone.from_preset."
+                f"Backbone.from_preset, {found.__name__}.from_preset or a subclass of "
+                f"{found.__name__}."
             )
         kind = cls if is_own else found
         asked = overrides.get("pooler") is True
         backbone, used, is_new = restore_backbone(checkpoint, overrides, safeguards, asked, kind)
         if is_new:
             logger.warning(
-                "%s: the pooler starts from random weights, because the checkpoint has no pooler.",
+                "%s: the pooler starts from random weights because the checkpoint has no pooler.",
                 checkpoint.folder.name,
             )
         with contextlib.suppress(ValueError, FileNotFoundError):  # the tokenizer is not needed here
@@ -72,7 +73,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
 
 
 def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -> Tokenizer:
-    """See `Tokenizer.from_preset`."""
+    """Load a tokenizer. See `Tokenizer.from_preset`."""
     safeguards = Safeguards.pop_from_arguments(options)
     added_tokens = options.pop("added_tokens", ())
     if options:
@@ -86,17 +87,17 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
     if not isinstance(tokenizer, cls):
         raise ValueError(
             f"{source} contains a {type(tokenizer).__name__}, not a {cls.__name__}. Load it with "
-            f"{type(tokenizer).__name__} or Tokenizer.from_preset."
+            f"{type(tokenizer).__name__}.from_preset or Tokenizer.from_preset."
         )
     return tokenizer
 
 
 def load_tokenizer_files(files: FolderFiles, family: Family) -> Tokenizer:
-    """Load a tokenizer from a folder without a model.
+    """Load a tokenizer from a folder that may not contain a model.
 
     Args:
         files: `FolderFiles` for the folder.
-        family: `Family` for the model that uses this tokenizer.
+        family: `Family` of the model that uses the tokenizer.
 
     Returns:
         The tokenizer.
@@ -109,7 +110,7 @@ def load_tokenizer_files(files: FolderFiles, family: Family) -> Tokenizer:
 
 
 def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
-    """See `Preprocessor.from_preset`."""
+    """Load a preprocessor. See `Preprocessor.from_preset`."""
     safeguards = Safeguards.pop_from_arguments(arguments)
     with loading(source), open_tokenizer(source, safeguards) as preset:
         tokenizer = _require_tokenizer(preset, arguments.pop("added_tokens", ()))
@@ -126,7 +127,7 @@ def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
 
 
 def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> PresetTask:
-    """See `Task.from_preset`."""
+    """Load a task. See `Task.from_preset`."""
     safeguards = Safeguards.pop_from_arguments(arguments)
     with loading(source), open_preset(source, safeguards) as checkpoint:
         task = _read_task(cls, checkpoint, safeguards, arguments)
@@ -137,13 +138,13 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
 def load_tasks(
     classes: Sequence[tuple[type[PresetTask], dict]], source: str | os.PathLike, **safeguards
 ) -> list[PresetTask]:
-    """Load several tasks from one preset. The tasks share the backbone and have separate heads.
+    """Load several tasks with the same backbone and separate heads from one preset.
 
     Args:
-        classes: List of tuples (task class, dict with arguments for `from_preset`). Only the first
+        classes: List of (task class, dict of arguments for `from_preset`) tuples. Only the first
             task can set backbone arguments.
-        source: String or path. Preset to load, as in `from_preset`.
-        **safeguards: Keyword arguments of `Safeguards`.
+        source: String or path. Preset to load, as in `from_preset`. **safeguards: Keyword
+            arguments of `Safeguards`.
 
     Returns:
         A list of tasks in the order of `classes`.
@@ -159,13 +160,13 @@ def load_tasks(
 
 
 class Request(NamedTuple):
-    """Arguments passed to `Task.from_preset`, grouped by the object that accepts them.
+    """The arguments of `Task.from_preset`, grouped by the object that they are passed to.
 
     Attributes:
         added_tokens: List of tokens to add to the tokenizer.
-        preprocessor: Preprocessor from the caller, None for tasks with prepared inputs, or
-            `MADE_HERE`.
-        others: Dict with all arguments except `added_tokens` and `preprocessor`.
+        preprocessor: The caller's preprocessor, None for tasks with prepared inputs, or
+            `MADE_HERE` if it will be created.
+        others: Dict of all arguments except `added_tokens` and `preprocessor`.
         backbone: Dict of arguments for the backbone.
         texts: Dict of arguments for the preprocessor.
         task: Dict of arguments for the task.
@@ -180,13 +181,12 @@ class Request(NamedTuple):
 
 
 class RestoredBackbone(NamedTuple):
-    """A backbone with checkpoint weights.
+    """A backbone with a checkpoint's weights.
 
     Attributes:
         backbone: Backbone.
-        used: Set of strings. Names for all loaded tensors.
-        pooler_is_new: Boolean. Whether the pooler is new because the checkpoint has no pooler
-            weights.
+        used: Set of strings. The names of all loaded tensors.
+        pooler_is_new: Boolean. Whether the pooler is new because the checkpoint has no pooler.
     """
 
     backbone: Backbone
@@ -201,7 +201,7 @@ def _read_task(
     arguments: dict,
     backbone: Backbone | None = None,
 ) -> PresetTask:
-    """Load a task step by step. Without a given backbone, load it from the checkpoint."""
+    """Load a task from an open checkpoint, together with its backbone unless one is given."""
     request = divide_arguments(cls, checkpoint.family, arguments)
     other_class = settle_head(checkpoint, cls, request.task)
     tokenizer = read_task_tokenizer(cls, checkpoint, request)
@@ -225,11 +225,11 @@ def _read_task(
 
 
 def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> Request:
-    """Group `from_preset` arguments by the object that accepts them.
+    """Group the arguments of `from_preset` by the object that they are passed to.
 
     Raises:
-        TypeError: If an argument is unknown, if `backbone` is passed, or if the preprocessor was
-            made for another task.
+        TypeError: If arguments are unknown, if `backbone` is passed, or if the preprocessor belongs
+            to a different task.
     """
     arguments = dict(arguments)
     added_tokens = arguments.pop("added_tokens", ())
@@ -240,13 +240,14 @@ def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> 
 def read_task_tokenizer(
     cls: type[PresetTask], checkpoint: Checkpoint, request: Request
 ) -> Tokenizer | None:
-    """Load the tokenizer and add all new tokens.
+    """Load the tokenizer, and add the new tokens of the caller and the task.
 
     Returns:
-        The tokenizer, or None if no tokenizer was found. In this case, a warning is logged.
+        The tokenizer. If it is not found, a warning is logged and the result is None.
 
     Raises:
-        FileNotFoundError: If tokenizer files are missing and no preprocessor was passed.
+        FileNotFoundError: If the tokenizer files are missing, and the caller passed no
+            preprocessor.
     """
     try:
         tokenizer = _read_tokenizer(checkpoint, request.added_tokens)
@@ -267,7 +268,7 @@ def read_task_tokenizer(
 def make_preprocessor(
     cls: type[PresetTask], checkpoint: Checkpoint, request: Request, tokenizer: Tokenizer | None
 ) -> object:
-    """Create the preprocessor from stored and given settings, or return the given preprocessor."""
+    """Create the preprocessor from stored and given settings, unless the caller passed one."""
     if request.preprocessor is not MADE_HERE:
         _check_same_tokens(cls, request.preprocessor, tokenizer, request.texts)
         return request.preprocessor
@@ -283,7 +284,7 @@ def make_preprocessor(
 
 
 def add_missing_rows(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
-    """Add embeddings for tokens that are missing in the checkpoint."""
+    """Add embeddings for the tokens that are not in the checkpoint."""
     if tokenizer is None:
         return checkpoint
     rows = checkpoint.config[checkpoint.family.config_keys["vocabulary_size"]]
@@ -298,7 +299,7 @@ def restore_encoder(
     safeguards: Safeguards,
     shared: Backbone | None = None,
 ) -> RestoredBackbone:
-    """Load a backbone with checkpoint weights, or return the shared backbone."""
+    """Load the backbone with the checkpoint's weights, or return the shared backbone."""
     if shared is not None:
         return RestoredBackbone(shared, set(), False)
     arguments = {"pooler": cls.head_of(checkpoint.family).pooled, **request.backbone}
@@ -310,7 +311,7 @@ def restore_encoder(
 def load_further_models(
     cls: type[PresetTask], settings: dict, request: Request, safeguards: Safeguards
 ) -> dict[str, object]:
-    """Replace folders in the arguments by loaded models, for example by a query encoder."""
+    """Replace each folder in the arguments with the model in it, for example a query encoder."""
     own = {"added_tokens": request.added_tokens, **request.backbone}
     models = {
         name: _read_task(cls, open_files(files, safeguards), safeguards, own)
@@ -321,7 +322,7 @@ def load_further_models(
 
 
 def read_inference_settings(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, object]:
-    """Return inference settings saved with the preset, such as thresholds."""
+    """Return the inference settings saved with the preset, such as thresholds."""
     stored = _read_settings(cls, checkpoint.settings)
     found = {n: from_json_value(stored[n]) for n in cls.record.answer_settings if n in stored}
     _check_stored(found, cls, checkpoint.folder / MANIFEST)
@@ -334,7 +335,7 @@ def collect_task_settings(cls: type[PresetTask], checkpoint: Checkpoint, given: 
     Args:
         cls: Task class.
         checkpoint: Checkpoint after `settle_head`.
-        given: Dict with task arguments from the caller. They override values of the checkpoint.
+        given: Dict of task arguments from the caller, which override the values in the checkpoint.
 
     Returns:
         A dict of arguments.
@@ -353,11 +354,12 @@ MADE_HERE = object()  # creates the preprocessor, because the caller does not pa
 
 
 def _pop_preprocessor(cls: type, arguments: dict) -> object:
-    """Remove `preprocessor` from the arguments and return it. None means prepared inputs."""
+    """Remove `preprocessor` from the arguments and return it. If None, inputs are prepared."""
     if arguments.pop("backbone", None) is not None:
         raise TypeError(
-            f"{cls.__name__}.from_preset creates the backbone itself. Pass its arguments, such as "
-            f"dropout=0.0, or call {cls.__name__}(backbone, preprocessor)."
+            f"{cls.__name__}.from_preset creates the backbone and does not accept `backbone`. Pass "
+            f"arguments for it, such as dropout=0.0, or call {cls.__name__}(backbone, "
+            "preprocessor)."
         )
     given = arguments.pop("preprocessor", MADE_HERE)
     if given is not MADE_HERE:
@@ -366,10 +368,10 @@ def _pop_preprocessor(cls: type, arguments: dict) -> object:
 
 
 def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> None:
-    """Check that a preprocessor is None or was made for this task.
+    """Check that a preprocessor is None or belongs to a task class.
 
     Raises:
-        TypeError: If the preprocessor was made for another task.
+        TypeError: If the preprocessor belongs to a different task.
     """
     expected = cls.record.preprocessor_class
     if preprocessor is None or getattr(preprocessor, "task_name", "") == expected.task_name:
@@ -377,18 +379,18 @@ def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> Non
     raise invalid(
         "preprocessor",
         preprocessor,
-        f"{expected.__name__}, made with the same tokenizer",
+        f"{expected.__name__} with the same tokenizer",
         TypeError,
     )
 
 
 def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> None:
-    """Check that a given preprocessor uses the preset's tokens, without other arguments.
+    """Check that a given preprocessor uses the preset's tokens.
 
     Args:
         cls: Task class.
-        given: Optional preprocessor passed by the caller.
-        tokenizer: Tokenizer of the preset, including the tokens that the task adds.
+        given: Optional preprocessor from the caller.
+        tokenizer: The preset's tokenizer, including the tokens that the task adds.
         others: Dict of preprocessor arguments from the caller.
 
     Raises:
@@ -399,12 +401,12 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
         return
     if others:
         raise TypeError(
-            f"{cls.__name__}.from_preset cannot use {', '.join(others)} together with "
+            f"{cls.__name__}.from_preset does not accept {', '.join(others)} together with "
             "`preprocessor`. Pass it to the preprocessor instead."
         )
     if tokenizer.get_vocabulary() != given.tokenizer.get_vocabulary():
         raise ValueError(
-            "The tokens of the preprocessor and of the preset differ. Load the preprocessor from "
+            "The preprocessor and the preset have different tokens. Load the preprocessor from "
             f"the same preset with {type(given).__name__}.from_preset(source)."
         )
 
@@ -412,11 +414,11 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
 def _require_tokenizer(
     preset: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping] = ()
 ) -> Tokenizer:
-    """Load the tokenizer. Raise a ValueError if no tokenizer was found."""
+    """Load the tokenizer, or raise a ValueError when no tokenizer exists."""
     tokenizer = _read_tokenizer(preset, added_tokens)
     if tokenizer is None:
         raise ValueError(
-            f"{preset.folder} contains a model without a tokenizer. Open it with "
+            f"{preset.folder} contains a model without a tokenizer. Load the model with "
             "Backbone.from_preset."
         )
     return tokenizer
@@ -425,7 +427,7 @@ def _require_tokenizer(
 def _read_tokenizer(
     checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
 ) -> Tokenizer | None:
-    """Load a tokenizer and check that it fits the model. Return None if no tokenizer was found."""
+    """Load the tokenizer and check that it matches the model. Return None when none exists."""
     check_token_list(added_tokens)
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
@@ -445,7 +447,7 @@ def _read_tokenizer(
 
 
 def _read_max_length(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
-    """Return the model's maximum sequence length, or None without a model."""
+    """Return the maximum sequence length of the model, or None when there is no model."""
     family = checkpoint.family
     if family is None or family.config_keys["hidden_dim"] not in checkpoint.config:
         return None
@@ -463,14 +465,14 @@ def _add_tokens(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> 
 def _check_vocabulary(
     checkpoint: Checkpoint | TokenizerPreset, kind: TokenizerClass, tokenizer: Tokenizer
 ) -> None:
-    """Check that vocabulary size and padding token fit the model.
+    """Check that the vocabulary size and the padding token match the model.
 
-    Embeddings can have unused rows. For example, mDeBERTa has 898 unused rows out of 251,000,
-    because row counts are rounded up.
+    The embeddings can have unused rows. For example, mDeBERTa has 251,000 rows, which is a rounded
+    number, and does not use 898 of them.
 
     Raises:
-        ValueError: If the vocabulary is incomplete or belongs to another model, or if padding
-            tokens differ.
+        ValueError: If the vocabulary is incomplete or belongs to a different model, or if padding
+            ids differ.
     """
     file, key = checkpoint.config_file.name, checkpoint.family.config_keys["vocabulary_size"]
     rows = checkpoint.config[key]
@@ -480,7 +482,7 @@ def _check_vocabulary(
     if missing < 0 or missing > min(max(128, rows // 100), rows // 4):
         cause = "They are not" if missing < 0 else "The vocabulary is incomplete, or they are not"
         raise ValueError(
-            f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "
+            f"{checkpoint.folder}: the vocabulary of the tokenizer has {tokenizer.vocabulary_size} "
             f"tokens, but {key} in {file} is {rows}. {cause} from the same model."
         )
     padding = checkpoint.config.get("pad_token_id")
@@ -490,13 +492,13 @@ def _check_vocabulary(
     if counts and padding is not None and padding != tokenizer.pad_token_id:
         raise ValueError(
             f"{checkpoint.folder}: pad_token_id is {padding} in {file}, but "
-            f"{tokenizer.pad_token!r} has the id {tokenizer.pad_token_id} in the tokenizer's "
-            "files. Both ids must be equal."
+            f"{tokenizer.pad_token!r} has the id {tokenizer.pad_token_id} in the tokenizer files. "
+            "Both ids must be equal."
         )
 
 
 def _read_settings(cls: type[PresetTask], settings: dict) -> dict:
-    """Return saved preprocessor and inference settings for the same task, else {}."""
+    """Return the preprocessor and inference settings saved for the same task, or {}."""
     record = cls.record
     if settings.get("task") != record.name:
         return {}
@@ -506,14 +508,14 @@ def _read_settings(cls: type[PresetTask], settings: dict) -> dict:
 
 
 def _check_stored(settings: Mapping, cls: type, path: pathlib.Path) -> None:
-    """Check the settings in a file. The error message contains the path of the file."""
+    """Check stored settings. Error messages contain the file's path."""
     rules = argument_rules(cls)
     for name in settings.keys() & rules.keys():
         check_argument(f"{path}: {name}", settings[name], rules[name])
 
 
 def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict, dict, dict]:
-    """Assign `from_preset` arguments to the backbone, the preprocessor and the task."""
+    """Divide arguments into those of the backbone, the preprocessor and the task."""
     takers = (family.backbone, cls.record.preprocessor_class, cls)
     routed: tuple[dict, dict, dict] = ({}, {}, {})
     for name, value in arguments.items():

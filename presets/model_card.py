@@ -21,13 +21,13 @@ CARD_MARK = (
 
 
 class Library(NamedTuple):
-    """Another library that opens a preset.
+    """Another library that can open a preset.
 
     Attributes:
-        name: String. Library name.
-        opens: String. Code that opens the preset after importing `cls`.
+        name: String. Name of the library.
+        opens: String. Code that opens the preset, after `cls` was imported.
         imports: String. Code that imports `cls`.
-        platform: String. The library's framework. Defaults to "PyTorch".
+        platform: String. Library's framework. Defaults to "PyTorch".
     """
 
     name: str
@@ -59,11 +59,11 @@ class Usage(NamedTuple):
     """Classes and example code to open and use a preset.
 
     Attributes:
-        pipeline: String. Task name on the hub.
+        pipeline: String. Name of the task on the hub.
         our_class: String. Class name in this package.
-        library: `Library` that also opens the preset.
+        library: `Library` that can also open the preset.
         their_class: String. Class name in the other library.
-        example: String. Example call with raw text, or "" if there is none. Defaults to "".
+        example: String. Example call with raw text, or "" to omit it. Defaults to "".
     """
 
     pipeline: str
@@ -77,13 +77,13 @@ class Description(NamedTuple):
     """The information in a model card.
 
     Attributes:
-        backbone: Backbone of the model.
+        backbone: The model's backbone.
         usage: `Usage` of the preset.
-        results: Dict {metric name: value}. Results from the last `evaluate`. Defaults to {}.
-        repository: Optional string. Repository on the hub. None means a local folder. Defaults to
-            None.
+        results: Dict {metric name: value}. The results of the last `evaluate`. Defaults to {}.
+        repository: Optional string. Repository on the hub, or None for a local folder. Defaults
+            to None.
         labels: Tuple of strings. Class names. Defaults to ().
-        dtype: String. Weight dtype. Defaults to "float32".
+        dtype: String. Dtype of the weights. Defaults to "float32".
     """
 
     backbone: Backbone
@@ -95,12 +95,12 @@ class Description(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """Describe where the weights came from, if this is known."""
+        """The origin of the weights, if it is known."""
         return self.backbone.origin or Origin()
 
 
 def make_example_call(method: str | None, mask_token: str = "") -> str:
-    """Create an example that calls a task with raw text. Unknown methods return "".
+    """Create example code that calls a task with raw text, or "" for an unknown method.
 
     Example:
         >>> make_example_call("extract_entities")
@@ -110,14 +110,14 @@ def make_example_call(method: str | None, mask_token: str = "") -> str:
 
 
 def write_card(new: pathlib.Path, folder: pathlib.Path, description: Description) -> None:
-    """Write a model card. If a user wrote the previous card, copy it instead.
+    """Write a model card, or copy the previous card when it was written by a user.
 
-    Symbolic links are replaced, because they may point to private files.
+    Symbolic links are replaced, because they could point to private files.
 
     Args:
         new: Path. The folder to write to.
-        folder: Path. The folder that is replaced. It may contain a previous card.
-        description: `Description`. The information in the card.
+        folder: Path. The folder that will be replaced. It can contain a previous card.
+        description: `Description` with the information in the card.
     """
     path, earlier = new / CARD, folder / CARD
     if earlier.is_file() and not earlier.is_symlink():
@@ -132,8 +132,8 @@ def make_card(name: str, description: Description) -> str:
     """Create a model card.
 
     Args:
-        name: String. Folder or repository name.
-        description: `Description`. The information in the card.
+        name: String. Name of the folder or repository.
+        description: `Description` with the information in the card.
     """
     backbone, usage = description.backbone, description.usage
     facts = f"""A {backbone.family.name} encoder for {usage.pipeline.replace("-", " ")}:
@@ -156,7 +156,7 @@ weights in {description.dtype}."""
 
 
 def _format_front_matter(description: Description) -> str:
-    """Create the fields for the hub as YAML."""
+    """Create the YAML fields at the start of the card, which the hub reads."""
     usage, origin = description.usage, description.origin
     more_tags = []
     if usage.library is SENTENCE_TRANSFORMERS:
@@ -176,7 +176,7 @@ def _format_front_matter(description: Description) -> str:
 
 
 def _format_yaml(name: str, value: str | list[str]) -> str:
-    """Format a field as YAML. All values except plain words are quoted.
+    """Format a field as YAML. Values are quoted unless they are plain words.
 
     Example:
         >>> print(_format_yaml("language", ["en", "no"]), end="")
@@ -214,7 +214,7 @@ def _describe_results(results: Mapping[str, float]) -> str:
 
 
 def _describe_usage(name: str, description: Description) -> str:
-    """Create code to open a preset with this package and with another library."""
+    """Create the section with code that opens the preset, also with another library."""
     usage, repository = description.usage, description.repository
     source, note = (f"hf://{repository}", "") if repository else (name, "  # path of this folder")
     code = f"{usage.library.imports}\n\nmodel = {usage.library.opens}"

@@ -1,4 +1,4 @@
-"""Open presets by name, path or address, and check them."""
+"""Open presets by name, path or address, and check their files."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ _TOKENIZER_FILES = [CONFIG, GLINER, MANIFEST, *list_tokenizer_files()]
 
 @dataclasses.dataclass(frozen=True)
 class Safeguards:
-    """Options for preset checks. Every `from_preset` accepts them as arguments.
+    """Safety options that every `from_preset` accepts as keyword arguments.
 
     Attributes:
-        verify: Boolean. Whether to verify the checksums of files. Defaults to True.
+        verify: Boolean. Whether to verify all file checksums. Defaults to True.
         max_bytes: Integer. Maximum size of the weights in float32. Defaults to 8 GiB.
-        allow_nonfinite: Boolean. Whether to load NaN and infinite weights. Defaults to False.
+        allow_nonfinite: Boolean. Whether to accept weights that are NaN or infinite. Defaults to
+            False.
     """
 
     verify: bool = True
@@ -56,7 +57,7 @@ class Safeguards:
 
     @classmethod
     def pop_from_arguments(cls, arguments: dict) -> Safeguards:
-        """Remove safeguards from `from_preset` arguments and return them.
+        """Remove safety options from `from_preset` arguments and return them.
 
         Example:
             >>> arguments = {"verify": False, "dropout": 0.0}
@@ -75,7 +76,8 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
         safeguards: `Safeguards` to apply.
 
     Returns:
-        A `Checkpoint`. Use it as a context manager to close its files. Weights are not read yet.
+        A `Checkpoint`, whose weights are not read yet. Use it as a context manager to close the
+        files.
 
     Raises:
         ValueError: If files are missing, damaged or invalid.
@@ -88,7 +90,8 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     checkpoint.listed_settings = get_listed_settings(source)
     if adapters.ADAPTER_CONFIG in checkpoint.files.listed:
         logger.warning(
-            "%s: the adapters in %s are not applied. Apply them to a task with load_adapters(%r).",
+            "%s: the adapters in %s are not applied. To apply them, call load_adapters(%r) of a "
+            "task.",
             checkpoint.folder.name,
             adapters.ADAPTER_CONFIG,
             os.fspath(folder),
@@ -100,7 +103,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
     """Open and check the checkpoint in a folder.
 
     Args:
-        files: `FolderFiles` for a local or remote folder. They are closed on errors.
+        files: `FolderFiles` for a local or remote folder. It is closed if an error occurs.
         safeguards: `Safeguards` to apply.
 
     Returns:
@@ -122,13 +125,13 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerPreset:
-    """A tokenizer in a preset.
+    """A preset that was opened to load its tokenizer.
 
     Attributes:
         files: Open `FolderFiles` for the preset.
-        config: Dict. Content from the configuration file, or {} if this file is missing.
+        config: Dict. Content of the configuration file, or {} if the file is missing.
         config_file: Path of the configuration.
-        family: `Family` for this model, or None if unknown.
+        family: `Family` of the model, or None when it is unknown.
         settings: Dict. Content from `encoder_zoo.json`.
         stored: Optional `StoredTokenizer`. The tokenizer.
         listed_settings: Dict. See `Checkpoint`. Defaults to {}.
@@ -148,16 +151,17 @@ class TokenizerPreset:
         return self.files.path
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
-        """Return the tokenizer, as in `Checkpoint`."""
+        """Return the stored tokenizer. See `Checkpoint.stored_tokenizer`."""
         return self.stored
 
 
 @contextlib.contextmanager
 def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterator[TokenizerPreset]:
-    """Open a preset in any format to read tokenizer files only.
+    """Open a preset in any format to load only its tokenizer.
 
     Args:
-        source: String or path. Preset to load, as in `from_preset`. Other files can be missing.
+        source: String or path. Preset to load, as in `from_preset`. Files of the model can be
+            missing.
         safeguards: `Safeguards` to apply.
 
     Yields:
@@ -195,7 +199,7 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
 
 
 def _open(files: FolderFiles, verify: bool) -> Checkpoint:
-    """Open the checkpoint in a folder with a reader for its format."""
+    """Open the checkpoint in a folder. The files determine the format."""
     settings = read_manifest(files, verify)
     if module := find_static_module(files):
         _check_files(files, [CONFIG, MANIFEST, SAFETENSORS.file])
@@ -213,20 +217,22 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
 
 @contextlib.contextmanager
 def _open_named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | None]:
-    """Open encoder files for a gliner folder. For complete folders, yield None."""
+    """Open the encoder that a gliner folder only names. For complete folders, yield None."""
     if (address := find_encoder_address(files)) is None:
         yield None
         return
     try:
         folder = resolve(address, verify, weights=False)
     except ValueError as error:
-        raise ValueError(f"{files.path / GLINER} only names its encoder. {error}") from None
+        raise ValueError(
+            f"{files.path / GLINER} names an encoder that cannot be opened. {error}"
+        ) from None
     with OpenFolder(folder, _TOKENIZER_FILES) as encoder:
         yield encoder
 
 
 def _check_files(files: FolderFiles, patterns: list[str]) -> None:
-    """Check all files in a preset before using them."""
+    """Check the files in a preset before using them."""
     for name in files.listed:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             files.read_json(name) if name.endswith(".json") else files.file(name)

@@ -1,4 +1,4 @@
-"""Find where a backbone's weights come from: the model on the hub and its vocabulary."""
+"""Find where backbone weights come from: the model on the hub and its vocabulary."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MAX_BYTES = 2**16  # read from a card, which starts with its fields
 
 
 class Origin(NamedTuple):
-    """The model that weights come from.
+    """The model from which the weights were loaded.
 
     Attributes:
-        base_model: Optional string. Repository on the hub, or name in `list_presets()`. None if
-            unknown.
+        base_model: Optional string. Repository on the hub, or the name in `list_presets()`.
+            None when it is unknown.
         licence: Optional string. Licence as written on the hub, such as "apache-2.0". None if
-            unknown.
+            it is unknown.
         languages: Tuple of strings. ISO 639 codes, or "multilingual".
     """
 
@@ -43,7 +43,7 @@ def find_origin(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
 
     Args:
         source: String or path. The argument of `from_preset`.
-        folder: Path. Folder with all preset files.
+        folder: Path. The folder with the preset's files.
 
     Example:
         >>> find_origin("bert_base_en_uncased", pathlib.Path("none"))
@@ -69,10 +69,10 @@ def _read_listed(name: str, entry: dict) -> Origin:
 
 
 def read_card(path: pathlib.Path) -> Origin:
-    """Read the origin from the first lines in a model card. Invalid fields are ignored.
+    """Read the origin from YAML fields in a model card. Invalid fields are ignored.
 
     Args:
-        path: Path to a README.md file, which does not need to exist.
+        path: Path of a README.md file, which does not need to exist.
     """
     if not path.is_file():
         return Origin()
@@ -87,7 +87,7 @@ def read_card(path: pathlib.Path) -> Origin:
 
 
 def _read_values(front: str, field: str) -> list[str]:
-    r"""Return the plain values in a YAML field, which can contain a value or a list.
+    r"""Return all values in a YAML field, which can contain a single value or a list.
 
     Example:
         >>> _read_values("license: mit\nlanguage:\n- en\n- de\ntags: [a, 'b']", "language")
@@ -99,11 +99,12 @@ def _read_values(front: str, field: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class OriginVocabulary:
-    """A tokenizer's class and tokens.
+    """The vocabulary for which the weights were trained.
 
     Attributes:
-        kind: String. Class name.
-        size: Optional integer. Number of tokens. None if the tokens were not read.
+        kind: String. Class name of the tokenizer.
+        size: Optional integer. Number of tokens.
+            None if the tokens were not read.
         sha256: Optional string. Checksum of the tokens. None if the tokens were not read.
 
     Example:
@@ -122,12 +123,12 @@ class OriginVocabulary:
 
     @classmethod
     def create(cls, tokenizer: Tokenizer) -> OriginVocabulary:
-        """Return the class name, the size and the checksum of a tokenizer's vocabulary."""
+        """Describe a tokenizer's vocabulary."""
         tokens = tokenizer.get_vocabulary()
         return cls(type(tokenizer).__name__, len(tokens), _compute_digest(tokens))
 
     def matches(self, tokenizer: Tokenizer) -> bool:
-        """Return whether a tokenizer has this vocabulary, possibly followed by added tokens."""
+        """Return whether a tokenizer has this vocabulary. Added tokens at the end are allowed."""
         if self.kind not in {cls.__name__ for cls in type(tokenizer).__mro__}:
             return False
         first = tokenizer.get_vocabulary()[: self.size]
@@ -140,7 +141,7 @@ def _compute_digest(tokens: list[str]) -> str:
 
 
 def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer) -> None:
-    """Check that a tokenizer uses the vocabulary in the backbone's checkpoint.
+    """Check that a tokenizer uses the vocabulary for which a backbone was trained.
 
     Raises:
         ValueError: If the tokens differ.
@@ -150,7 +151,7 @@ def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer) -> None:
         return
     size = "" if known.size is None else f" of {known.size}"
     raise ValueError(
-        f"The tokenizer is a {type(tokenizer).__name__} of {tokenizer.vocabulary_size} tokens, but "
-        f"the backbone was trained with another vocabulary of a {known.kind}{size}. Load the "
-        "tokenizer from the preset of the backbone with Tokenizer.from_preset."
+        f"The tokenizer is a {type(tokenizer).__name__} with {tokenizer.vocabulary_size} tokens, "
+        f"but the backbone was trained with the vocabulary of a different {known.kind}{size}. Load "
+        "the tokenizer from the preset of the backbone with Tokenizer.from_preset."
     )

@@ -1,4 +1,4 @@
-"""Push models to repositories on the Hugging Face Hub."""
+"""Upload models to repositories on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def push(
     commit_message: str,
     **options,
 ) -> str:
-    """See `Task.push_to_hub`."""
+    """Upload a model. See `Task.push_to_hub`."""
     from huggingface_hub import HfApi
 
     repository = repository.removeprefix("hf://")
@@ -52,14 +52,15 @@ def push(
             )
             return f"{address}@{run_with_retries(address, commit, refusals=_REFUSALS)}"
         except Unreachable as error:
-            raise ValueError(f"{address}: the model was not pushed: {error}.") from error
+            raise ValueError(f"{address}: the model could not be uploaded: {error}.") from error
 
 
 def _fetch_card(api: HfApi, repository: str, folder: pathlib.Path) -> list[str]:
-    """Download the model card, because it may have been written by a user.
+    """Download the model card, which must be kept if a user wrote it.
 
     Returns:
-        A list with all file names. This will be empty when the repository does not exist yet.
+        All file names in the repository. The list is empty if the repository does not
+        exist.
     """
     from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -84,9 +85,9 @@ def _make_commit(
     private: bool | None,
     message: str,
 ) -> str:
-    """Create the repository if needed, and replace its preset with a single commit.
+    """Create the repository if necessary, and replace the preset in it with a single commit.
 
-    As in `save_to_preset`, all other files are kept.
+    All other files are kept, as in `save_to_preset`.
 
     Returns:
         The hash of the commit.
@@ -105,7 +106,7 @@ def _make_commit(
 
 
 def _is_replaced(name: str) -> bool:
-    """Check whether saving would replace repository files.
+    """Check for each file in a repository whether saving a preset replaces it.
 
     Example:
         >>> [_is_replaced(n) for n in ("vocab.txt", "1_Pooling/config.json", "onnx/config.json")]

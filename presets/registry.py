@@ -22,22 +22,23 @@ REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 
 
 class PresetInfo(NamedTuple):
-    """A row of `list_presets()`.
+    """A row in the table of `list_presets()`.
 
     Attributes:
-        name: String. Name for `from_preset`.
-        family: String. A family in `encoders.FAMILIES`, such as "bert" or "xlm-roberta".
+        name: String. Name to pass to `from_preset`.
+        family: String. Encoder family, such as "bert" or "xlm-roberta".
         task: String. The class whose weights the checkpoint contains, such as "TextEmbedder", or
-            "Backbone" if it contains no head. Other tasks start with a random head.
-        parameters: Integer. Number of weights of the encoder and the pooler.
-        languages: String. ISO 639 codes, or "multi" and the number of languages. "zxx" is used for
-            sequences that are not in a language, such as proteins.
+            "Backbone" if it contains no head. If the checkpoint is loaded as a different task, the
+            head starts from random weights.
+        parameters: Integer. Number of weights in the encoder and the pooler.
+        languages: String. ISO 639 codes, or "multi" and the number of languages. "zxx" stands for
+            sequences without a language, such as proteins.
         licence: String. Licence of the weights according to the publisher.
-        source: String. "bundled" or a repository address.
-        description: String. Short description of the model.
-        verified: Boolean. Whether the layout of the files was read from the page of the repository.
-            If False, it is assumed from similar checkpoints, and loading names the file and the key
-            that differ.
+        source: String. "bundled", or a repository's address.
+        description: String. A short description of the model.
+        verified: Boolean. Whether the layout of the files was checked on the page of the
+            repository. If False, it was assumed from similar checkpoints. If the assumption is
+            wrong, loading raises an error that names the file and the key.
     """
 
     name: str
@@ -52,7 +53,7 @@ class PresetInfo(NamedTuple):
 
 
 class PresetTable(Sequence[PresetInfo]):
-    """The rows of `list_presets()`. The result is displayed as a table, also in notebooks."""
+    """The sequence of rows in `list_presets()`. It is displayed as a table, also in notebooks."""
 
     def __init__(self, rows: list[PresetInfo]):
         self._rows = rows
@@ -81,11 +82,11 @@ class PresetTable(Sequence[PresetInfo]):
 
 
 def format_table(rows: Sequence[Sequence[str]], right: int) -> str:
-    """Format rows as lines with aligned columns.
+    """Format rows as lines of text with aligned columns.
 
     Args:
         rows: List of lists of strings. The cells.
-        right: Integer. Index for the column to align to the right.
+        right: Integer. Index of the column to align to the right.
 
     Example:
         >>> print(format_table([["name", "size"], ["bert", "9"]], right=1))
@@ -102,9 +103,9 @@ def format_table(rows: Sequence[Sequence[str]], right: int) -> str:
 
 
 def list_presets() -> PresetTable:
-    """List the presets with names: bundled presets and well-known models on the hub.
+    """List the presets that have a name: bundled presets and well-known models on the hub.
 
-    To load other checkpoints for a supported family, use their folder or address.
+    Other checkpoints of a supported family can be loaded by folder or address.
 
     Returns:
         A sequence of `PresetInfo`, displayed as a table. Bundled presets come first.
@@ -130,14 +131,13 @@ def _read_entries() -> dict[str, dict]:
 
 
 def get_listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
-    """Return listed embedding settings that are missing in the repository.
+    """Return embedding settings from the list of presets that the repository itself lacks.
 
     Args:
-        source: String or path to resolve, as in `resolve`. Any revision of a listed repository is
-            accepted.
+        source: String or path, as in `resolve`. Any revision of a listed repository is accepted.
 
     Returns:
-        A dict with listed settings: `prompts`, `default_prompt`, `pooling` and `normalize`.
+        A dict that can contain `prompts`, `default_prompt`, `pooling` and `normalize`.
 
     Example:
         >>> get_listed_settings("hf://intfloat/e5-base-v2")["prompts"]["query"]
@@ -147,10 +147,10 @@ def get_listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
 
 
 def get_listed_entry(name: str) -> dict:
-    """Return file contents for a listed preset. Other presets return {}.
+    """Return a preset's entry in the list, or {} when it is not listed.
 
     Args:
-        name: String. Name in the list, or a repository address with any revision.
+        name: String. Name in the list, or the repository's address with any revision.
 
     Example:
         >>> get_listed_entry("hf://google-bert/bert-base-uncased")["licence"]
@@ -176,8 +176,8 @@ def resolve(
             `hf://organisation/name[@revision]`, or
             `kaggle://organisation/model/keras/variant[/version]`. `hf://` can be omitted if no
             folder has the same path.
-        verify: Boolean. Whether to verify the checksums of downloads. Defaults to True.
-        max_bytes: Integer. Maximum size of a download. Defaults to 2**63.
+        verify: Boolean. Whether to verify the checksums of downloaded files. Defaults to True.
+        max_bytes: Integer. A download's maximum size. Defaults to 2**63.
         weights: Boolean. Whether to download the weights from the Hugging Face Hub. Defaults to
             True.
 
@@ -185,7 +185,7 @@ def resolve(
         Path to the folder.
 
     Raises:
-        ValueError: If this preset does not exist.
+        ValueError: If the preset does not exist.
     """
     from encoder_zoo.presets import hub
 
@@ -195,7 +195,7 @@ def resolve(
         return BUNDLED / name
     if _read_entries().get(name, {}).get("source") == "bundled":
         raise ValueError(
-            f"The preset {name!r} is part of the repository and not of the wheel. Install from a "
+            f"The preset {name!r} is not part of the wheel, only of the repository. Install from a "
             f"clone with `pip install -e .`, or pass the path of the folder presets/data/{name}."
         )
     if name in presets:
@@ -208,17 +208,19 @@ def resolve(
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise ValueError(f"{folder} is a file. Expected the folder of a preset.")
+        raise ValueError(f"{folder} is a file. Expected a folder with a preset.")
     if REPOSITORY.fullmatch(name):
         try:
             return hub.from_hugging_face(f"hf://{name}", verify, max_bytes, weights)
         except ValueError as error:
-            raise ValueError(f"The folder {name!r} does not exist. On the hub: {error}") from None
-    raise ValueError(f"No preset '{name}'.{_suggest_presets(name, presets)}")
+            raise ValueError(
+                f"The folder {name!r} does not exist. Trying the hub instead: {error}"
+            ) from None
+    raise ValueError(f"The preset '{name}' does not exist.{_suggest_presets(name, presets)}")
 
 
 def _suggest_presets(name: str, presets: Mapping[str, PresetInfo]) -> str:
-    """Suggest presets from the same repository or with similar names."""
+    """Suggest presets of the same repository or with a similar name, for error messages."""
     same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")
     begun = [known for known in presets if known.startswith(own)]

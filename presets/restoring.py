@@ -1,4 +1,4 @@
-"""Restore backbone weights from an open checkpoint, and check that all tensors are used."""
+"""Load a backbone's weights from an open checkpoint, and check that all tensors are used."""
 
 from __future__ import annotations
 
@@ -53,19 +53,18 @@ def restore_backbone(
 ) -> tuple[Backbone, set[str], bool]:
     """Load a backbone from a checkpoint.
 
-    If backbone subclasses have additional weights, this keeps their initial values and logs a
-    warning.
+    If a subclass has additional weights, they keep their initial values, and a warning is logged.
 
     Args:
         checkpoint: Open `Checkpoint`.
-        overrides: Dict with backbone arguments from the caller.
+        overrides: Dict of backbone arguments from the caller.
         safeguards: `Safeguards` to apply.
         new_pooler_allowed: Boolean. Whether to initialize a missing pooler instead of raising an
             error. Defaults to False.
-        kind: Class of the backbone. Defaults to None, which means the family's class.
+        kind: Class of the backbone. If None, the family's class is used. Defaults to None.
 
     Returns:
-        A tuple (backbone, set with its tensor names, whether its pooler is new).
+        A tuple of the backbone, the names of the loaded tensors, and whether the pooler is new.
     """
     collect_dropped_models()
     kind = kind or checkpoint.family.backbone
@@ -74,8 +73,8 @@ def restore_backbone(
     saved_as = checkpoint.settings.get("backbone_class")
     if saved_as not in (None, kind.__name__):
         logger.warning(
-            "%s was saved from %s and is opened as %s, so the computation may differ. Open the "
-            "backbone with %s.from_preset, or save the whole model to a .keras file.",
+            "%s was saved as a %s but is loaded as a %s, which may compute different outputs. "
+            "Load the backbone with %s.from_preset, or save the whole model to a .keras file.",
             checkpoint.folder.name,
             saved_as,
             kind.__name__,
@@ -94,10 +93,10 @@ def restore_backbone(
 def match_backbone(
     checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool, kind: type[Backbone]
 ) -> tuple[Backbone, dict[str, tuple[keras.Variable, bool]], bool]:
-    """Build a backbone and match its weights to checkpoint tensors.
+    """Build a backbone, and match its weights to the tensors in a checkpoint.
 
     Returns:
-        A tuple (backbone, dict with matched tensors, whether its pooler is new).
+        A tuple of the backbone, the result of `match`, and whether the pooler is new.
     """
     family = checkpoint.family
     arguments = backbone_arguments(checkpoint.config, family)
@@ -113,19 +112,19 @@ def match_backbone(
         lines = [f"- {name} ({what})" for name, what in misfits.items()]
         lines += [f"+ {name} (unexpected)" for name in find_unexpected(checkpoint, matched)]
         raise ValueError(
-            f"{checkpoint.folder}: the weights do not fit {checkpoint.config_file.name}.\n"
+            f"{checkpoint.folder}: the weights do not match {checkpoint.config_file.name}.\n"
             + "\n".join(lines)
         )
     return backbone, matched, bool(new)
 
 
 def _log_own_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoint) -> None:
-    """Log weights in user subclasses that are not part of any checkpoint in this family."""
+    """Log all weights in user-defined subclasses that are not part of any checkpoint."""
     others = {id(weight) for weight in others}
     own = [weight.path for weight in backbone.weights if id(weight) not in others]
     if own:
         logger.warning(
-            "%s: the following weights of %s are not part of %s and keep their initial values: %s.",
+            "%s: these weights of %s keep their initial values, because %s does not have them: %s.",
             checkpoint.folder.name,
             type(backbone).__name__,
             checkpoint.family.backbone.__name__,
@@ -136,14 +135,15 @@ def _log_own_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoin
 def check_overrides(
     trained: Mapping, overrides: Mapping, checkpoint: Checkpoint, has_pooler: bool
 ) -> None:
-    """Raise an error for arguments that would change the outputs of pretrained weights.
+    """Raise a ValueError for arguments with which the pretrained weights would not work.
 
     Args:
-        trained: Dict with backbone arguments from the checkpoint's configuration.
-        overrides: Dict with backbone arguments from the caller.
-        checkpoint: Open `Checkpoint`, for the error message.
-        has_pooler: Boolean. Whether the checkpoint has a pooler. If False, callers can choose an
-            activation for the new pooler.
+        trained: Dict of backbone arguments from the checkpoint's configuration.
+        overrides: Dict of backbone arguments from the caller.
+        checkpoint: Open `Checkpoint`, for
+            the error message.
+        has_pooler: Boolean. Whether the checkpoint has a pooler. If False, the caller can choose
+            the activation of the new pooler.
 
     Raises:
         ValueError: If an argument differs from the checkpoint, except for dropout rates, positions
@@ -159,20 +159,20 @@ def check_overrides(
         raise invalid(
             name,
             value,
-            f"{trained[name]!r}, the value in the training of {checkpoint.folder.name}, or no "
-            f"value{meaning}",
+            f"{trained[name]!r}, with which {checkpoint.folder.name} was trained. Remove this "
+            f"argument{meaning}",
         )
 
 
 def report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
-    """Log the unused tensors, or raise an error if they belong to the encoder."""
+    """Log the tensors that are not used, or raise a ValueError if they belong to the encoder."""
     check_all_used(checkpoint, used)
     if left := find_unexpected(checkpoint, used):
         logger.info("%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(left))
 
 
 def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
-    """Raise an error for unused weights of the encoder."""
+    """Raise a ValueError when weights of the encoder are not used."""
     stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
     others = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
     others.update(checkpoint.family.pretraining_only)
@@ -184,7 +184,7 @@ def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
     inside = [f"+ {name}{untied.get(name, '')}" for name in found]
     if inside:
         raise ValueError(
-            f"{checkpoint.folder}: weights that are not in the architecture of "
+            f"{checkpoint.folder}: weights that do not belong to the architecture in "
             f"{checkpoint.config_file.name}:\n" + "\n".join(inside)
         )
 
@@ -193,8 +193,8 @@ def collect_dropped_models() -> None:
     """Collect garbage when models loaded since the last call have more than `MAX_WEIGHTS` weights.
 
     Keras layers contain reference cycles, so an unused model stays in memory until Python collects
-    garbage. This collection depends on how many objects exist, not on their size. Otherwise,
-    processes that load many models would keep about a dozen models in memory.
+    garbage. Python does this depending on the number of objects, and ignores their size. Without
+    this function, a process that loads many models would keep about a dozen models in memory.
     """
     if sum(model.count_params() for model in list(_loaded)) > MAX_WEIGHTS:
         gc.collect()

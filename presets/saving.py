@@ -71,7 +71,7 @@ def save_backbone(
     shard_bytes: ByteCount = SHARD_BYTES,
     repository: str | None = None,
 ) -> None:
-    """See `Backbone.save_to_preset`. The model card names the repository, if this is given."""
+    """Save a backbone to a folder. See `Backbone.save_to_preset`."""
     settings = {"task": "backbone"}
     usage = Usage("feature-extraction", "Backbone", TRANSFORMERS, "AutoModel")
     about = Description(backbone, usage, repository=repository)
@@ -85,7 +85,7 @@ def save_backbone(
 
 
 def save_tokenizer(tokenizer, folder: str | os.PathLike) -> None:
-    """See `Tokenizer.save_to_preset`."""
+    """Save a tokenizer to a folder. See `Tokenizer.save_to_preset`."""
     others = [name for name in list_replaced_patterns() if name != MANIFEST]
     kind = Kind("a tokenizer", lambda manifest: manifest["task"] == "tokenizer", read=others)
     with replacing(folder, kind) as new:
@@ -103,9 +103,10 @@ def save_task(
     repository: str | None = None,
     beside: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
-    """See `Task.save_to_preset`. The model card names the repository, if this is given.
+    """Save a task to a folder. See `Task.save_to_preset`.
 
-    `beside` is a dict of additional files: {file name: content}.
+    `beside` is a dict of additional files, {file name: content}. If `repository` is given, the
+    model card contains it.
     """
     backbone, settings = task.backbone, {"task": task.record.name}
     if task.learning_rate != task.default_learning_rate:
@@ -137,13 +138,13 @@ def save_task(
 
 
 def _name_own_class(backbone: Backbone) -> dict:
-    """Return the setting that names a user's backbone subclass."""
+    """Return the setting that stores the user-defined backbone class name."""
     cls = type(backbone)
     return {} if cls is backbone.family.backbone else {"backbone_class": cls.__name__}
 
 
 def _collect_config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
-    """Return config.json fields for a task, and all weights in its backbone and head."""
+    """Return config.json fields for a task, and all backbone and head weights."""
     backbone, head = task.backbone, task.head_record
     prefix = "" if head is NO_HEAD else f"{backbone.family.prefix}."
     layout = task.record.folder
@@ -163,7 +164,7 @@ def _name_architecture(task: PresetTask) -> str:
 
 
 def _make_usage(task: PresetTask) -> Usage:
-    """Describe how to open a preset with this package and with other libraries."""
+    """Describe how to open a preset with this package and with another library."""
     suffix = task.record.head
     here = next(cls for cls in type(task).__mro__ if "record" in vars(cls)).__name__
     library, there = TRANSFORMERS, "AutoModel"
@@ -203,7 +204,7 @@ def _save(
 
 
 def _list_dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], str]:
-    """Return all weight dtypes in the file, and the most frequent dtype."""
+    """Return the dtype of every weight in the file, and the most frequent dtype."""
     dtypes = {
         name: dtype or keras.backend.standardize_dtype(weight.dtype)
         for name, (weight, _) in weights.items()
@@ -215,7 +216,7 @@ def _list_dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], s
 def _write_model(new, config, weights, backbone, tokenizer, dtype, shard_bytes) -> None:
     """Write a model's configuration, weights and tokenizer to a folder.
 
-    When `config` is None, config.json is not written.
+    If `config` is None, config.json is not written.
     """
     dtypes, main = _list_dtypes(weights, dtype)
     if config is not None:
@@ -226,9 +227,9 @@ def _write_model(new, config, weights, backbone, tokenizer, dtype, shard_bytes) 
 
 
 def make_tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, str]:
-    """Create tokenizer files, including the model's maximum sequence length.
+    """Create a tokenizer's files, including the maximum sequence length of the model.
 
-    Without `model_max_length`, transformers pipelines do not truncate long texts and fail.
+    Without `model_max_length`, pipelines in transformers do not truncate long texts, and fail.
     """
     files = tokenizer.to_files()
     if TOKENIZER_CONFIG not in files:  # static embeddings
@@ -246,7 +247,7 @@ def _write_files(new: pathlib.Path, files: Mapping[str, bytes | str]) -> None:
 
 
 def list_replaced_patterns() -> list[str]:
-    """Return patterns for files and folders that saving replaces, except the model card."""
+    """Return patterns for the files and folders that saving replaces, except the model card."""
     return [
         *list_replaced_preset_patterns(),
         *list_replaced_module_patterns(),
@@ -256,7 +257,7 @@ def list_replaced_patterns() -> list[str]:
 
 @contextlib.contextmanager
 def replace_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
-    """Replace preset files in any format, and write a model card and a manifest."""
+    """Replace a preset in a folder, and write the model card and the manifest."""
     kind = Kind("a preset", _is_preset, read=[n for n in list_replaced_patterns() if n != MANIFEST])
     with replacing(folder, kind) as new:
         yield new
@@ -265,13 +266,13 @@ def replace_preset(folder, settings, about: Description) -> Iterator[pathlib.Pat
 
 
 def _is_preset(manifest: Mapping) -> bool:
-    """Check whether this manifest belongs to a preset, not to a tokenizer, index or backup."""
+    """Check whether a manifest belongs to a preset instead of a tokenizer, index or backup."""
     task = manifest["task"]
     return task != "tokenizer" and not task.endswith("_index") and "training" not in manifest
 
 
 def _make_head_config(task: PresetTask, head: Head) -> dict:
-    """Return config.json fields for a task's head and labels."""
+    """Return the config.json fields for the head and a task's labels."""
     config = {}
     if task.num_classes:
         labels = task.labels or default_labels(task.num_classes)
@@ -290,7 +291,7 @@ Weights = dict[str, tuple[keras.Variable, bool]]
 
 
 def _collect_weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") -> Weights:
-    """Return a dict {name in the file: (weight, whether the file stores it transposed)}."""
+    """Map names in the file to tuples (weight, whether the file stores it transposed)."""
     for path in layers:
         check_not_quantized(model, path)
     return {prefix + name: rest for name, *rest in named_weights(model, layers)}
@@ -299,15 +300,15 @@ def _collect_weights(model: keras.Model, layers: Mapping[str, str], prefix: str 
 def check_all_saved(
     model: keras.Model, saved: Weights, elsewhere: Iterable[keras.Variable] = ()
 ) -> None:
-    """Check that the checkpoint format has names for all weights in a model.
+    """Check that a checkpoint contains all model weights.
 
     Args:
         model: Backbone or task to save.
-        saved: Dict with all weights in the checkpoint.
-        elsewhere: Weights stored in separate files. Defaults to ().
+        saved: Dict of all weights in the checkpoint.
+        elsewhere: Weights that are stored in separate files. Defaults to ().
 
     Raises:
-        ValueError: If a weight would be lost. Low-rank updates are merged and not lost.
+        ValueError: If a weight would be lost. Low-rank updates are merged, so they are not lost.
     """
     kept = {id(weight) for weight, _ in saved.values()} | {id(weight) for weight in elsewhere}
     updates = [layer for layer in list_layers(model) if getattr(layer, "lora_enabled", False)]
@@ -316,7 +317,7 @@ def check_all_saved(
     if lost := [weight.path for weight in model.weights if id(weight) not in kept]:
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
         raise ValueError(
-            f"A preset cannot store the weights {', '.join(lost[:3])}{more} of this "
+            f"Presets cannot store the weights {', '.join(lost[:3])}{more} of this "
             f"{type(model).__name__}. Save it with .save('model.keras'), or add the weights to "
             "`tensors` of the family or of its head (register_family)."
         )
@@ -343,7 +344,7 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
 
 
 def _split_into_shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
-    """Split names into shards in order. Only shards with a single name can exceed this limit.
+    """Divide names into shards in order. Only a shard with a single name can exceed the limit.
 
     Example:
         >>> _split_into_shards({"a": 3, "b": 3, "c": 9, "d": 1}, limit=6)

@@ -39,12 +39,12 @@ def train_vocabulary(
     """Train a vocabulary for a family.
 
     Args:
-        texts: Iterable of strings. It is read once, so it can be a generator.
+        texts: Iterable of strings. It is only read once, so it can be a generator.
         vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
         family: String. "bert", "electra" or "distilbert" (WordPiece), "roberta" (byte-level BPE),
             "xlm-roberta" or "albert" (unigram model of SentencePiece). Defaults to "bert".
-        **options: `lowercase` for WordPiece and ALBERT. For unigram models, `character_coverage` is
-            the fraction of all text that the characters in the vocabulary cover.
+        **options: `lowercase` for WordPiece and ALBERT, and `character_coverage` for unigram
+            models. See `train_wordpiece` and `train_unigram`.
 
     Returns:
         A tokenizer for this family, such as `BertTokenizer`.
@@ -120,8 +120,8 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
 
     Args:
         texts: Iterable of strings. See `train_vocabulary`.
-        vocabulary_size: Integer of 261 or more. Maximum number of tokens, including 256 bytes and 5
-            special tokens.
+        vocabulary_size: Integer of 261 or more. The maximum number of tokens, including 256 bytes
+            and 5 special tokens.
 
     Returns:
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
@@ -141,7 +141,7 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
 
     if vocabulary_size < 261:
         raise invalid(
-            "vocabulary_size", vocabulary_size, "at least 261: 256 bytes and 5 special tokens"
+            "vocabulary_size", vocabulary_size, "at least 261, for 256 bytes and 5 special tokens"
         )
     learner = tokenizers.Tokenizer(tokenizers.models.BPE())
     learner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -166,15 +166,16 @@ def train_unigram(
     Args:
         texts: Iterable of strings. See `train_vocabulary`.
         vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
-        character_coverage: Float between 0 and 1. Fraction of all text that the characters in the
-            vocabulary cover. Defaults to 0.9995.
+        character_coverage: Float between 0 and 1. The fraction of all characters in the texts that
+            the vocabulary should cover. Defaults to 0.9995.
 
     Returns:
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
 
     Raises:
-        ValueError: If `texts` is a single string, or if SentencePiece cannot be trained on these
-            texts. For example, they may have more characters than `vocabulary_size`.
+        ValueError: If `texts` is a single string, or if SentencePiece cannot be trained on the
+            texts, for example because they contain more different characters than
+            `vocabulary_size`.
         ImportError: If sentencepiece is not installed.
 
     Source: Kudo, "Subword Regularization" (2018), section 3.2.
@@ -240,7 +241,7 @@ def train_albert_unigram(
 def _sentencepiece_model(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float, **options: object
 ) -> bytes:
-    """Train a model with at most `vocabulary_size` pieces and return the model file as bytes."""
+    """Train a SentencePiece model and return its file as bytes."""
     written = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -254,20 +255,20 @@ def _sentencepiece_model(
             **options,
         )
     except (OSError, RuntimeError) as error:
-        reason = str(error).split("\n")[0]  # the following lines are places in the code
+        reason = str(error).split("\n")[0]  # the following lines are positions in the source code
         raise ValueError(f"sentencepiece: {reason}") from None
     return written.getvalue()
 
 
 def _check_texts(texts: Iterable[str]) -> Iterable[str]:
-    """Return the checked texts, or raise an error for a single string."""
+    """Return an iterator that checks texts, or raise a ValueError for a single string."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise invalid("texts", texts, "an iterable of strings")
     return _check_each(texts)
 
 
 def _check_each(texts: Iterable[str]) -> Iterator[str]:
-    """Yield texts.
+    """Yield the texts after checking them.
 
     Raises:
         ValueError: If a text is not a string, or if no text contains a word.
@@ -279,7 +280,9 @@ def _check_each(texts: Iterable[str]) -> Iterator[str]:
         has_words = has_words or bool(text.strip())
         yield text
     if not has_words:
-        raise ValueError("texts contain no words. Expected texts to learn a vocabulary from.")
+        raise ValueError(
+            "`texts` contain no words. Pass texts from which a vocabulary can be learned."
+        )
 
 
 TRAINERS = {

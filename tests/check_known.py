@@ -198,8 +198,8 @@ def check_loads(checkpoint: Checkpoint) -> int:
         Number of weights of its encoder, with the pooler if its family has one.
 
     Raises:
-        ValueError: "... has no tokenizer", "...: the weights do not fit config.json. ...", "...:
-            weights that are not in the architecture of config.json: ..."
+        ValueError: "... has no tokenizer", "...: the weights do not match config.json. ...", "...:
+            weights that do not belong to the architecture in config.json: ..."
     """
     check_modules(checkpoint, loading._require_tokenizer(checkpoint))
     pooler = {"pooler": checkpoint.family.pooler is not None}

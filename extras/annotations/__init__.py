@@ -1,1 +1,1 @@
-"""Readers for the annotations of annotation tools and datasets."""
+"""Read annotations from files and rows created by annotation tools or datasets."""

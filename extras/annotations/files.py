@@ -57,11 +57,11 @@ def read_annotations(
 ) -> Annotations:
     """Read annotations from files or rows created by an annotation tool or a dataset.
 
-    Offsets count characters. Each span is checked against its text. This drops rows that annotators
-    rejected or skipped. The number of dropped rows is reported in a warning. A row without an
-    annotation raises an error. An empty list of spans is a valid annotation. When several
-    annotators worked on the same text, their annotations must agree, or one annotation must be
-    marked as ground truth.
+    Offsets are counted in characters, and all spans are checked. Rows that annotators rejected or
+    skipped are dropped, and their number is reported in a warning. Rows without any annotation
+    raise an error, but an empty list of spans is a valid annotation. When several annotators worked
+    on the same text, their annotations must agree, or one annotation must be marked as ground
+    truth.
 
     | tool | supported data |
     |---|---|
@@ -105,7 +105,7 @@ names are read from the features of the dataset. |
             holds = [k for k, v in source.items() if isinstance(v, list) or hasattr(v, "features")]
             there = ", ".join(f"source[{key!r}]" for key in holds)
             raise ValueError(
-                f"The source is a single object with the keys {', '.join(map(repr, source))}. "
+                f"`source` is a single object with the keys {', '.join(map(repr, source))}. "
                 "Expected a list of rows or a dataset. "
                 + (f"Try {there}." if there else "For a single row, pass [source].")
             )
@@ -113,9 +113,10 @@ names are read from the features of the dataset. |
             rows = next((m for m in ("to_dicts", "to_pylist") if hasattr(source, m)), None)
             rows = f"{rows}()" if rows else 'to_dict("records")'  # polars, Arrow; pandas
             raise ValueError(
-                f"The table has the columns {', '.join(map(repr, table_columns(source)))}. Pass "
-                "the columns with texts and labels to fit: fit(table[...], table[...]). Or pass "
-                f"the rows: read_annotations(table.{rows})."
+                "`source` is a table with the columns "
+                f"{', '.join(map(repr, table_columns(source)))}. To train on two columns, pass the "
+                "columns to fit: fit(table[text], table[label]). To read annotations from rows, "
+                f"use read_annotations(table.{rows})."
             )
         return extract_annotations(source, kinds, text_key=text_key)
     path = pathlib.Path(source)
@@ -164,7 +165,10 @@ def _read_json(path: pathlib.Path) -> list[Any]:
             and isinstance(data[0], dict)
             and "paragraphs" in data[0]
         ):
-            raise ValueError(f"{path.name} contains questions. Read it with read_squad for SpanQA.")
+            raise ValueError(
+                f"{path.name} contains questions and answers. To train SpanQA, read "
+                "the file with read_squad."
+            )
         # NER annotator for spaCy: {"classes": [...], "annotations": [[text, {...}]]}.
         listed = "classes" in rows and isinstance(rows.get("annotations"), list)
         rows = [row for row in rows["annotations"] if row] if listed else [rows]
@@ -182,7 +186,7 @@ def _read_docs(path: pathlib.Path) -> list:
 
 
 def _check_unpacked(content: bytes, name: str) -> None:
-    """Raise an error when unpacking would take too much memory. This does not unpack everything."""
+    """Raise a ValueError when unpacking would take too much memory, without unpacking all data."""
     most, size, left = max(UNPACKED, UNPACKED_RATIO * len(content)), 0, content
     unpacking = zlib.decompressobj()
     while left and not unpacking.eof:
@@ -190,8 +194,8 @@ def _check_unpacked(content: bytes, name: str) -> None:
         left = unpacking.unconsumed_tail
         if size > most:
             raise ValueError(
-                f"{name} has {len(content)} bytes, and more than {most} bytes when unpacked. Split "
-                "a large .spacy file into several files."
+                f"{name} has {len(content)} bytes and would need more than {most} bytes of memory. "
+                "Split the data into several .spacy files."
             )
 
 
@@ -201,26 +205,32 @@ def _check_unpacked(content: bytes, name: str) -> None:
 def _read_brat(path: pathlib.Path, kinds: tuple[Kind, ...]) -> Annotations:
     """Read texts and spans from two files, or recursively from all pairs in a folder."""
     if "spans" not in kinds:
-        raise invalid("kind", kinds[0], f"'spans' for the brat annotations in {path.name}")
+        raise invalid("kind", kinds[0], f"'spans', because {path.name} contains brat annotations")
     files = sorted(path.rglob("*.txt")) if path.is_dir() else [path.with_suffix(".txt")]
     if path.is_dir() and not any(file.with_suffix(".ann").is_file() for file in files):
         found = ", ".join(sorted(file.name for file in path.iterdir())[:5])
         raise ValueError(
-            f"{path} contains no .ann and .txt files of brat. It contains {found or 'no files'}. "
-            "Pass the path of a file, or load a saved dataset with datasets.load_from_disk."
+            f"{path} does not contain .ann and .txt files, but {found or 'no files'}. Pass the "
+            "path of a single file. If the folder contains a saved dataset, load it with "
+            "datasets.load_from_disk and pass the dataset."
         )
     texts, spans, others = [], [], 0
     for file in files:
         if not file.is_file() or not file.with_suffix(".ann").is_file():
             missing = file if not file.is_file() else file.with_suffix(".ann")
-            raise ValueError(f"{missing} does not exist. Expected a .txt and an .ann file.")
+            raise ValueError(
+                f"{missing} does not exist. Brat annotations need a .txt and an .ann file."
+            )
         text = read_text(file)
         found, left_out = _read_ann(file.with_suffix(".ann"), text)
         texts.append(text)
         spans.append(found)
         others += left_out
     if others:
-        logger.warning("Ignored %d lines with relations, events, attributes or notes.", others)
+        logger.warning(
+            "Ignored %d lines with relations, events, attributes or notes. Only entities are read.",
+            others,
+        )
     return Annotations(texts, spans)
 
 
@@ -235,15 +245,19 @@ def _read_ann(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
         match = re.fullmatch(r"T\S*\t(\S+) (\d{1,9} \d{1,9}(?:;\d{1,9} \d{1,9})*)\t(.*)", line)
         if match is None:
             raise invalid(
-                where, line, "an identifier, a type with start and end, and a text between tabs"
+                where,
+                line,
+                "an identifier, a type with start and end, and the annotated text, "
+                "separated by tabs",
             )
         label, bounds, quoted = match.groups()
         parts = [tuple(map(int, part.split())) for part in bounds.split(";")]
         # brat splits spans at line breaks. Other discontinuous spans are not supported.
         if any(text[a[1] : b[0]].strip() for a, b in itertools.pairwise(parts)):
             raise ValueError(
-                f"{where}: {quoted!r:.60} has {len(parts)} parts ({bounds}). Annotate each part as "
-                "a separate span, or delete the annotation."
+                f"{where}: {quoted!r:.60} is a span with {len(parts)} separate parts ({bounds}), "
+                "which is not supported. Annotate each part as a separate span, or delete the "
+                "annotation."
             )
         span = {"start": parts[0][0], "end": parts[-1][1], "label": label, "text": quoted}
         spans += check_spans([span], text, where)
@@ -269,13 +283,12 @@ def read_conll(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Read words and tags from a CoNLL file.
 
-    Each line contains one word, and blank lines separate sentences. All lines should have the same
-    number of columns. If `column` is not negative, this only applies to lines in the same sentence.
-
-    This skips comments such as "# text = ..." and "-DOCSTART-" lines in CoNLL-2003. When all
-    columns are separated by tabs, comments also include lines that start with "#" and contain no
-    tabs, for example "# newpar" in CoNLL-U. With `word_column=1`, the multiword tokens ("1-2") and
-    empty nodes ("3.1") of CoNLL-U are skipped as well.
+    Each line contains one word, and blank lines separate sentences. All lines in the file must have
+    the same number of columns, or all lines in each sentence if `column` is 0 or more. Comments
+    such as "# text = ..." and "-DOCSTART-" lines (CoNLL-2003) are skipped. When all columns are
+    separated by tabs, lines that start with "#" and contain no tabs are also comments, for example
+    "# newpar" in CoNLL-U. With `word_column=1`, the multiword tokens ("1-2") and empty nodes
+    ("3.1") in CoNLL-U are skipped as well.
 
     Args:
         path: Path to a UTF-8 file with columns separated by tabs or spaces.
@@ -304,7 +317,8 @@ def read_conll(
     lines = split_lines(read_text(path))
     if lines[0].startswith("#FORMAT=WebAnno"):
         raise ValueError(
-            f"{path.name} has the format of WebAnno and INCEpTION. Export it again as CoNLL 2002."
+            f"{path.name} is in the WebAnno format of INCEpTION, which is not supported. Export it "
+            "again as CoNLL 2002."
         )
     in_tabs, before = _has_tabs(lines), None
     sentences: list[list[tuple[str, str]]] = [[]]
@@ -322,8 +336,8 @@ def read_conll(
             if len(cells) != before[1]:
                 raise ValueError(
                     f"{path.name}, line {number} has {len(cells)} columns, but line {before[0]} "
-                    f"has {before[1]}. Separate columns with tabs if words contain spaces. If the "
-                    "number of columns differs between sentences, pass a `column` of 0 or more."
+                    f"has {before[1]}. If words contain spaces, separate columns with tabs. If "
+                    "sentences have different numbers of columns, pass 0 or more as `column`."
                 )
     found = [sentence for sentence in sentences if sentence]
     if not found:
@@ -346,8 +360,9 @@ def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
         tags: List of lists of strings with one tag per word.
 
     Raises:
-        ValueError: If word and tag counts differ, or if a word or tag would not be read again as
-            it is. It must not be empty, contain tabs or line breaks, or begin or end with a space.
+        ValueError: If word and tag counts differ, or if a word or tag cannot be stored in this
+            format. Words and tags must not be empty, contain tabs or line breaks, or begin or end
+            with a space.
 
     Example:
         >>> import pathlib, tempfile
@@ -359,13 +374,15 @@ def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
     """
     if len(words) != len(tags):
         raise ValueError(
-            f"words has {len(words)} sentences, but tags has {len(tags)} lists. Expected one list "
-            "of tags for each sentence."
+            f"`words` has {len(words)} sentences, but `tags` has {len(tags)} lists. Expected one "
+            "list of tags per sentence."
         )
     blocks = []
     for i, (sentence, row) in enumerate(zip(words, tags, strict=True)):
         if not is_list(sentence) or not is_list(row) or not 0 < len(sentence) == len(row):
-            raise invalid(f"words[{i}]", sentence, "a list of words with a list of as many tags")
+            raise invalid(
+                f"words[{i}]", sentence, "a list of words, and a list with the same number of tags"
+            )
         for j, cells in enumerate(zip(sentence, row, strict=True)):
             for name, cell in zip(("words", "tags"), cells, strict=True):
                 if not isinstance(cell, str) or not CELL.fullmatch(cell) or cell == DOCUMENT_START:
@@ -384,29 +401,29 @@ def _check_columns(
     advice = "Pass word_column=... and column=..., counted from 0, to read_conll"
     if any(len(row) > 1 for row in words) and all(map(_is_numbered, words)):
         raise ValueError(
-            f"{file}: column {columns[0]} contains word indices such as {words[0][0]!r}. {advice}. "
-            "For CoNLL-U, use word_column=1, column=3."
+            f"{file}: column {columns[0]} contains word indices such as {words[0][0]!r} instead of "
+            f"words. {advice}. For CoNLL-U, use word_column=1, column=3."
         )
     if seen <= {"_", "-", "*", ""} or "" in seen:
         what = "blank cells" if "" in seen else f"only {min(seen)!r}"
         raise ValueError(f"{file}: column {columns[1]} contains {what}. {advice}.")
     if given != {"O"} and all(word == "O" or TAG.fullmatch(word) for word in given):
-        raise ValueError(f"{file}: column {columns[0]} contains tags, not words. {advice}.")
+        raise ValueError(f"{file}: column {columns[0]} contains tags instead of words. {advice}.")
     if given and all("|" in cell.strip("|") for cell in given | seen):
         raise ValueError(
-            f"{file} contains words with their tags, such as {min(given)!r:.40}. Expected one word "
-            "per line, and its tag in a column of its own."
+            f"{file} contains words that are joined with tags, such as {min(given)!r:.40}. "
+            "Expected one word per line, with the tag in a separate column."
         )
     if 2 * sum(" " in word for word in given) > len(given):
         text = next(word for row in words for word in row if " " in word)
         raise ValueError(
-            f"{file}: column {columns[0]} contains texts such as {text!r:.40}. Read the table with "
-            "pandas and pass its columns to fit."
+            f"{file}: column {columns[0]} contains whole texts such as {text!r:.40}. Read this "
+            "file with pandas, and pass the columns to fit."
         )
 
 
 def _is_numbered(words: list[str]) -> bool:
-    """Check whether words are consecutive integers starting at 0 or 1."""
+    """Check whether words are consecutive integers from 0 or 1, as in an index column."""
     numbers = [word for word in words if not NO_WORD.fullmatch(word)]
     return bool(numbers) and any(
         numbers == [str(i) for i in range(first, first + len(numbers))] for first in (0, 1)
@@ -414,9 +431,9 @@ def _is_numbered(words: list[str]) -> bool:
 
 
 def _has_tabs(lines: list[str]) -> bool:
-    """Return whether all lines with words contain tabs.
+    """Return whether columns are separated by tabs, because all lines with words contain tabs.
 
-    When some lines are separated by spaces, "#" can also be a word, as in "# NN O".
+    If not, "#" at the start of a line can be a word, as in "# NN O".
 
     Example:
         >>> _has_tabs(["# newpar", "Rome\\tO"]), _has_tabs(["# NN O", "Rome\\tO", "is O"])
@@ -427,7 +444,7 @@ def _has_tabs(lines: list[str]) -> bool:
 
 
 def _split_cells(line: str) -> list[str]:
-    r"""Split a line at tabs if it has any, or else at spaces.
+    r"""Split a line at tabs. Lines without tabs are split at spaces.
 
     `split()` would also split on no-break spaces and other Unicode spaces, which words may contain.
 
@@ -444,10 +461,12 @@ def _read_cells(line: str, cells: list[str], columns: tuple[int, int]) -> tuple[
     for column in columns:
         if not -len(cells) <= column < len(cells):
             raise ValueError(
-                f"{line} has no column {column}: {quote(cells)}. Expected words and tags that are "
-                "separated by tabs or spaces. Pass the index of the tags as `column`."
+                f"{line} has no column {column}: {quote(cells)}. Expected words and tags, "
+                "separated by tabs or spaces. Pass the index of the column with tags as `column`."
             )
     word, tag = (column % len(cells) for column in columns)
     if word == tag:
-        raise ValueError(f"{line} has no tag: {quote(cells)}. Expected a word and a tag.")
+        raise ValueError(
+            f"{line} has no tag: {quote(cells)}. Expected a word and a tag in each line."
+        )
     return cells[word], cells[tag]

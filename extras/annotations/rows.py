@@ -1,7 +1,7 @@
 """Convert the rows of annotation tools and datasets to texts with spans, tags or labels.
 
-Row keys show which tool wrote the row. Missing annotations raise an error, because they differ from
-empty annotations.
+The keys in a row show which tool wrote it. Rows without annotations raise an error, because this is
+not the same as an empty annotation.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Annotations(NamedTuple):
 
     Attributes:
         x: List of texts, or list of lists of words for tags.
-        y: List with one annotation per text. This can be a list of `{"start", "end", "label"}`, a
-            list of tags, a label or a list of labels.
+        y: List with one annotation per text. Each annotation is a list of `{"start", "end",
+            "label"}`, a list of tags, a label, or a list of labels.
     """
 
     x: list
@@ -73,7 +73,7 @@ class Annotations(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row's text and annotations. Missing parts are None.
+    """Text and annotations from a row. Everything that the row does not contain is None.
 
     Attributes:
         text: Optional string.
@@ -81,7 +81,7 @@ class Row(NamedTuple):
         spans: Optional list of `{"start", "end", "label"}`.
         tags: Optional list with one tag per word.
         labels: Optional list of text labels.
-        keys: Dict that maps row parts, such as "text", to the row keys they were read from.
+        keys: Dict that maps attributes, such as "text", to the keys that they were read from.
         related: Boolean. Whether the row also contains relations between spans.
     """
 
@@ -95,10 +95,10 @@ class Row(NamedTuple):
 
 
 class NotAnnotated(NamedTuple):
-    """Row without any annotation to use, for example because an annotator skipped it.
+    """Row that cannot be used, for example because an annotator skipped it.
 
     Attributes:
-        why: String. Reason to log, such as "skipped".
+        why: String. The reason to log, such as "skipped".
     """
 
     why: str
@@ -120,7 +120,7 @@ def is_annotated(x: object) -> bool:
 
 
 def _is_pair(row: object) -> bool:
-    """Check for the spaCy 2 format (text, {"entities": [...]})."""
+    """Check whether a value is a pair in spaCy 2 format, (text, {"entities": [...]})."""
     is_pair = isinstance(row, tuple | list) and len(row) == 2
     return is_pair and isinstance(row[0], str) and isinstance(row[1], dict)
 
@@ -143,11 +143,12 @@ def extract_annotations(
 
     Args:
         rows: List of rows or dataset. See `read_annotations`.
-        kinds: Tuple with annotation kinds to look for. Defaults to all kinds.
-        classes: Optional list with the task's class names. If a dataset has the same number of
-            classes under other names, its class ids will be used. Defaults to None.
-        several: Optional boolean. Whether to allow any number of labels per text. If None, this
-            will be set to True when any text does not have exactly one label. Defaults to None.
+        kinds: Tuple of strings. The kinds of annotations to look for. Defaults to all kinds.
+        classes: Optional list with the task's class names. When a dataset has the same number of
+            classes with different names, its class ids are used instead of its names. Defaults to
+            None.
+        several: Optional boolean. Whether to allow any number of labels per text. If None, several
+            labels are allowed when any text does not have exactly one label. Defaults to None.
         text_key: Optional string. Key to use for the text in every row. If None, common names such
             as "text" will be tried. Defaults to None.
 
@@ -158,7 +159,7 @@ def extract_annotations(
         return rows
     read, left_out, of_tasks = [], [], {}
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
-        raise ValueError(f"The rows are {quote_with_type(rows)}. {EXPECTED_ROWS}")
+        raise ValueError(f"`rows` is {quote_with_type(rows)}. {EXPECTED_ROWS}")
     for number, row in enumerate(_convert_to_records(rows, classes)):
         with reading(f"Row {number}", EXPECTED_ROWS):
             found = _read(row, number, text_key)
@@ -169,10 +170,14 @@ def extract_annotations(
     related = [number for number, found in read if found.related]
     if related:
         logger.warning(
-            "Relations are ignored in %d rows. The first is row %d.", len(related), related[0]
+            "Ignored relations between spans in %d rows. The first is row %d.",
+            len(related),
+            related[0],
         )
     if not read:
-        raise ValueError(f"None of the {len(left_out)} rows is annotated. {EXPECTED_ROWS}")
+        raise ValueError(
+            f"All {len(left_out)} rows are without usable annotations. {EXPECTED_ROWS}"
+        )
     kind = _find_kind(read, rows, kinds)
     _report_repeated(read, kind)
     inputs = "words" if kind == "tags" else "text"
@@ -195,8 +200,8 @@ def _convert_to_records(rows: object, classes: Sequence[str] | None) -> Sequence
         return rows
     if not hasattr(rows, "__len__"):
         raise ValueError(
-            f"{type(rows).__name__} can only be read once. Pass a dataset in memory: "
-            "Dataset.from_list(list(dataset), features=dataset.features)."
+            f"{type(rows).__name__} is a stream that can only be read once. Load it into memory "
+            "first: Dataset.from_list(list(dataset), features=dataset.features)."
         )
     rows = remove_format(rows)
     columns = {name: name_classes(rows[name], classes) for name in table_columns(rows)}
@@ -204,7 +209,7 @@ def _convert_to_records(rows: object, classes: Sequence[str] | None) -> Sequence
 
 
 def _get_task_id(row: object) -> tuple | None:
-    """Return an identifier shared by rows with the same text, or None if missing."""
+    """Return the identifier that rows with the same text share, or None when it is missing."""
     if isinstance(row, Mapping):
         for name, key in (("annotation_id", "id"), ("_input_hash", "_input_hash")):
             if name in row and key in row:
@@ -213,10 +218,10 @@ def _get_task_id(row: object) -> tuple | None:
 
 
 def _drop_repeated(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAnnotated:
-    """Return a row. Return `NotAnnotated` for rows that repeat the first row with the same text.
+    """Return a row, or `NotAnnotated` when an earlier row has the same text and annotations.
 
     Raises:
-        ValueError: If annotations differ between these rows.
+        ValueError: If both rows have different annotations.
     """
     if first[0] == number:
         return row
@@ -226,7 +231,7 @@ def _drop_repeated(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAn
         if own != theirs:
             raise ValueError(
                 f"Rows {first[0]} and {number} have the same text, {row.text or row.words!r:.60}, "
-                "and different annotations. Keep one row for each text."
+                "but different annotations. Keep one row for each text."
             )
     return NotAnnotated("repeated")
 
@@ -255,8 +260,8 @@ def _report_repeated(read: list[tuple[int, Row]], kind: Kind) -> None:
         pairs += [(other, number)] if known != value else []
     if pairs:
         logger.warning(
-            "%d rows repeat the text of another row with different annotations. "
-            "The first are rows %d and %d.",
+            "%d rows have the same text as another row, but different annotations. The first are "
+            "rows %d and %d.",
             len(pairs),
             *pairs[0],
         )
@@ -271,8 +276,8 @@ def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind])
         return (filled or found)[0]
     if found:
         raise ValueError(
-            f"The rows can be read as {' or '.join(found)}. Choose one of them, for example "
-            f"read_annotations(..., kind={found[0]!r})."
+            f"The rows contain annotations of several kinds, {' and '.join(found)}. Choose one "
+            f"kind, for example read_annotations(..., kind={found[0]!r})."
         )
     for number, row in read:
         if row.labels is not None and len(row.labels) == 1 and is_missing(row.labels[0]):
@@ -287,13 +292,14 @@ def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind])
         if kind and getattr(last, kind) is None:
             has = next(k for k in ANNOTATION_KINDS if getattr(last, k) is not None)
             raise ValueError(
-                f"Row {number} has {kind}, row {other} has {has}. Expected one kind in all rows."
+                f"Row {number} has {kind}, but row {other} has {has}. Expected the same kind of "
+                "annotation in all rows."
             )
     seen = _describe_row(_convert_to_records(rows, None)[number])
     there = [kind for kind in ANNOTATION_KINDS if getattr(row, kind) is not None]
     there = f" It has {' and '.join(there)}." if there else ""
     raise ValueError(
-        f"Row {number} has no {' or '.join(kinds)}.{there} It has {seen}. {EXPECTED_ROWS}"
+        f"Row {number} has no {' or '.join(kinds)}.{there} The row has {seen}. {EXPECTED_ROWS}"
     )
 
 
@@ -370,14 +376,14 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
                 raise ValueError(_describe_missing_annotation(number, key, row[key]))
         named = "" if words or text is not None else NO_TEXT
         raise ValueError(
-            f"Row {number} has no annotation in a known format. It has {_describe_row(row)}."
-            f"{named} {EXPECTED_ROWS}"
+            f"Row {number} has no annotation in a known format. The row has "
+            f"{_describe_row(row)}.{named} {EXPECTED_ROWS}"
         )
     return Row(text, words, spans, tags, labels, keys, bool(row.get("relations")))
 
 
 def _parse_cell(value: object) -> object:
-    """Parse strings that contain a list or dict, as in CSV files from Label Studio and pandas."""
+    """Parse a cell that contains a list or dict, as in CSV files from Label Studio and pandas."""
     if isinstance(value, str) and value.startswith(("[{", "[[", "[(", "['", '["', "{'", '{"')):
         for decode in (json.loads, ast.literal_eval):
             with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
@@ -396,31 +402,33 @@ def _find_text(row: dict, number: int, text_key: str | None) -> tuple[str, str] 
         if isinstance(row.get(key), str):
             return key, row[key]
         if is_missing(row.get(key, "")):
-            raise invalid(f"Row {number}: {key!r}", row[key], "a text")
+            raise invalid(f"Row {number}: {key!r}", row[key], "a string")
     return None
 
 
 def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, list] | None:
-    """Return tags and their key from a row with words. Tags are names, integers or None.
+    """Return the tags in a row with words, and their key. Tags are names, integers or None.
 
     Args:
         row: Dict. Row with words.
         count: Integer. Number of words.
         number: Integer. Row index for error messages.
-        only: Boolean. Whether this row has no text to annotate in another way.
+        only: Boolean. Whether tags are the only kind of annotation that this row can have.
     """
     known = [key for key in TAGS if _is_list_of_tags(row.get(key), count)]
     others = [k for k, v in row.items() if k not in WORD_KEYS and _is_list_of_tags(v, count)]
     if not known and len(others) > 1:
         raise ValueError(
-            f"Row {number} has tags in {' and '.join(map(repr, others))}. Choose one of them, for "
+            f"Row {number} has tags in {' and '.join(map(repr, others))}. Choose one column, for "
             f"example fit(x['tokens'], x[{others[0]!r}])."
         )
     for key in (known or others)[:1]:
         return key, list(row[key])
     wrong = next((k for k in TAGS if _is_list_of_tags(row.get(k), None)), None)
     if wrong is not None and only:
-        raise ValueError(f"Row {number} has {count} words, but {len(row[wrong])} {wrong}.")
+        raise ValueError(
+            f"Row {number} has {count} words, but {len(row[wrong])} {wrong}. Expected one per word."
+        )
     return None
 
 
@@ -434,7 +442,7 @@ def _is_list_of_tags(values: object, count: int | None) -> bool:
 
 
 def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | None:
-    """Return spans and their key from a doccano, Prodigy, spaCy 2 or JSON-MIN row."""
+    """Return the spans in a doccano, Prodigy, spaCy 2 or JSON-MIN row, and the key of the spans."""
     keys = [k for k in SPANS if k in row] + [k for k in row if k not in SPANS]
     none = ("spans", []) if row.get("_view_id") in SPANS_OF_PRODIGY else None
     for key in keys:
@@ -465,22 +473,22 @@ def _has_label(span: object) -> bool:
 
 
 def _find_controls(row: dict) -> list[str]:
-    """Return all JSON-MIN keys that could be Label Studio control names."""
+    """Return all keys in a JSON-MIN row that could be the name of a Label Studio control."""
     given = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
     is_min = "lead_time" in row or "annotation_id" in row
     return [key for key in row if is_min and key not in (*given, *TEXT_KEYS)]
 
 
 def _find_labels(row: dict, number: int) -> tuple[str, list] | None:
-    """Return classes and their key, or None for rows without classes."""
+    """Return the labels of a text and their key, or None for rows without labels."""
     keys = [k for k in LABEL_KEYS if k in row]
     if not keys:
         keys = _find_controls(row)
         named = [k for k in keys if _read_classes(row[k], k) is not None]
         if len(named) > 1:
             raise ValueError(
-                f"Row {number} can have labels in {' or '.join(map(repr, named))}. Rename the key "
-                "of the labels to 'label'."
+                f"Row {number} has several keys that could contain labels: "
+                f"{', '.join(map(repr, named))}. Rename the key with the labels to 'label'."
             )
     if "options" in row:  # Prodigy's choices
         keys = ["accept"] if "accept" in row else []
@@ -512,8 +520,8 @@ def _read_document(document, number: int) -> Row:
         groups = ", ".join(getattr(document, "spans", None) or {})
         groups = f" Assign one of its span groups ({groups}) to doc.ents." if groups else ""
         raise ValueError(
-            f"Row {number} is a document without entities and categories.{groups} If the text "
-            "contains no entities, set doc.ents = []."
+            f"Row {number} is a spaCy document without entities and categories.{groups} If the "
+            "text contains no entities, set doc.ents = []."
         )
     return Row(text, spans=spans, labels=labels)
 
@@ -528,7 +536,7 @@ def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | No
     key = "completions" if "annotations" not in row and "completions" in row else "annotations"
     if key not in row:
         raise ValueError(
-            f"{where} has no annotations. It has {_describe_row(row)}. {EXPECTED_ROWS}"
+            f"{where} has no annotations. The row has {_describe_row(row)}. {EXPECTED_ROWS}"
         )
     given = read_field(row, key, list, where)
     done = [a for a in given if not read_field(a, "was_cancelled", _FLAG, where, False)]
@@ -545,8 +553,8 @@ def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | No
     readings = [_read_results(of_one, text, number) for of_one in results]
     if any(other != readings[0] for other in readings):
         raise ValueError(
-            f"{where} has {len(done)} annotations that differ. Keep one annotation for each text, "
-            "or mark one as the ground truth."
+            f"{where} has {len(done)} different annotations for the same text. Keep one of them, "
+            "or mark one as ground truth."
         )
     return readings[0]._replace(related=related)
 
@@ -566,12 +574,12 @@ def _read_results(results: list[dict], text: str, number: int) -> Row:
     choices = [read_field(value, "choices", list, where) for value in others]
     for label in (label for of_one in choices for label in of_one):
         if not isinstance(label, str):
-            raise invalid(f"{where}: a label in 'choices'", label, "the name of a class")
+            raise invalid(f"{where}: 'choices'", label, "class names")
     if len(spans) + len(choices) < len(values):
         kinds = sorted({str(r.get("type")) for r in results} - {"labels", "choices"})
         raise ValueError(
-            f"Row {number} has results of type {', '.join(kinds)}. Expected span labels or text "
-            "choices."
+            f"Row {number} has results of type {', '.join(kinds)}. Expected labels for spans, or "
+            "choices for texts."
         )
     found = sorted(check_spans(spans, text, number), key=lambda s: (s["start"], s["end"]))
     labels = sorted({label for of_one in choices for label in of_one})
@@ -579,7 +587,7 @@ def _read_results(results: list[dict], text: str, number: int) -> Row:
 
 
 def _get_task_text(data: dict, values: list[dict], number: int, text_key: str | None) -> str:
-    """Return the text in a Label Studio task. This text can be stored under any key."""
+    """Return the text in a Label Studio task, which can be stored under any key."""
     texts = {key: value for key, value in data.items() if isinstance(value, str)}
     if text_key is not None:
         if text_key in texts:
@@ -600,8 +608,8 @@ def _get_task_text(data: dict, values: list[dict], number: int, text_key: str | 
         if chosen:
             return texts[chosen[0]]
     raise ValueError(
-        f"Row {number} has the keys {', '.join(map(repr, data))} in data. Pass the key of the "
-        "text: read_annotations(..., text_key=...)."
+        f"Row {number} has the keys {', '.join(map(repr, data))} in 'data'. Pass the key that "
+        "contains the text: read_annotations(..., text_key=...)."
     )
 
 
@@ -618,12 +626,12 @@ def check_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
 
     Args:
         spans: List of dicts, (start, end, label) triples or spaCy `Span`s.
-        text: String. Text that the spans annotate.
+        text: String. The annotated text.
         row: Row index or file name, for error messages.
 
     Raises:
-        ValueError: If spans are empty or outside the text, do not match the text at their offsets,
-            or do not have exactly one label name.
+        ValueError: If a span is empty or outside the text, if its quoted text differs from the text
+            at its offsets, or if it does not have exactly one label name.
 
     Example:
         >>> check_spans([{"start_offset": 3, "end_offset": 7, "label": "LOC"}], "In Rome", 0)
@@ -643,14 +651,15 @@ def _check_span(span: object, text: str, row: str) -> dict:
         [label] = label
     if not all(isinstance(v, numbers.Integral) for v in (start, end)):
         raise ValueError(
-            f"{row}: a span has start {quote(start)} and end {quote(end)}. Expected integers."
+            f"{row}: a span has start={quote(start)} and end={quote(end)}. Expected integers."
         )
     where = f"{row}: the span from {quote(start)} to {quote(end)}"
     if isinstance(label, list | tuple):
         raise ValueError(f"{where} has {len(label)} labels: {quote(label)}. Expected one label.")
     if not isinstance(label, str) or not label:
         raise ValueError(
-            f"{where} has the label {quote(label)}. Export the names of labels, not their ids."
+            f"{where} has the label {quote(label)}. Expected a string. Export label names instead "
+            "of ids."
         )
     quoted = span.get("text")
     quoted = quoted if isinstance(quoted, str) else None
@@ -661,8 +670,8 @@ def _check_span(span: object, text: str, row: str) -> dict:
         )
     if quoted is not None and not _is_same_text(text[start:end], quoted):
         raise ValueError(
-            f"{where} covers {text[start:end]!r:.60}, but its text is {quoted!r:.60}."
-            f"{_suggest_offsets(text, start, end, quoted)}"
+            f"{where} has the text {quoted!r:.60}, but at these offsets the text is "
+            f"{text[start:end]!r:.60}.{_suggest_offsets(text, start, end, quoted)}"
         )
     return {"start": int(start), "end": int(end), "label": label}
 
@@ -675,7 +684,7 @@ def _get_field(span: Mapping, names: Sequence[str], row: str) -> Any:
 
 
 def _is_same_text(text: str | None, quoted: str) -> bool:
-    """Check whether two texts are equal after normalizing white space."""
+    """Check whether two texts are equal, ignoring differences in white space."""
 
     def compact(value: str) -> str:
         return re.sub(r"\s|\\n", "", value)
@@ -684,7 +693,7 @@ def _is_same_text(text: str | None, quoted: str) -> bool:
 
 
 def _suggest_offsets(text: str, start: int, end: int, quoted: str | None) -> str:
-    """Suggest how to convert an invalid span's offsets, in a sentence that starts with a space."""
+    """Suggest how to convert the offsets of an invalid span, as a sentence after a space."""
     for encoding, unit, name in (("utf-16-le", 2, "UTF-16 units"), ("utf-8", 1, "bytes")):
         encoded = text.encode(encoding)
         part = encoded[max(start, 0) * unit : max(end, 0) * unit].decode(encoding, "replace")

@@ -64,7 +64,7 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
 def _read_list(
     path: str | os.PathLike[str], holder: object, key: str, at: str
 ) -> list[tuple[str, object]]:
-    """Return pairs of locations, such as "data[0].qas[2]", and list items from the file."""
+    """Return list items with their location for error messages, such as "data[0].qas[2]"."""
     items = _read_field(path, holder, key, list, at)
     place = f"{at}.{key}".lstrip(".")
     return [(f"{place}[{i}]", item) for i, item in enumerate(items)]

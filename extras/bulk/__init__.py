@@ -1,1 +1,1 @@
-"""Predict more texts than fit into memory, from files to files or batch by batch."""
+"""Compute predictions for more texts than fit into memory, from files or batch by batch."""

@@ -28,14 +28,15 @@ OUTPUT_COLUMNS = {
 
 
 def make_answer_columns(answers, method: str, kind: type | None = None) -> pa.Table:
-    """Convert predictions to columns. For dicts, this creates one column per key.
+    """Convert predictions to table columns. Dicts result in one column per key.
 
     Args:
-        answers: The predictions of a task, at least one. An array (N, ...), a sparse matrix (N, D),
-            a list of dicts, or a list with arrays or lists.
-        method: String. Method name to use as column name when predictions are not dicts.
-        kind: Element TypedDict if predictions are lists of dicts. Column type to use when all lists
-            in a batch are empty. Defaults to None.
+        answers: Predictions for at least one text. An array (N, ...), a sparse matrix (N, D), a
+            list of dicts, or a list with arrays or lists.
+        method: String. The method name, to be used as column name for predictions that are not
+            dicts.
+        kind: TypedDict for predictions that are lists of dicts. It determines the column type when
+            all lists in a batch are empty. Defaults to None.
 
     Example:
         >>> import pytest
@@ -67,7 +68,7 @@ def check_installed() -> None:
 
 
 def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
-    """Insert a row of nulls into a table for each flag that is False.
+    """Insert rows of nulls into a table, at each position where the flag is False.
 
     Example:
         >>> import pytest
@@ -81,7 +82,7 @@ def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
 
 
 def make_null_table(schema: pa.Schema, count: int) -> pa.Table:
-    """Create a table with only null values for a given schema and row count.
+    """Create a table with this schema and number of rows that only contains nulls.
 
     Example:
         >>> import pytest

@@ -1,4 +1,4 @@
-"""Write predictions for texts in files of any size to Parquet files, and process batches."""
+"""Write predictions for texts in files to Parquet files, or add predictions to batches."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Kept = Annotated[
 
 
 class FileRow(NamedTuple):
-    """A row in a file: the file, its row number (from 0), texts and values to copy."""
+    """A row in an input file: the file, the row number (from 0), texts, and values to copy."""
 
     file: str
     number: int
@@ -81,12 +81,12 @@ def answer_files(
     verbose: Verbosity = "auto",
     **options: Any,
 ) -> list[pathlib.Path]:
-    """Process the texts in files of any size in order, and write the predictions to Parquet files.
+    """Compute predictions for texts in files of any size, and write them to Parquet files.
 
-    The function processes some thousand rows at a time, so memory usage does not depend on file
-    sizes. All rows are checked before the first prediction. To continue an interrupted run from the
-    first missing shard, call this function again. Shards are written atomically and contain their
-    row range.
+    Rows are processed in order, some thousand rows at a time, so memory usage does not depend on
+    file sizes. All rows are checked before the first prediction. Each output file (shard) is
+    written atomically. To continue an interrupted run, call this function again with the same
+    arguments. It continues with the first missing shard.
 
     Each prediction has columns "file" and "row" (from 0), all columns in `keep`, and prediction
     columns. Dicts use one column per key ("label", "score"), vectors use "embedding", and entities
@@ -100,15 +100,15 @@ def answer_files(
             and patterns. Each file is read once. Supported formats are `.txt` (one text per line,
             in a column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, in UTF-8 and
             optionally compressed (`.csv.gz`), and `.parquet`.
-        folder: Path. Output folder. This folder should not be used for other files. A name like a
-            file, such as "answers.parquet", raises an error.
+        folder: Path. The output folder, which should not contain other files. Names that look like
+            a file, such as "answers.parquet", raise an error.
         columns: Text columns. This can be a name, a list of names for pairs, or a dict {method
             argument: column name}, such as `{"question": "q", "context": "page"}`.
         method: String. Task method to call, such as "predict_proba". Defaults to None, which uses
             the task's prediction method.
         keep: String or list of strings. Columns to copy, such as "id".
-        shard_rows: Integer. Number of rows in an output file. When this process is interrupted, at
-            most one file will be lost.
+        shard_rows: Integer. Number of rows in an output file. When the process is interrupted, at
+            most one output file is lost.
         verbose: 0 to disable the output. By default, this prints progress and speed.
         **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
 
@@ -117,8 +117,7 @@ def answer_files(
 
     Raises:
         ValueError: If any row cannot be processed, if the folder contains predictions from another
-            run, or if files were changed while reading.
-        FileNotFoundError: If no file matches a path.
+        run, or if input files change during the run. FileNotFoundError: If no file matches a path.
 
     Example:
         >>> import pytest
@@ -154,7 +153,7 @@ def answer_files(
                     collections.deque(mine, maxlen=0)
             if left[-1] is shards[-1] and next(rows, None) is not None:
                 raise ValueError(
-                    f"The files have more rows than the run in {run.folder}, which has "
+                    f"The input files have more rows than before: the run in {run.folder} has "
                     f"{run.rows}. Write to another folder."
                 )
         if progress:
@@ -212,7 +211,7 @@ class AnswerShard(NamedTuple):
                     progress.count(len(chunk))
             if written != self.count:
                 raise ValueError(
-                    "The files were changed while they were read. The first difference is after "
+                    "The input files were changed during the run. The first difference is after "
                     f"row {self.first + written}. Write to another folder."
                 )
             self.run.files.check_unchanged()
@@ -227,7 +226,7 @@ def _is_truncated(path: pathlib.Path) -> bool:
             collections.deque(file.iter_batches(), maxlen=0)
     except (OSError, pa.ArrowInvalid):
         if begins:
-            logger.warning("%s is damaged. It will be written again.", path)
+            logger.warning("%s is damaged and will be written again.", path)
         return begins
     return False
 
@@ -278,7 +277,7 @@ def _process_rows(run: Run, rows: list[FileRow]) -> pyarrow.Table:
 
 
 class AnswerProgress(Progress):
-    """Prints the number of processed rows, the speed and the remaining time.
+    """Print the number of processed rows, the speed and the remaining time.
 
     Args:
         rows: Integer. Number of rows in all files.
@@ -309,7 +308,7 @@ def _format_duration(seconds: float) -> str:
 
 
 class BatchAnswers:
-    """Adds predictions to batches of columns, for Ray Data, Spark and similar frameworks.
+    """Add predictions to batches of columns, for Ray Data, Spark and similar frameworks.
 
         opened = functools.partial(ez.Classifier.from_preset, "my_preset")
         ray.data.read_json("texts").map_batches(
@@ -334,8 +333,8 @@ class BatchAnswers:
             column per key for dicts, "embedding" for vectors, and "entities" for entities.
 
     Raises:
-        ValueError: If the method does not support these arguments, if any row is not text, or if
-            batch and prediction columns have the same name.
+        ValueError: If the method does not support these arguments, if any row is not text, or if a
+            prediction column has the same name as a batch column.
 
     Example:
         >>> import pytest
@@ -378,8 +377,8 @@ class BatchAnswers:
         again = [name for name in answers.column_names if name in table.column_names]
         if again:
             raise ValueError(
-                f"The batch has a column {again[0]!r}, but {self._task_method.method} returns the "
-                f"columns {', '.join(answers.column_names)}. Rename or drop the column of the "
+                f"The batch already has a column {again[0]!r}, but {self._task_method.method} adds "
+                f"the columns {', '.join(answers.column_names)}. Rename or drop the column in the "
                 "batch."
             )
         return join_tables(table, answers)

@@ -1,4 +1,4 @@
-"""Read rows from files in order: lines of text, CSV, JSON lines, Parquet."""
+"""Read rows in order from text files (one row per line), CSV, JSON Lines and Parquet files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ Paths = Annotated[
 def find_files(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
     """Return all files that match paths or patterns, without duplicates.
 
-    Files for each pattern will be sorted by name. In a pattern, `**` matches any number of folders.
+    Files that match the same pattern are sorted by name. In a pattern, `**` matches any number of
+    folders.
 
     Raises:
         FileNotFoundError: If no file matches a path.
@@ -89,7 +90,7 @@ def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, S
 
 
 def is_parquet(path: pathlib.Path) -> bool:
-    """Check whether a file is in Parquet format, in which columns have types."""
+    """Check whether a file is in Parquet format. Its columns then have types."""
     return path.suffix.lower() == ".parquet"
 
 
@@ -102,8 +103,8 @@ def _get_reader(path: pathlib.Path) -> Callable:
     packed = path.suffix.lower() == ".gz"
     if _get_kind(path) not in FILE_READERS or (packed and is_parquet(path.with_suffix(""))):
         raise ValueError(
-            f"{path} has an unknown file type. Expected {', '.join(FILE_READERS)}. All types "
-            "except the last one can be compressed (.gz)."
+            f"{path} has an unknown file type. Expected {', '.join(FILE_READERS)}. All of these "
+            "except .parquet can be compressed (.gz)."
         )
     return FILE_READERS[_get_kind(path)]
 
@@ -194,7 +195,7 @@ FILE_READERS = {
 
 
 def _find_positions(path: pathlib.Path, names: Sequence[str], header: list[str]) -> list[int]:
-    """Return column positions in a file header."""
+    """Return the position of each requested column in a file header."""
     for name in names:
         if name not in header:
             raise ValueError(

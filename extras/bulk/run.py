@@ -1,4 +1,4 @@
-"""Describe a run. The description must not change when an interrupted run continues."""
+"""Describe a run, to check that nothing has changed when an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ INTEGERS = range(-(2**63), 2**63)  # range of int64
 
 
 class Scan(NamedTuple):
-    """Results after reading all files for the first time.
+    """Information from reading all input files once, before the first prediction.
 
     Attributes:
         rows: Number of rows in each file.
         without_text: Number of rows without text.
         sample: Values from the first row with text.
-        kept: Types for copied columns.
+        kept: Types of the columns to copy.
     """
 
     rows: list[int]
@@ -52,7 +52,7 @@ class Scan(NamedTuple):
 
 
 def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str]) -> Scan:
-    """Read files once, to raise an error for the first row that cannot be processed.
+    """Read all files once, and raise an error for the first row that cannot be processed.
 
     Args:
         paths: File paths.
@@ -99,23 +99,25 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
 def _check_plain(value, name: str, location: str) -> None:
     if type(value) not in (str, int, float, bool):
         raise invalid(
-            f"{location} of {name!r}", value, "strings, numbers or booleans in a column to keep"
+            f"{location} of {name!r}",
+            value,
+            "strings, numbers or booleans in columns listed in `keep`",
         )
     if type(value) is int and value not in INTEGERS:
         raise invalid(
             f"{location} of {name!r}",
             value,
-            "an integer with 64 bits in a column to keep. Store larger integers as strings",
+            "64-bit integers in columns listed in `keep`. Store larger integers as strings",
         )
 
 
 def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) -> None:
-    """Raise an error if a column cannot store an integer. All rows and files determine its type."""
+    """Raise a ValueError when an integer is too large for the column type in the output."""
     if pa.types.is_floating(kind) or (pa.types.is_int64(kind) and value not in INTEGERS):
         raise ValueError(
-            f"{location} of {name!r} is {value}, which the type {kind} of the column cannot "
-            "store. Expected integers up to 2**53 in a column with floats, and up to 2**63 "
-            "otherwise. Store larger integers as strings."
+            f"{location} of {name!r} is {value}, which cannot be stored in a column of type "
+            f"{kind}. Expected integers below 2**53 in columns that also contain floats, and below "
+            "2**63 in other columns. Store larger integers as strings."
         )
 
 
@@ -146,7 +148,7 @@ PLAIN_VALUES = (str, int, float, bool, type(None))
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run to process texts in files with one model.
+    """A run that processes the texts in several files with one model.
 
     Attributes:
         folder: Output folder.
@@ -156,7 +158,7 @@ class Run:
         shard_rows: Number of rows in a shard.
         rows: Number of rows in each file.
         schema: Output schema.
-        sha256: Checksum of everything that determines the predictions.
+        sha256: Checksum over everything that determines the predictions.
     """
 
     folder: pathlib.Path
@@ -177,11 +179,11 @@ class Run:
         keep: list[str],
         shard_rows: int,
     ) -> Run:
-        """Return the run in this folder. For empty folders, return a new run.
+        """Return the interrupted run in this folder, or a new run for empty folders.
 
         Raises:
-            ValueError: If `scan` or `InputFiles` raises this error, or if the folder contains
-                predictions from another run.
+            ValueError: If the folder contains predictions from another run. See also `scan` and
+                `InputFiles`.
         """
         files = InputFiles(paths)
         settings = {
@@ -214,7 +216,7 @@ class Run:
 
 
 def compute_model_checksum(task: Task) -> str:
-    """Compute a checksum over all weights and settings that affect a task's predictions."""
+    """Compute a checksum over all weights and settings that affect the task's predictions."""
     model = getattr(task, "classifier", task)  # for a ZeroShotClassifier
     preprocessor = model.preprocessor
     of_parts = {"task": model, "backbone": model.backbone, "preprocessor": preprocessor}
@@ -251,8 +253,8 @@ def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[s
     again = [name for name in sample.column_names if name in names]
     if again or len(set(names)) < len(names):
         raise ValueError(
-            f"keep is {keep}. Expected unique names that differ from the columns of the "
-            f"predictions: {', '.join(sample.column_names)}."
+            f"`keep` is {keep}. Expected unique names that are not the names of prediction "
+            f"columns: {', '.join(sample.column_names)}."
         )
     columns = pa.schema([("file", pa.string()), ("row", pa.int64())])
     fields = [*columns, *scanned.kept, *sample.schema]
@@ -266,7 +268,8 @@ def _read(folder: pathlib.Path) -> dict:
     if not os.path.lexists(path):
         if folder.exists() and any(file.name[0] != "." for file in folder.iterdir()):
             raise ValueError(
-                f"{folder} contains other files. Expected an empty folder or a new path."
+                f"{folder} contains other files. Expected an empty folder, or a path that does not "
+                "exist."
             )
         return {}
     if path.is_symlink() or not path.is_file():
@@ -297,6 +300,6 @@ def _check_same(folder: pathlib.Path, found: dict, settings: dict) -> None:
     for name, value in settings.items():
         if found.get(name) != value:
             raise ValueError(
-                f"{folder} contains predictions of another run: {name} was {found.get(name)} and "
-                f"is now {value}. Write to another folder, or delete this folder."
+                f"{folder} contains predictions from another run: {name} was {found.get(name)} "
+                f"there, but is {value} now. Write to another folder, or delete this folder."
             )

@@ -1,4 +1,4 @@
-"""Predict text columns with missing values.
+"""Compute predictions for text columns in which values can be missing.
 
 Comments use these letters for shapes: N rows.
 """
@@ -33,7 +33,7 @@ MethodName = Annotated[str, Rule(lambda v: isinstance(v, str) and v.isidentifier
 
 
 class TaskMethod:
-    """A task method, text columns, and additional arguments.
+    """A task method to call for text columns, with additional arguments.
 
     Args:
         task, columns, method: See `BatchAnswers`.
@@ -58,7 +58,10 @@ class TaskMethod:
         self.method = method or self.task.record.text_method
         self._function = getattr(self.task, self.method or "", None)
         if self._function is None:
-            raise ValueError(f"{type(self.task).__name__} has no method {self.method}.")
+            raise ValueError(
+                f"{type(self.task).__name__} has no method `{self.method}`. Expected "
+                "a prediction method."
+            )
         self.options = dict(options)
         self._check_call()
 
@@ -70,7 +73,7 @@ class TaskMethod:
         return list(self.columns.values() if isinstance(self.columns, Mapping) else self.columns)
 
     def answers(self, values: Sequence[Sequence], present: Sequence[bool]) -> pyarrow.Table | None:
-        """Return predictions as columns (N,). Return None when all rows are without text.
+        """Return predictions as columns (N,), or None when all rows are without text.
 
         Args:
             values: Values for the columns in `names`, each with shape (N,).
@@ -89,7 +92,7 @@ class TaskMethod:
         return spread(make_answer_columns(answers, self.method, kind), present)
 
     def sample(self, are_lists: Sequence[bool]) -> pyarrow.Table:
-        """Predict a made-up text to determine all columns.
+        """Compute predictions for an example text, to find out which columns exist.
 
         Args:
             are_lists: For each column in `names`, whether its rows contain lists of texts.
@@ -117,9 +120,9 @@ class TaskMethod:
             signature.bind(*args, **named, **self.options)
         except TypeError as error:
             raise ValueError(
-                f"{self.method} cannot be called with these arguments: {error}. Its arguments are "
-                f"{', '.join(signature.parameters)}. Use columns={{argument: name}} to choose a "
-                "column for each argument."
+                f"`{self.method}` cannot be called with these arguments: {error}. The method has "
+                f"the arguments {', '.join(signature.parameters)}. Use columns={{argument: name}} "
+                "to choose a column for each argument."
             ) from None
         for name, rule in get_rules(self._function).items():
             if name in self.options:
@@ -127,7 +130,7 @@ class TaskMethod:
 
 
 def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
-    """Check that all values in a row are texts or lists of texts, without blank texts.
+    """Return whether a row has text, and check that all values are strings or lists of strings.
 
     Args:
         row: One value for each column in `names`.
@@ -135,7 +138,7 @@ def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
         location: String. Row location for error messages.
 
     Raises:
-        ValueError: If any value is neither a text nor a list of texts.
+        ValueError: If any value is neither a string nor a list of strings.
 
     Example:
         >>> has_text(["a", ["b"]], ["x", "y"], "Row 0"), has_text([None], ["x"], "Row 0")
@@ -149,5 +152,5 @@ def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
         elif all(isinstance(text, str) for text in texts):
             found = found and len(texts) > 0 and all(text.strip() for text in texts)
         else:
-            raise invalid(f"{location} of {name!r}", value, "a text or a list of texts")
+            raise invalid(f"{location} of {name!r}", value, "a string or a list of strings")
     return bool(found)

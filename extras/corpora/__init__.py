@@ -1,1 +1,1 @@
-"""Pretraining corpora: documents as token ids in files, larger than memory."""
+"""Pretraining corpora, which are stored as token ids in files and can be larger than memory."""

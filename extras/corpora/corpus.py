@@ -1,4 +1,4 @@
-"""A corpus on disk: documents as token ids in verified files, which can be larger than memory."""
+"""Pretraining corpora on disk. Documents are stored as token ids in files with checksums."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ Part = Annotated[tuple[int, int], Rule(_is_part, "(i, n) with i from 0 to n - 1"
 
 
 class PretrainingCorpus:
-    """Documents to tokenize once and store in files, for pretraining with `fit`.
+    """Documents for pretraining with `fit`. They are tokenized once and stored in files.
 
-    The files only contain numbers and have checksums. Training reads tokens for each batch from
-    disk, so that a corpus can be larger than memory. Pass it to `MaskedLM`,
-    `ReplacedTokenDetection` or `Pretraining` instead of texts. Each task's preprocessor creates its
-    own examples.
+    Training reads the tokens for each batch from disk, so a corpus can be larger than memory. Pass
+    it to `MaskedLM`, `ReplacedTokenDetection` or `Pretraining` instead of texts. Each of these
+    tasks has a preprocessor that creates examples from the corpus. The files only contain numbers
+    and have checksums.
 
     Args:
         folder: Path. Folder written by `from_files` or `from_documents`.
@@ -63,7 +63,7 @@ class PretrainingCorpus:
         manifest: Contents of `corpus.json`.
 
     Raises:
-        ValueError: If the corpus is incomplete, or if it was damaged or changed.
+        ValueError: If the corpus is incomplete, damaged or changed.
 
     Example:
         >>> import tempfile
@@ -79,15 +79,13 @@ class PretrainingCorpus:
         self.folder = as_path(folder, "folder")
         self.manifest = read_manifest(self.folder)
         if not self.manifest:
-            raise ValueError(
-                f"{self.folder} does not contain a corpus, because {CORPUS_NAME} is missing."
-            )
+            raise ValueError(f"{self.folder} does not contain a corpus: {CORPUS_NAME} is missing.")
         shards = self.manifest["shards"]
         if not self.manifest["complete"]:
             raise ValueError(
-                f"The corpus in {self.folder} is not complete: it has {len(shards)} files so far. "
-                "To continue, call PretrainingCorpus.from_files or from_documents with the same "
-                "arguments."
+                f"The corpus in {self.folder} is incomplete. It has {len(shards)} files so far. To "
+                "continue, call PretrainingCorpus.from_files or from_documents again with the "
+                "same arguments."
             )
         self.num_tokens, self.num_sentences, self.num_documents = (
             sum(shard[name] for shard in shards) for name in COUNTS
@@ -110,26 +108,27 @@ class PretrainingCorpus:
     ) -> PretrainingCorpus:
         """Tokenize text files that have one sentence per line and blank lines between documents.
 
-        After a crash, call the method again to continue after the last complete file. For a
-        complete corpus, it returns immediately. If a file was changed in the meantime, an error is
-        raised. The method needs the memory for a single file. Several processes or hosts can create
-        one part each. Then use `join` to combine all parts.
+        After a crash, call this method again to continue after the last complete file. If the
+        corpus is already complete, it is returned immediately. If text files were changed in the
+        meantime, an error is raised. Only one corpus file is kept in memory. To use several
+        processes or hosts, create one part on each of them, and combine the parts with `join`.
 
         Args:
             folder: Path. Output folder. This folder should not be used for other files.
-            paths: Text file paths. All files must use UTF-8, and can be compressed by gzip. A
-                document with more than 16 million characters is split.
+            paths: List of paths. Text files in UTF-8, which can be compressed with gzip. Documents
+                with more than 16 million characters are split.
             tokenizer: Tokenizer for the model to pretrain.
-            shard_tokens: Integer. Approximate number of tokens in a file. Examples are shuffled
-                over several files. Only their positions are kept in memory.
+            shard_tokens: Integer. Approximate number of tokens per corpus file. During training,
+                the examples from several files are shuffled together. Only their positions are kept
+                in memory.
             verbose: 0 to disable the output. By default, this prints progress and speed.
-            part: Tuple (i, n). Only process part i of n, starting from 0. All parts will have a
-                similar length. Compressed files are never split. All arguments except `folder` must
-                be the same for all parts.
+            part: Tuple (i, n). Only process part i of n, starting from 0. All parts have a similar
+                length, but compressed files are not split. All arguments except `folder` and `part`
+                must be the same for each part.
 
         Raises:
             FileNotFoundError: If a file does not exist.
-            ValueError: If the folder belongs to another corpus, if files are not UTF-8 text, or if
+            ValueError: If the folder contains another corpus, if files are not UTF-8 text, or if
                 they were changed during or after reading.
         """
         source = CorpusTexts(TextFiles(paths, part), tokenizer, part)
@@ -147,19 +146,19 @@ class PretrainingCorpus:
         verbose: Verbosity = "auto",
         part: Part | None = None,
     ) -> PretrainingCorpus:
-        """Tokenize documents from an iterable, like `from_files`.
+        """Tokenize documents from an iterable instead of files. See `from_files`.
 
         Args:
             folder, tokenizer, shard_tokens, verbose: See `from_files`.
             documents: A generator, a list or a `tf.data.Dataset`. Each document is a text with one
-                sentence per line, or a list of sentences. To continue after a crash, this should
-                return the same documents in the same order. This is checked. Finished documents are
+                sentence per line, or a list of sentences. To continue after a crash, pass the same
+                documents in the same order. This is checked for finished documents, which are then
                 skipped.
-            part: Tuple (i, n). Documents for part i of n in a corpus. Parts are numbered from 0.
-                The caller splits the documents.
+            part: Tuple (i, n). Whether `documents` only contains part i of n, starting from 0. You
+                have to divide the documents into parts yourself.
 
         Raises:
-            ValueError: If the folder belongs to another corpus, or if any document is not text.
+            ValueError: If the folder contains another corpus, or if any document is not text.
         """
         source = CorpusTexts(CorpusDocuments(documents), tokenizer, part)
         write(as_path(folder, "folder"), source, shard_tokens, verbose)
@@ -175,17 +174,17 @@ class PretrainingCorpus:
     ) -> PretrainingCorpus:
         """Combine parts created by several processes into one corpus.
 
-        The result is equal, byte by byte, to files written by a single process. After a crash, call
-        the method again to continue. The parts are not needed afterwards.
+        The resulting files are identical to files created by a single process. After a crash, call
+        this method again to continue. The parts are no longer needed afterwards.
 
         Args:
             folder: Path. Output folder. This folder should not be used for other files.
-            parts: Folders with all parts, in any order.
+            parts: List of paths. The folders with all parts, in any order.
             verbose: 0 to disable the output. By default, this prints progress and speed.
 
         Raises:
             ValueError: If parts are missing, duplicate, damaged or changed, or if they belong to
-                another corpus.
+                different corpora.
 
         Example:
             >>> import tempfile
@@ -211,7 +210,7 @@ class PretrainingCorpus:
         )
 
     def verify(self) -> None:
-        """Read all files to verify their checksums.
+        """Verify the checksums of all corpus files.
 
         Raises:
             ValueError: If a file was damaged or changed.
@@ -222,24 +221,25 @@ class PretrainingCorpus:
                     raise make_damage_error(file.name)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raise a ValueError if this corpus was created with another tokenizer.
+        """Check that this corpus was created with the given tokenizer.
 
         Raises:
             ValueError: If the corpus was created with another tokenizer.
         """
         if self.manifest["tokenizer"] != describe_tokenizer(tokenizer):
             raise ValueError(
-                f"{self.folder} was created with another tokenizer: a "
-                f"{self.manifest['tokenizer']['class']} with {self.vocabulary_size} tokens. Load "
-                "that tokenizer, or create the corpus again with the tokenizer of this task."
+                f"{self.folder} was created with a different tokenizer, a "
+                f"{self.manifest['tokenizer']['class']} with {self.vocabulary_size} tokens. Use "
+                "this tokenizer for the task, or create the corpus again with the task's "
+                "tokenizer."
             )
 
     def training_data(self, plan: Plan, maker: BatchMaker) -> CorpusBatches:
-        """Return a data source for `fit` and `evaluate`. They call this method on the corpus."""
+        """Return the data source for this corpus. This method is called by `fit` and `evaluate`."""
         return CorpusBatches(plan, maker, self)
 
     def open_shard(self, number: int) -> Shard:
-        """Open a file by its index. The checksum is verified the first time."""
+        """Open a file by its index. Its checksum is verified when it is first opened."""
         entry = self.manifest["shards"][number]
         with self._open(entry) as file:
             if get_size(file) != entry["bytes"]:
@@ -255,8 +255,8 @@ class PretrainingCorpus:
         with OpenFolder(self.folder, [CORPUS_NAME, entry["file"]]) as files:
             if load_manifest(files).get("sha256") != self.sha256:
                 raise ValueError(
-                    f"{self.folder} was replaced by another corpus after it was opened. Open it "
-                    "again and restart the training."
+                    f"{self.folder} was replaced by another corpus during training. Open the "
+                    "corpus again and restart the training."
                 )
             yield files.file(entry["file"], self.folder / CORPUS_NAME)
             files.check_unchanged()
@@ -267,7 +267,7 @@ SHARED_FIELDS = ("tokenizer", "source", "shard_tokens")
 
 
 class Parts:
-    """Documents from all parts in a corpus. This is a `Source` of `writing.py`.
+    """The tokenized documents from all parts, as a `CorpusSource` for joining them.
 
     Args:
         corpora: The parts, in any order.
@@ -284,8 +284,8 @@ class Parts:
         for corpus in corpora:
             if corpus.manifest.get(PART) is None:
                 raise ValueError(
-                    f"{corpus.folder} is not a part of a corpus. Create it with the argument "
-                    "`part`."
+                    f"{corpus.folder} is a whole corpus instead of a part. To create a part, use "
+                    "the argument `part`."
                 )
         corpora = sorted(corpora, key=lambda corpus: corpus.manifest[PART])
         for corpus in corpora[1:]:
@@ -301,7 +301,7 @@ class Parts:
         self._shards = [(corpus, n) for corpus in corpora for n in range(corpus.num_shards)]
 
     def check_unchanged(self) -> None:
-        """Do nothing. Part files will be compared with the manifest when reading them."""
+        """Do nothing, because part files are compared with their manifest when they are read."""
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         begin, document = position
@@ -321,17 +321,18 @@ def _check_same_corpus(first: PretrainingCorpus, other: PretrainingCorpus) -> No
     for name in SHARED_FIELDS:
         if mine.get(name) != others.get(name):
             raise ValueError(
-                f"{first.folder} and {other.folder} belong to different corpora: {name} is "
+                f"{first.folder} and {other.folder} are not parts of the same corpus: {name} is "
                 f"{mine.get(name)} and {others.get(name)}."
             )
 
 
 def _check_complete(corpora: Sequence[PretrainingCorpus]) -> None:
-    """Raise an error unless each part exists exactly once."""
+    """Raise a ValueError unless each part exists exactly once."""
     found = [tuple(corpus.manifest[PART]) for corpus in corpora]
     count = found[0][1]
     if found != [(i, count) for i in range(count)]:
         shown = ", ".join(f"{i} of {n}" for i, n in found)
         raise ValueError(
-            f"The parts are {shown}. Expected each part from 0 to {count - 1} of {count} once."
+            f"The parts are {shown}. Expected all parts from 0 to {count - 1} of {count}, each of "
+            "them exactly once."
         )

@@ -20,12 +20,12 @@ MAX_CHARACTERS = 2**24
 
 
 class Document(NamedTuple):
-    """Sentences in a document, and the position to continue from.
+    """A document with its sentences, and the position after it.
 
     Attributes:
         sentences: Non-empty list of non-empty sentences.
-        position: Numbers from which `documents` continues.
-        share: Float between 0 and 1. Fraction of text read so far, or None if not known.
+        position: Tuple of integers. The position from which `documents` can continue.
+        share: Float between 0 and 1. Fraction of text read so far, or None if this is unknown.
     """
 
     sentences: list[str]
@@ -36,12 +36,12 @@ class Document(NamedTuple):
 class TextFiles:
     """Documents in text files that have one sentence per line and blank lines between documents.
 
-    Documents also end when a file ends. Files ending with `.gz` will be decompressed.
+    The end of a file also ends a document. Files with the suffix `.gz` are decompressed.
 
     Args:
-        paths: File paths. All files must use UTF-8.
+        paths: List of paths. Text files in UTF-8.
         part: Tuple (i, n). Only read part i of n, starting from 0. The parts have a similar length.
-            They begin after a blank line or with a compressed file.
+            Each part begins after a blank line or with a compressed file.
 
     Raises:
         FileNotFoundError: If a file does not exist.
@@ -68,12 +68,12 @@ class TextFiles:
         self.start, self._end = (self._find_border(sum(self.sizes) * k // n) for k in (i, i + 1))
 
     def describe(self) -> dict:
-        """Return file names and sizes. They should not change when continuing a corpus."""
+        """Return file names and sizes, which must not change before a corpus is continued."""
         return {"files": [[p.name, n] for p, n in zip(self.paths, self.sizes, strict=True)]}
 
     @property
     def modified(self) -> list[int]:
-        """Modification times for all files. They should not change when continuing a corpus."""
+        """Modification times of all files, which must not change before a corpus is continued."""
         return self._files.modified
 
     def check_unchanged(self) -> None:
@@ -103,7 +103,7 @@ class TextFiles:
             offset = 0
 
     def _check_place(self, position: Sequence[int]) -> None:
-        """Raise an error when no file contains this position, if file sizes are known."""
+        """Raise a ValueError when no file contains the position from which to continue."""
         right = len(position) == 2 and all(type(number) is int for number in position)
         if right and position[0] < len(self.paths):
             number, byte = position
@@ -112,12 +112,13 @@ class TextFiles:
             right = list(position) == [len(self.paths), 0]
         if not right:
             raise ValueError(
-                f"corpus.json is damaged: no file contains the position {list(position)} (index of "
-                "the file, byte) from which the corpus continues. Delete the folder of the corpus."
+                f"corpus.json is damaged: the corpus should continue at {list(position)} (file "
+                "index, byte), but no file contains this position. Delete the corpus folder and "
+                "start again."
             )
 
     def _find_border(self, byte: int) -> tuple[int, int]:
-        """Return the start offset for the first part that begins at or after a byte position."""
+        """Return the first offset at or after a byte position where a part can start."""
         number = 0
         while number < len(self.sizes) and byte >= self.sizes[number]:
             byte -= self.sizes[number]
@@ -138,9 +139,9 @@ class CorpusDocuments:
     """Documents from an iterable, such as a generator or a `tf.data.Dataset`.
 
     Args:
-        documents: Iterable over documents. Each document is a text with one sentence per line, or a
-            list or tensor with sentences. To continue a corpus, this should return the same
-            documents in the same order.
+        documents: Iterable over documents. Each document is a string with one sentence per line, or
+            a list or tensor with sentences. To continue a corpus, it must yield the same documents
+            in the same order.
 
     Example:
         >>> documents = CorpusDocuments(["One.\\nTwo.", ["Three."]])
@@ -157,20 +158,20 @@ class CorpusDocuments:
         self._documents = documents
 
     def check_unchanged(self) -> None:
-        """Do nothing, because `documents` compares the finished documents."""
+        """Do nothing, because finished documents are compared in `documents`."""
 
     def describe(self) -> dict:
-        """Return {}, because documents have to be read before describing them."""
+        """Return {}, because nothing is known about the documents before reading them."""
         return {}
 
     def documents(self, position: Sequence[int]) -> Iterator[Document]:
         """Yield the documents after a position.
 
         Args:
-            position: Number of previous documents with their checksum, or only 0 at the start.
+            position: Number of finished documents and their checksum, or only 0 at the start.
 
         Raises:
-            ValueError: If any document is not text, or if previous documents have changed.
+            ValueError: If any document is not text, or if finished documents have changed.
         """
         done, found, number = position[0], hashlib.sha256(), -1
         for number, document in enumerate(self._documents):
@@ -182,8 +183,8 @@ class CorpusDocuments:
                 yield Document(sentences, [number + 1, found.hexdigest()], None)
         if number + 1 < done:
             raise ValueError(
-                f"Received {number + 1} documents, but the corpus already contains {done}. Pass "
-                "the same documents in the same order, or delete the folder of the corpus."
+                f"`documents` only has {number + 1} documents, but the corpus already contains "
+                f"{done}. Pass the same documents in the same order, or delete the corpus folder."
             )
 
 
@@ -191,8 +192,9 @@ def _check_same_documents(position: Sequence, found) -> None:
     done, known = position[0], position[1:]
     if known and list(known) != [found.hexdigest()]:
         raise ValueError(
-            f"The first {done} documents differ from the documents in the corpus. Pass the same "
-            "documents in the same order, write to another folder, or delete this folder."
+            f"The first {done} documents differ from the documents already in the corpus. Pass the "
+            "same documents in the same order, write to another folder, or delete the corpus "
+            "folder."
         )
 
 
@@ -245,7 +247,7 @@ def _open_text(path: pathlib.Path, file: BinaryIO) -> contextlib.AbstractContext
 
 
 def _complete_lines(path: pathlib.Path, text: BinaryIO) -> Iterator[bytes]:
-    """Yield lines. Raise a ValueError if a compressed file is damaged or truncated."""
+    """Yield lines, or raise a ValueError when a compressed file is damaged or truncated."""
     try:
         yield from text
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -255,7 +257,7 @@ def _complete_lines(path: pathlib.Path, text: BinaryIO) -> Iterator[bytes]:
 def _read_lines(
     path: pathlib.Path, text: BinaryIO, offset: int, limit: int | None
 ) -> Iterator[tuple[list[str], int]]:
-    """Yield sentences for each document before a byte position, and the next byte position."""
+    """Yield the sentences of each document up to a byte position, and where the next one starts."""
     sentences, size = [], 0
     for line in _complete_lines(path, text):
         offset += len(line)
@@ -263,7 +265,8 @@ def _read_lines(
             sentence = line.decode("utf-8").strip()
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{path} is not encoded as UTF-8: {error}. The line ends at byte {offset}."
+                f"{path} is not encoded as UTF-8: {error}. The line that cannot be read ends at "
+                f"byte {offset}."
             ) from None
         if sentence:
             sentences.append(sentence)

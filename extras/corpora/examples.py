@@ -1,7 +1,7 @@
 """Create examples from documents in a shard: pairs of segments, or full sentences.
 
-An example consists of a start token and token spans. An end token follows each span. The tokens are
-not read when an example is planned.
+An example consists of a start token and one or more token spans, each followed by an end token.
+Planning examples only needs positions, so tokens are not read.
 
 Comments use these letters for shapes: R examples, P spans, U units, K slots.
 """
@@ -26,15 +26,16 @@ OTHER_DOCUMENT_RATE = 0.5  # probability that the second segment does not follow
 
 @dataclasses.dataclass(frozen=True)
 class ShardExamples:
-    """Examples in a shard, before reading their tokens.
+    """Planned examples in a shard, without their tokens.
 
     Attributes:
         spans: Int64 array of shape (P, 2). Start and end positions for all spans.
-        example_splits: Array of shape (R + 1,). Offsets in `spans` for all examples.
+        example_splits: Array of shape (R + 1,). Index of the first span in `spans` for each
+            example, and the total.
         labels: Int32 array with shape (R,) for pairs. 1 when the second segment does not follow the
-            first one, else 0. None for examples without labels.
-        slot_splits: Array of shape (K + 1,). Offsets for the examples in a slot. Short examples
-            share a slot, which counts as one example in a batch.
+            first segment, else 0. None for examples without labels.
+        slot_splits: Array of shape (K + 1,). Index of the first example in each slot, and the
+            total. A slot counts as one example in a batch, but several short examples can share it.
     """
 
     spans: np.ndarray
@@ -62,7 +63,7 @@ class ShardExamples:
 def make_planner(
     preprocessor: MaskedLMPreprocessor,
 ) -> Callable[[Shard, random.Random], ShardExamples]:
-    """Return a function to plan examples in a shard for a preprocessor's task.
+    """Return the function that plans the examples for a preprocessor.
 
     Args:
         preprocessor: A preprocessor for pairs or for single texts.
@@ -80,7 +81,7 @@ def make_planner(
 def fill_with_sentences(shard: Shard, length: int) -> ShardExamples:
     """Fill each example with as many sentences as possible, also across documents.
 
-    An end token separates two documents. Sentences that exceed an example will be split.
+    An end token separates two documents. Sentences that are longer than an example are split.
 
     Args:
         shard: Shard with documents.
@@ -101,12 +102,12 @@ def fill_from_documents(shard: Shard, length: int, rng: random.Random) -> ShardE
     """Fill each example with sentences from one document. Short examples share a slot.
 
     Each example contains as many sentences as possible. The last example in a document is shorter.
-    Several short examples share a slot with up to `length` tokens, to keep token counts similar for
-    all batches.
+    Several short examples share a slot with up to `length` tokens, so that all batches have a
+    similar number of tokens.
 
     Args:
         shard, length: See `fill_with_sentences`.
-        rng: Random generator that selects the short examples for each slot.
+        rng: Random generator to select the short examples that share a slot.
 
     Source: Liu et al. 2019, section 4.2, DOC-SENTENCES. Examples are combined like in
     `pack_examples`.
@@ -128,7 +129,7 @@ def fill_from_documents(shard: Shard, length: int, rng: random.Random) -> ShardE
 
 
 def _collect_sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
-    """Return examples with up to `room` tokens, without the start token and the last end token."""
+    """Divide sentences into examples with up to `room` tokens, plus start and last end token."""
     starts, ends, documents = _split_into_units(shard, room)
     # Token counts up to the end for each unit, including end tokens between documents.
     reached = (ends + documents).tolist()
@@ -148,7 +149,7 @@ def _collect_sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
 
 
 def _split_into_units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the start, end and document of each sentence (U,) after splitting long ones."""
+    """Split long sentences. Return start, end and document index for each resulting unit, (U,)."""
     lengths = np.diff(shard.sentences)
     pieces = -(-lengths // most)
     sentence = np.repeat(np.arange(len(lengths)), pieces)
@@ -164,7 +165,7 @@ def segment_pairs(
 ) -> ShardExamples:
     """Create pairs of segments.
 
-    In half of all pairs, the second segment does not follow the first one.
+    The label is whether the second segment follows the first segment.
 
     Consecutive sentences fill an example, which is then split into two segments. In half of all
     examples, the second segment does not follow the first one. For BERT, this segment is taken from
@@ -176,8 +177,8 @@ def segment_pairs(
         shard: Shard with documents.
         length: Integer. Example length, including its three special tokens.
         swapped: Boolean. Whether to swap the segments instead of using another document.
-        short_share: Float between 0 and 1. Fraction of examples to create with a smaller length.
-            These examples have at least two tokens.
+        short_share: Float between 0 and 1. Fraction of examples with a shorter, random length of at
+            least two tokens.
         rng: Random generator.
 
     Source: Devlin et al. 2019, appendix A.2, and `create_pretraining_data.py`, which was released
@@ -216,7 +217,7 @@ def segment_pairs(
 
 
 def _make_next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
-    """Return the next sentence, both segments as spans, and 1 if the second one does not follow."""
+    """Create a pair for BERT. Return the next sentence index, both segments, and the label."""
     start, behind = chunk
     middle = _choose_middle(chunk, rng)
     first = offsets[start], offsets[middle]
@@ -234,7 +235,7 @@ def _make_next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _make_swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
-    """Like `_make_next_pair`, but swap half of the pairs. A single sentence is split."""
+    """Create a pair for ALBERT, in which both segments may be swapped. See `_make_next_pair`."""
     start, behind = chunk
     if behind - start > 1:
         middle = offsets[_choose_middle(chunk, rng)]
@@ -249,13 +250,13 @@ def _make_swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _choose_middle(chunk: tuple[int, int], rng: random.Random) -> int:
-    """Choose at random where the second segment starts."""
+    """Choose a random position for the start of the second segment."""
     start, behind = chunk
     return start + 1 + int(rng.random() * max(1, behind - start - 1))
 
 
 def _truncate_pair(first: tuple, second: tuple, room: int, rng: random.Random) -> list[tuple]:
-    """Truncate two segments to a total number of tokens, starting with the longer segment."""
+    """Truncate two segments to a total number of tokens. The longer segment is truncated first."""
     lengths = first[1] - first[0], second[1] - second[0]
     if sum(lengths) <= room:
         return [first, second]

@@ -1,6 +1,6 @@
-"""Read shuffled example batches from a corpus.
+"""Read batches of shuffled examples from a corpus.
 
-Reading can start from any step and can be split between workers.
+Reading can start from any step, and several workers can read a part of each batch.
 
 Comments use these letters for shapes: B batch, K slots. See `examples.ShardExamples`.
 """
@@ -39,14 +39,15 @@ CORPUS_BATCHES_AHEAD = 4  # number of batches that are prepared in advance
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Reads corpus slots in any order.
+    """Read slots from a corpus, in order or shuffled.
 
     Args:
         corpus: Corpus to read.
-        plan: Function to plan examples for a shard, called with the shard and a random generator.
+        plan: Function that takes a shard and a random generator, and plans the examples in the
+            shard.
         seed: Integer. Seed for the examples and their order.
-        windows: List with slot counts for all windows read so far. This list is extended while
-            reading, to find a slot without reading all previous windows again.
+        windows: List with the number of slots in each window read so far. With this list, which
+            grows while reading, a slot can be found without reading all previous windows again.
     """
 
     corpus: PretrainingCorpus
@@ -55,16 +56,17 @@ class Reader:
     windows: list[int] = dataclasses.field(default_factory=list)
 
     def ordered(self) -> Iterator[tuple[Shard, ShardExamples, int]]:
-        """Yield all slots once in order: (shard, its examples, slot index)."""
+        """Yield all slots once in order, as tuples (shard, examples in the shard, slot index)."""
         for number in range(self.corpus.num_shards):
             shard, examples = self._plan_shard(0, number)
             for slot in range(examples.slots):
                 yield shard, examples, slot
 
     def iterate_shuffled(self, done: int = 0) -> Iterator[tuple[Shard, ShardExamples, int]]:
-        """Yield slots of infinite shuffled epochs, except the first `done` slots.
+        """Yield shuffled slots in an endless sequence of epochs, without the first `done` slots.
 
-        Each epoch uses a different file order, and `WINDOW` files are shuffled together.
+        Each epoch reads the files in a different order, and shuffles slots from `WINDOW` files
+        together.
         """
         number = 0  # window index
         while number < len(self.windows) and done >= self.windows[number]:
@@ -77,7 +79,10 @@ class Reader:
                 if number == len(self.windows):
                     self.windows.append(len(positions))
                 if not any(self.windows) and len(self.windows) * WINDOW >= self.corpus.num_shards:
-                    raise ValueError(f"No example can be created from {self.corpus}.")
+                    raise ValueError(
+                        f"{self.corpus} is too small to create a single example. "
+                        "Expected more text."
+                    )
                 number += 1
                 following = thread.submit(self._window, number)
                 for shard, slot in positions[done:]:
@@ -85,11 +90,11 @@ class Reader:
                 done = max(0, done - len(positions))
 
     def count(self) -> int:
-        """Plan one epoch to count its slots."""
+        """Count the slots in one epoch."""
         return sum(self._plan_shard(0, n)[1].slots for n in range(self.corpus.num_shards))
 
     def _window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
-        """Return shards with their examples, and the order for shards and slots, (K, 2)."""
+        """Return shards with planned examples, and a random order of (shard, slot), (K, 2)."""
         per_pass = -(-self.corpus.num_shards // WINDOW)
         run, part = divmod(number, per_pass)
         order = np.random.default_rng([self.seed, run]).permutation(self.corpus.num_shards)
@@ -107,10 +112,10 @@ class Reader:
 class CorpusBatches(Source):
     """A data source for `fit` and `evaluate` that reads a corpus once per epoch.
 
-    When using several workers, each worker only reads its own part of each batch.
+    If there are several workers, each worker only reads its own part of a batch.
 
     Args:
-        plan: `Plan`. `batch_size` is the total slot count for all workers.
+        plan: `Plan`. Its `batch_size` is the total number of slots for all workers.
         maker: `BatchMaker`. Its preprocessor creates the examples.
         corpus: Corpus with the same tokenizer as the preprocessor.
     """
@@ -131,7 +136,7 @@ class CorpusBatches(Source):
 
     def check(self) -> None:
         if not self.plan.shuffle:
-            raise invalid("shuffle", self.plan.shuffle, "True for a corpus")
+            raise invalid("shuffle", self.plan.shuffle, "True, because a corpus is always shuffled")
         length = self.maker.preprocessor.max_sequence_length
         tokens = self.total_steps * self.plan.batch_size * length
         logger.info(
@@ -156,12 +161,12 @@ class CorpusBatches(Source):
     def _collate_batches(
         self, slots: Callable, seed: int = 0, done: int = 0, worker: tuple[int, int] = (0, 1)
     ) -> tf.data.Dataset:
-        """Return prepared batches of slots.
+        """Return an iterator over prepared batches.
 
         Args:
             slots: Function that returns an iterator over slots.
             seed: Integer. Seed for masking.
-            done: Integer. Number of previous batches.
+            done: Integer. Number of batches to skip.
             worker: Tuple (worker index, number of workers).
         """
         preprocessor, (number, count) = self.maker.preprocessor, worker
@@ -190,7 +195,7 @@ class CorpusBatches(Source):
         return dataset.with_options(options)
 
     def _read(self, slots: Callable, part: slice, seed: int, done: int) -> Iterator[dict]:
-        """Yield this worker's part of each batch, and its token range."""
+        """Yield the part of each batch that this worker reads."""
         following, tokenizer = slots(), self.maker.preprocessor.tokenizer
         for step in itertools.count(done):
             batch = list(itertools.islice(following, self.plan.batch_size))
@@ -206,20 +211,20 @@ class CorpusBatches(Source):
 
 
 def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -> None:
-    """Raise a ValueError for tasks that cannot use this corpus.
+    """Check that a task can be trained on this corpus.
 
     Raises:
-        ValueError: If the task has no preprocessor or no `dynamic=False`, or if the corpus was
-            created with another tokenizer.
+        ValueError: If the task has no suitable preprocessor, if its masks are not dynamic, or if
+            the corpus was created with another tokenizer.
     """
     if not isinstance(preprocessor, MaskedLMPreprocessor):
         raise ValueError(
-            f"This task's preprocessor is {preprocessor!r:.60}. A PretrainingCorpus can only be "
-            "used by MaskedLM, ReplacedTokenDetection and Pretraining, with their own "
+            f"The preprocessor of this task is {preprocessor!r:.60}. A PretrainingCorpus can only "
+            "be used to train MaskedLM, ReplacedTokenDetection and Pretraining with their own "
             "preprocessors."
         )
     if not preprocessor.dynamic:
-        raise invalid("dynamic", preprocessor.dynamic, "True for a corpus")
+        raise invalid("dynamic", preprocessor.dynamic, "True for a PretrainingCorpus")
     corpus.check_tokenizer(preprocessor.tokenizer)
 
 
@@ -229,8 +234,8 @@ def _collate_slots(examples: dict, collate: Callable, packed: bool, draws: bool)
     Args:
         examples: Dict of tensors. All examples in the batch.
         collate: Function that pads and masks the examples.
-        packed: Boolean. Whether texts share slots.
-        draws: Boolean. Whether masks are random. Otherwise they only depend on the texts.
+        packed: Boolean. Whether several texts can share a slot.
+        draws: Boolean. Whether masks are random. If False, they only depend on the texts.
     """
     examples = dict(examples)
     slot_sizes, sizes, flat = (examples.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
@@ -254,14 +259,14 @@ def _collate_slots(examples: dict, collate: Callable, packed: bool, draws: bool)
 def read_examples(
     slots: list[tuple[Shard, ShardExamples, int]], tokenizer, vocabulary_size: int
 ) -> dict:
-    """Return examples for slots with their concatenated tokens.
+    """Read the tokens for slots, and concatenate them.
 
     Returns:
         Dict `{"token_ids": ids of all examples, "sizes": tokens of each example, "first_length":
         tokens of the first segment, "slot_sizes": examples of each slot}`, and "labels" for pairs.
 
     Raises:
-        ValueError: If the corpus contains ids that are not in the model's vocabulary.
+        ValueError: If the corpus contains token ids outside the vocabulary.
     """
     start, end = (np.array([i]) for i in (tokenizer.start_token_id, tokenizer.end_token_id))
     parts, sizes, first_lengths, labels, slot_sizes = [], [], [], [], []
@@ -280,8 +285,8 @@ def read_examples(
     ids = np.concatenate(parts, dtype="int64") if parts else np.zeros(0, "int64")
     if len(ids) and ids.max() >= vocabulary_size:
         raise ValueError(
-            f"The corpus is damaged: it contains the id {ids.max()}, but its tokenizer has "
-            f"{vocabulary_size} tokens. Call verify() to find the damaged file."
+            f"The corpus is damaged: it contains the token id {ids.max()}, but its tokenizer only "
+            f"has {vocabulary_size} tokens. Call corpus.verify() to find the damaged file."
         )
     found = {
         "token_ids": ids.astype("int32"),

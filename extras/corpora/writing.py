@@ -1,7 +1,7 @@
 """Tokenize documents and write them to corpus files. An interrupted corpus can be continued.
 
-Files always end with the document that fills them, so they do not depend on how documents were
-split. Joining parts results in the same files as a single process.
+A file ends with the document that exceeds its size limit. Because this does not depend on parts,
+joining parts results in the same files as a single process.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """Documents in a corpus.
+    """Documents in a corpus file.
 
     Attributes:
-        tokens: Array of unsigned ids of shape (T,). Ids in files are read on first use.
+        tokens: Array of unsigned integers of shape (T,). Token ids are read from files when they
+            are used.
         sentences: Int64 array of shape (S + 1,). Offsets in `tokens`.
         documents: Int64 array of shape (D + 1,). Offsets in `sentences`.
 
@@ -50,7 +51,7 @@ class Shard:
 
     @classmethod
     def create(cls, documents: list[list[list[int]]]) -> Shard:
-        """Create a shard from documents in memory: lists of sentences with lists of ids."""
+        """Create a shard from documents in memory: lists of sentences, which are lists of ids."""
         sentences = [sentence for document in documents for sentence in document]
         return cls(
             np.array([token for sentence in sentences for token in sentence], "uint32"),
@@ -60,7 +61,7 @@ class Shard:
 
     @classmethod
     def open(cls, file: BinaryIO, vocabulary_size: int) -> Shard:
-        """Read and check the shard in a file. Tokens are mapped into memory and not checked.
+        """Open the shard in a file and check its offsets. Tokens are memory-mapped and not checked.
 
         Raises:
             ValueError: If the file is damaged or is not a corpus shard.
@@ -71,7 +72,7 @@ class Shard:
         found = {n: file.dtype(n).name for n, shape in file.shapes.items() if len(shape) == 1}
         if found != expected:
             raise ValueError(
-                f"{path} is not a shard of a corpus: it contains {found}. Expected {expected}."
+                f"{path} is not a corpus file: it contains {found}. Expected {expected}."
             )
         sentences, documents = (file.read(n).astype("int64") for n in ("sentences", "documents"))
         tokens = np.asarray(file.map_tensor("tokens"))  # slices of a plain view are faster
@@ -79,7 +80,8 @@ class Shard:
         for name, size in (("sentences", len(shard.tokens)), ("documents", len(sentences) - 1)):
             if not _is_list_of_splits(getattr(shard, name), size):
                 raise ValueError(
-                    f"{path} is not a shard of a corpus: {name} do not increase from 0 to {size}."
+                    f"{path} is not a corpus file: the values in {name} should increase from 0 to "
+                    f"{size}."
                 )
         return shard
 
@@ -106,7 +108,7 @@ class Shard:
 
 
 def choose_id_type(vocabulary_size: int) -> str:
-    """Return the smallest type for the ids.
+    """Return the smallest integer type for token ids.
 
     Example:
         >>> choose_id_type(30_522), choose_id_type(2**16 + 1)
@@ -116,7 +118,7 @@ def choose_id_type(vocabulary_size: int) -> str:
 
 
 def compute_splits(lengths: list[int] | np.ndarray) -> np.ndarray:
-    """Return offsets for consecutive parts with these lengths, and the last end.
+    """Return start offsets for consecutive parts with these lengths, and the end offset.
 
     Example:
         >>> compute_splits([2, 1]).tolist()
@@ -126,7 +128,7 @@ def compute_splits(lengths: list[int] | np.ndarray) -> np.ndarray:
 
 
 def _is_list_of_splits(offsets: np.ndarray, size: int) -> bool:
-    """Check whether all values are offsets for non-empty parts."""
+    """Check whether values are offsets as returned by `splits`, for non-empty parts."""
     return bool(
         len(offsets) > 1
         and offsets[0] == 0
@@ -143,7 +145,7 @@ MODIFIED = "modified"  # modification times for text files, or None for document
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict:
-    """Return tokenizer class and vocabulary size, and a checksum over all tokenizer settings."""
+    """Return the tokenizer class, the vocabulary size, and a checksum over all settings."""
     config = json.dumps(tokenizer.get_config(), sort_keys=True).encode()
     return {
         "class": type(tokenizer).__name__,
@@ -179,7 +181,7 @@ def load_manifest(files: OpenFolder) -> dict:
 
 
 def _is_sound(manifest: dict) -> bool:
-    """Check that all required fields exist and have valid values."""
+    """Check whether the manifest has all required fields with valid values."""
     try:
         size, whole = manifest["tokenizer"]["vocabulary_size"], manifest["complete"]
         shards = manifest["shards"]
@@ -197,12 +199,12 @@ def _is_sound(manifest: dict) -> bool:
 
 
 def _is_place(value: object) -> bool:
-    """Check whether a value is a document count, a byte count, or a checksum over documents."""
+    """Check whether a value can be part of a position: an integer, or a checksum."""
     return type(value) is str or (type(value) is int and value >= 0)
 
 
 def make_damage_error(path: str | pathlib.Path) -> ValueError:
-    """Create an error for files with another size or checksum."""
+    """Create an error for files with an unexpected size or checksum."""
     return ValueError(
         f"{path} is damaged or was changed, because its size or checksum differs. Create the "
         "corpus again in another folder."
@@ -213,12 +215,12 @@ CHARACTER_BLOCK = 2**22  # maximum number of characters to tokenize at a time
 
 
 class Block(NamedTuple):
-    """Tokenized documents.
+    """Tokenized documents, and the positions after them.
 
     Attributes:
-        shard: The documents.
-        positions: Integers with the source position after each document.
-        share: Float between 0 and 1. Fraction that has been read so far, or None if not known.
+        shard: `Shard` with the documents.
+        positions: The position in the source after each document.
+        share: Float between 0 and 1. Fraction of text read so far, or None if this is unknown.
     """
 
     shard: Shard
@@ -227,15 +229,16 @@ class Block(NamedTuple):
 
 
 class CorpusSource(Protocol):
-    """Tokenized documents for a corpus, and where they come from.
+    """Protocol for sources that yield tokenized documents.
 
     Attributes:
-        start: Position where the first document starts.
-        tokenizer: Tokenizer description.
-        description: Description for all documents, which must not change when continuing a corpus.
-        modified: File modification times, which must not change either. None for documents without
-            files.
-        part: Optional tuple (i, n) for a part.
+        start: The position of the first document.
+        tokenizer: Dict that describes the tokenizer.
+        description: Dict that describes the documents. It must not change before a corpus is
+            continued.
+        modified: File modification times, which must not change either. None for documents that are
+            not in files.
+        part: Optional tuple (i, n) for part i of n.
     """
 
     start: Sequence[int]
@@ -245,10 +248,10 @@ class CorpusSource(Protocol):
     part: Sequence[int] | None
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError when documents have changed while reading."""
+        """Raise a ValueError when documents have changed since reading started."""
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
-        """Yield blocks of documents after a position."""
+        """Yield blocks of the documents after a position."""
 
 
 class CorpusTexts:
@@ -257,7 +260,7 @@ class CorpusTexts:
     Args:
         documents: Documents to tokenize.
         tokenizer: Tokenizer.
-        part: Optional tuple (i, n) for a part.
+        part: Optional tuple (i, n) for part i of n.
     """
 
     def __init__(
@@ -285,10 +288,10 @@ class CorpusTexts:
 def write(
     folder: pathlib.Path, source: CorpusSource, shard_tokens: int, verbose: int | str
 ) -> None:
-    """Write a corpus, or continue it.
+    """Write a corpus to a folder, or continue an incomplete corpus.
 
     Raises:
-        ValueError: If the folder belongs to another corpus, or if no document contains text.
+        ValueError: If the folder contains another corpus, or if all documents are empty.
     """
     manifest = _open_or_create(folder, source, shard_tokens)
     if manifest["complete"]:
@@ -313,7 +316,7 @@ def write(
         )
         write_signed(folder / CORPUS_NAME, manifest)
     if not shards and source.part is None:
-        raise ValueError("The documents contain no text. Expected sentences.")
+        raise ValueError("All documents are empty. Expected documents with at least one sentence.")
     for shard in shards:  # positions in joined parts are different from positions in texts
         del shard["position"]
     write_signed(folder / CORPUS_NAME, {**manifest, "complete": True})
@@ -322,7 +325,7 @@ def write(
 
 
 def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: int) -> dict:
-    """Return this folder's manifest, which should belong to the corpus, or a new one."""
+    """Return the folder's manifest if it belongs to this corpus, or a new manifest."""
     settings = {
         "format": CORPUS_FORMAT,
         "tokenizer": source.tokenizer,
@@ -339,8 +342,8 @@ def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: in
     for name, value in settings.items():
         if found.get(name) != value:
             raise ValueError(
-                f"{folder} belongs to another corpus: {name} was {found.get(name)} and is now "
-                f"{value}. Write to another folder, or delete this folder."
+                f"{folder} contains another corpus: {name} was {found.get(name)} there, but is "
+                f"{value} now. Write to another folder, or delete this folder."
             )
     if found[MODIFIED] != modified:
         cure = (
@@ -349,7 +352,8 @@ def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: in
             else "The corpus cannot be continued, so delete this folder."
         )
         raise ValueError(
-            f"The files were changed after {folder} was written. {cure} Or write to another folder."
+            f"The text files were changed after {folder} was created from them. {cure} Or write to "
+            "another folder."
         )
     return found
 
@@ -357,7 +361,7 @@ def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: in
 def _make_shards(
     blocks: Iterable[Block], shard_tokens: int, progress: CorpusProgress | None
 ) -> Iterator[tuple[Shard, list[int]]]:
-    """Yield shards with a minimum number of tokens, and the position after each shard."""
+    """Yield shards that end when they exceed the number of tokens, and the position after each."""
     parts, size, position = [], 0, None
     for shard, positions, share in blocks:
         if progress:
@@ -378,7 +382,7 @@ def _make_shards(
 
 
 def _make_blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
-    """Yield document blocks with about this number of characters."""
+    """Yield lists of documents with about this number of characters in total."""
     block, size = [], 0
     for document in documents:
         block.append(document)
@@ -393,7 +397,7 @@ def _make_blocks(documents: Iterable[Document], characters: int) -> Iterator[lis
 def _tokenize_documents(
     documents: list[list[str]], tokenizer: Tokenizer
 ) -> tuple[Shard, list[int]]:
-    """Tokenize documents. Return them and their indices, without empty sentences and documents."""
+    """Tokenize documents. Empty sentences and documents are dropped. Also return the indices."""
     ids = tokenizer.tokenize([sentence for document in documents for sentence in document])
     lengths = ids.row_lengths().numpy()
     document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
@@ -415,10 +419,10 @@ def _join_parts(parts: list[Shard]) -> Shard:
 
 
 class CorpusProgress(Progress):
-    """Prints the number of processed tokens and documents.
+    """Print the number of processed tokens and documents.
 
     Args:
-        shards: Entries for shards already written.
+        shards: Manifest entries of the shards that are already written.
     """
 
     def __init__(self, shards: list[dict]):
@@ -426,7 +430,7 @@ class CorpusProgress(Progress):
         self._documents = sum(shard["documents"] for shard in shards)
 
     def add(self, part: Shard, share: float | None) -> None:
-        """Count tokenized documents, and sometimes print the progress."""
+        """Count tokenized documents, and print the progress every few seconds."""
         self._documents += len(part.documents) - 1
         self.count(len(part.tokens), "" if share is None else f", {share:.0%} of the text")
 

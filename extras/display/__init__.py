@@ -1,4 +1,4 @@
-"""Pictures for predictions and training, as HTML in a notebook and as text in a terminal.
+"""Display predictions and training results, in notebooks (HTML) and in terminals (text).
 
 `entities`, `answer`, `explanation`, `errors`, `class_report`, `attention` and `matches` return a
 `Picture`. Notebooks display it, and `print` prints it as text. To write it to a page, use `save`.

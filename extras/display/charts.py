@@ -1,4 +1,4 @@
-"""Plot learning curves, thresholds and confusion matrices with matplotlib, and show mistakes."""
+"""Plot learning curves, thresholds and confusion matrices, and show incorrect predictions."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
         history: The result of `fit`, or its attribute `history`.
 
     Returns:
-        Array of shape (1 + metrics,) with matplotlib axes, starting with the loss:
-        `axes[0].figure.savefig("curves.png")`.
+        Array of shape (1 + metrics,) with matplotlib axes. The first one shows the loss. To save
+        all plots, use `axes[0].figure.savefig("curves.png")`.
 
     Raises:
         ValueError: If `history` was not returned by `fit`.
@@ -56,7 +56,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
     """
     values = getattr(history, "history", history)
     if not isinstance(values, Mapping) or "loss" not in values:
-        raise invalid("history", history, "the history of fit, with its losses")
+        raise invalid("history", history, "the result of fit, or its attribute `history`")
     names = [name for name in values if not name.startswith("val_") and name != "learning_rate"]
     names.sort(key=lambda name: name != "loss")
     axes = _make_axes(len(names))
@@ -74,7 +74,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
 
 
 def _make_axes(count: int) -> np.ndarray:
-    """Create a figure and return its axes, (count,)."""
+    """Create a matplotlib figure and return its axes, (count,)."""
     columns = min(count, IN_A_ROW)
     rows = -(-count // columns)
     size = (5.5 * columns, 4 * rows)
@@ -99,19 +99,18 @@ def thresholds(
 ) -> np.ndarray:
     """Plot precision and recall per label for all thresholds.
 
-    A grey line is the current threshold. A dotted line shows the threshold with the best F1 score.
-    `tune_thresholds` would choose this threshold on the same examples.
+    A grey line shows the current threshold. A dotted line shows the threshold with the best F1
+    score, which `tune_thresholds` would choose on these examples.
 
     Args:
-        model: A classifier with several labels per text or with two classes, or a model for
-            entities.
+        model: A classifier for two classes or for several labels per text, or a model for entities.
         x, y: Held-out examples with labels in memory, in the same format as for `fit`.
-        labels: Labels to search for, for a `ZeroShotClassifier` or an `EntityExtractor`.
+        labels: List of strings. The labels to predict, only for `ZeroShotClassifier` and
+            `EntityExtractor`.
 
     Returns:
-        Array with shape (C,) and one matplotlib axis per label:
-        `axes[0].figure.savefig("thresholds.png")`. For two classes, only the second class is
-        plotted.
+        Array of shape (C,) with matplotlib axes, one per label. For two classes, only the second
+        class is plotted. To save all plots, use `axes[0].figure.savefig("thresholds.png")`.
 
     Raises:
         ValueError: If the model has no thresholds.
@@ -167,12 +166,12 @@ def _compute_precision_and_recall(
 
 
 def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object) -> Axes:
-    """Plot which fraction of texts is predicted, and how accurately, for all thresholds.
+    """Plot accuracy and the fraction of texts with a prediction, for all values of `abstain_below`.
 
-    The plot shows the effect of `abstain_below`. A grey line shows the model's current setting.
+    A grey line shows the current value of `abstain_below`.
 
     Args:
-        model: Classifier with one class per text.
+        model: A classifier with one class per text.
         x: Held-out texts in memory.
         y: True labels, one per text.
 
@@ -206,7 +205,7 @@ def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object
 
 
 def class_report(report: ClassReport) -> Picture:
-    """Draw the result of `evaluate_classes` as a table.
+    """Show the result of `evaluate_classes` as a table.
 
     Args:
         report: Result of `evaluate_classes`.
@@ -259,7 +258,7 @@ def confusion_matrix(
     labels: Sequence[Any] | None = None,
     normalize: Literal["true", "predicted", "all"] | None = None,
 ) -> Axes:
-    """Plot how often each pair of true and predicted labels occurs, counting texts or words.
+    """Plot how often each pair of true and predicted labels occurs, for texts or words.
 
     Args:
         true: List with one label per text, or list of lists with one tag per word.
@@ -268,8 +267,9 @@ def confusion_matrix(
             label are shown as "no answer".
         labels: List of labels to show, in this order. Defaults to None, which shows all labels in
             alphabetical order.
-        normalize: "true" to add up to 1 per row, "predicted" to add up to 1 per column, "all" or
-            None. Whether to show fractions instead of counts. Defaults to None.
+        normalize: "true", "predicted", "all" or None. Show fractions that add up to 1 in each row
+            ("true"), in each column ("predicted") or in total ("all"). Defaults to None, which
+            shows counts.
 
     Returns:
         Axes of matplotlib: `axes.figure.savefig("confusion.png")`.
@@ -314,7 +314,7 @@ NO_ANSWER = "no answer"  # label for rows without a prediction
 
 
 def _get_labels(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
-    """Return the true and the predicted labels, and "texts" or "words"."""
+    """Return true and predicted labels as flat lists, and their unit, "texts" or "words"."""
     rows = [plain(true), [*predicted] if isinstance(predicted, list) else plain(predicted)]
     rows = [row.tolist() if isinstance(row, np.ndarray) else list(row) for row in rows]
     true, predicted = rows
@@ -323,8 +323,8 @@ def _get_labels(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
         return true, [NO_ANSWER if label is None else label for label in found], "texts"
     if len(true) != len(predicted):
         raise ValueError(
-            f"true has {len(true)} lists of tags, but predicted has {len(predicted)}. Expected the "
-            "same number."
+            f"`true` has {len(true)} lists of tags, but `predicted` has {len(predicted)}. Expected "
+            "the same number."
         )
     for i, pair in enumerate(zip(true, predicted, strict=True)):
         are_tags = all(
@@ -333,35 +333,36 @@ def _get_labels(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
         )
         if not are_tags or len(pair[0]) != len(pair[1]):
             raise ValueError(
-                f"Row {i} of true and predicted is {quote(pair[0])} and {quote(pair[1])}. Expected "
-                "one label per text in both, or one tag per word, as predict_tags returns. Use "
-                "evaluate_entities for entities, and evaluate_classes for several labels per text."
+                f"Row {i} is {quote(pair[0])} in `true` and {quote(pair[1])} in `predicted`. "
+                "Expected one label per text in both, or one tag per word, as predict_tags "
+                "returns. Use evaluate_entities for entities, and evaluate_classes for several "
+                "labels per text."
             )
     return [tag for row in true for tag in row], [tag for row in predicted for tag in row], "words"
 
 
 def _count_pairs(true: list, predicted: list, labels: Sequence | None) -> tuple[np.ndarray, list]:
-    """Return the counts, (C, C) with true labels as rows, and the labels."""
+    """Count pairs of labels. Return counts, (C, C), with true labels as rows, and the labels."""
     if len(true) != len(predicted):
         raise ValueError(
-            f"true has {len(true)} labels, but predicted has {len(predicted)}. Expected the same "
-            "number."
+            f"`true` has {len(true)} labels, but `predicted` has {len(predicted)}. Expected the "
+            "same number."
         )
     if not true:
-        raise ValueError("true has no labels. Expected a label for each text.")
+        raise ValueError("`true` has no labels. Expected one label per text.")
     if labels is None:
         found = {*true, *predicted}
         if len({isinstance(label, str) for label in found}) > 1:
             raise ValueError(
-                f"The labels are {quote(list(found))}. Expected labels of one type, all texts or "
-                "all numbers."
+                f"`true` and `predicted` contain the labels {quote(list(found))}. Expected only "
+                "strings or only numbers."
             )
         labels = sorted(found)
     labels = list(labels)
     known = set(labels)
     for label in (*true, *predicted):
         if label not in known:
-            raise invalid("A label", label, f"one of labels={labels}")
+            raise invalid("label", label, f"one of labels={labels}")
     pairs = collections.Counter(zip(true, predicted, strict=True))
     return np.array([[pairs[a, b] for b in labels] for a in labels]), labels
 
@@ -383,13 +384,13 @@ def errors(
 ) -> Picture:
     """Show the texts that a classifier labels incorrectly, starting with the highest score.
 
-    In many cases, the label in the data will be wrong.
+    This helps to find wrong labels in the data.
 
     Args:
         classifier: Classifier with one label per text.
         x: Texts or pairs of texts, in the same format as for `evaluate`.
         y: True labels, in the format of `evaluate`.
-        top_k: Integer. Maximum number of mistakes.
+        top_k: Integer. Maximum number of texts to show.
 
     Raises:
         ValueError: If the model does not predict one label per text.
@@ -404,13 +405,14 @@ def errors(
     """
     if hasattr(classifier, "evaluate_entities"):
         raise ValueError(
-            f"errors does not support {type(classifier).__name__}, because it shows one label per "
-            "text. Use its evaluate_entities(x, y), or entities(texts, found, true=...)."
+            f"display.errors does not support {type(classifier).__name__}, because it shows one "
+            "label per text. Use model.evaluate_entities(x, y), or display.entities(texts, found, "
+            "true=...)."
         )
     if classifier.problem_type != "single_label_classification":
         raise ValueError(
             f"problem_type is {classifier.problem_type!r}. Expected 'single_label_classification', "
-            "because errors shows one label per text."
+            "because display.errors shows one label per text."
         )
     texts = [column.numpy().tolist() for column in classifier.preprocessor.read_texts(x)]
     scores = classifier.predict_proba(x)
@@ -418,7 +420,8 @@ def errors(
     true = true.argmax(axis=1) if true.ndim == 2 else true
     if len(true) != len(scores):
         raise ValueError(
-            f"x has {len(scores)} texts, but y has {len(true)} labels. Expected one label per text."
+            f"`x` has {len(scores)} texts, but `y` has {len(true)} labels. Expected one label per "
+            "text."
         )
     found, best = scores.argmax(axis=1), scores.max(axis=1)
     wrong = np.flatnonzero(found != true)
@@ -433,7 +436,7 @@ def errors(
 
 
 def _text(texts: list[list[bytes]], index: int) -> str:
-    """Write this text on a single line. Texts in a pair are separated by a bar."""
+    """Format a text on a single line. The texts in a pair are separated by a bar."""
     return " | ".join(" ".join(column[index].decode().split()) for column in texts)
 
 
@@ -442,7 +445,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _make_table(title: str, rows: list[tuple]) -> Picture:
-    """Create a table to show mistakes below a title."""
+    """Create a table with a title that shows incorrect predictions."""
     if not rows:
         return Picture(f"<p>{title}</p>", title)
     lines, cells = [title, f"{'predicted':20} {'true':20} text"], []

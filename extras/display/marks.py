@@ -1,4 +1,4 @@
-"""Show entities and answers in texts, word attributions, and attention between tokens."""
+"""Show entities, answers, word attributions, and attention between tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SMALL = '<small style="font-size:.7em;font-weight:600;margin-left:.4em;opacity:.
 
 @dataclass(frozen=True)
 class Mark:
-    """Characters from `start` to `end` with a CSS style, a caption, and a terminal prefix."""
+    """Characters to mark, from `start` to `end`, with CSS style, caption and terminal prefix."""
 
     start: int
     end: int
@@ -49,17 +49,16 @@ def entities(
     """Show entities in texts, with colors and types. Entities can be nested.
 
     Args:
-        texts: A text or a list of texts, as passed to `extract_entities`. Lists of words will be
-            joined by spaces.
-        found: Results from `extract_entities`, or other dicts with "label", "start" and "end".
+        texts: A text or a list of texts, as passed to `extract_entities`. Lists of words are joined
+            with spaces.
+        found: Results of `extract_entities`, or lists of dicts with "label", "start" and "end".
         true: True entities in the same format. Wrong entities get a red frame, and missing entities
             get a dashed red line. Terminals show types after "!" and "?". For lists of words,
             `found` and `true` can also contain one tag per word. Defaults to None.
 
     Raises:
-        ValueError: If text and result counts differ, if entities are not in their text, or if they
-            overlap.
-        TypeError: If a model was passed instead of texts.
+        ValueError: If text and result counts differ, if an entity is outside its text, or if
+        entities overlap. TypeError: If a model was passed instead of texts.
 
     Example:
         >>> found = [{"label": "LOC", "start": 0, "end": 4}]
@@ -74,7 +73,7 @@ def entities(
     """
     if not isinstance(texts, str | list | tuple) and hasattr(texts, "extract_entities"):
         raise TypeError(
-            f"texts is a {type(texts).__name__}. Call entities(texts, "
+            f"`texts` is a {type(texts).__name__}. Expected texts: display.entities(texts, "
             "model.extract_entities(texts))."
         )
     if isinstance(texts, str):
@@ -104,14 +103,14 @@ def answer(
 
     Args:
         context: String. The context, as passed to `SpanQA.answer`.
-        answers: Results of `SpanQA.answer`. When there are several answers (`top_k`), a blue line
-            marks the first answer. Words with higher scores are darker.
-        question: String. Question to print above the context. Defaults to None.
-        true: True answers in SQuAD format, as dicts with "text" and "answer_start". The first one
-            has a green line. In a terminal, it is printed on a separate line. Defaults to None.
+        answers: Results of `SpanQA.answer`. For several answers (`top_k`), words with higher scores
+            are darker, and a blue line marks the first answer.
+        question: String. Question to show above the context. Defaults to None.
+        true: True answers in SQuAD format, dicts with "text" and "answer_start". A green line marks
+            the first true answer. Terminals show it on a separate line. Defaults to None.
 
     Raises:
-        ValueError: If an answer is not in the text.
+        ValueError: If an answer is outside the context.
 
     Example:
         >>> best = {"text": "Anna", "start": 0, "end": 4, "score": 0.7}
@@ -141,11 +140,11 @@ def answer(
 
 
 def _convert_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
-    """Return the entities of every text. Tags are converted to character positions."""
+    """Return the entities in each text, after converting tags to character positions."""
     if len(rows) != len(texts):
         raise ValueError(
-            f"Received {len(texts)} texts, but entities for {len(rows)} texts. Expected one list "
-            "of entities per text."
+            f"`texts` has {len(texts)} texts, but there are entities for {len(rows)} texts. "
+            "Expected one list of entities per text."
         )
     for i, row in enumerate(rows):
         if not is_list(row):
@@ -162,10 +161,10 @@ def _convert_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
 
 
 def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
-    """Convert tags to entities in a text with all words joined by spaces."""
+    """Convert one tag per word to entities in the text, in which words are joined with spaces."""
     if len(words) != len(tags):
         raise ValueError(
-            f"Received {len(words)} words, but {len(tags)} tags. Expected one tag per word."
+            f"A sentence has {len(words)} words, but {len(tags)} tags. Expected one tag per word."
         )
     starts = [0, *itertools.accumulate(len(word) + 1 for word in words)]
     return [
@@ -177,7 +176,7 @@ def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
 def _make_entity_marks(
     text: str, found: Iterable[Mapping], true: Iterable[Mapping], colors: Mapping[str, str]
 ) -> list[Mark]:
-    """Return marks for all found entities. Without found entities, use the true ones."""
+    """Return marks for found and true entities in a text."""
     for row in (*found, *true):
         _check_inside(text, row, "Entity")
     guesses, right = (
@@ -197,13 +196,13 @@ def _make_entity_marks(
 
 
 def _has_nested(spans: Iterable[tuple[int, int, str]]) -> bool:
-    """Check whether any span is inside another one."""
+    """Check whether any span is inside another span."""
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
     return any(b[1] <= a[1] for a, b in itertools.pairwise(ordered))
 
 
 def _is_drawable(start: int, end: int, mark: Mark, nested: bool) -> bool:
-    """Check whether a span can be drawn together with a mark."""
+    """Check whether a span can be drawn with a mark, because both are separate or nested."""
     if end <= mark.start or mark.end <= start:
         return True
     around = start <= mark.start and mark.end <= end
@@ -214,7 +213,7 @@ def _is_drawable(start: int, end: int, mark: Mark, nested: bool) -> bool:
 def _make_answer_marks(
     length: int, answers: list[Mapping], right: list[tuple[int, int]]
 ) -> list[Mark]:
-    """Return character ranges that have the same style."""
+    """Return marks for answers, which divide the context at each start and end."""
     best = (answers[0]["start"], answers[0]["end"])
     spans = [(row["start"], row["end"]) for row in answers]
     cuts = sorted({0, length, *(offset for span in (*spans, *right) for offset in span)})
@@ -237,7 +236,7 @@ def _make_answer_marks(
 
 
 def mark_text(text: str, marks: list[Mark]) -> Picture:
-    """Return a text with marks. Marks should be in order and either separate or nested.
+    """Create a picture that shows a text with marks, which can be separate or nested.
 
     Args:
         text: String. The text.
@@ -252,13 +251,16 @@ def mark_text(text: str, marks: list[Mark]) -> Picture:
 
 
 def _mark_characters(text: str, offset: int, stop: int, marks: Sequence[Mark]) -> tuple[str, str]:
-    """Return all characters after an offset with their marks, as HTML and for a terminal."""
+    """Return the text from an offset up to an end, with marks, as HTML and for terminals."""
     tagged, plain = [], []
     for i, mark in enumerate(marks):
         if mark.start < offset:  # inside the previous mark
             continue
         if mark.end > stop:
-            raise ValueError(f"Entities overlap: {text[mark.start : mark.end]!r} in {text!r}.")
+            raise ValueError(
+                f"Entities overlap at {text[mark.start : mark.end]!r} in {text!r}. "
+                "Expected separate or nested entities."
+            )
         inner = [other for other in marks[i + 1 :] if other.start < mark.end]
         html, inside = _mark_characters(text, mark.start, mark.end, inner)
         caption = mark.caption
@@ -273,7 +275,7 @@ def _mark_characters(text: str, offset: int, stop: int, marks: Sequence[Mark]) -
 
 
 def _check_inside(text: str, row: Mapping, kind: str) -> None:
-    """Raise an error if an entity is outside the text, or has another text."""
+    """Check that an entity is inside the text, and matches the text at its offsets."""
     bounds = [row.get(name) for name in ("start", "end")] if isinstance(row, Mapping) else []
     if not bounds or not all(isinstance(bound, numbers.Integral) for bound in bounds):
         raise invalid(kind, row, "a dict with integers as start and end")
@@ -282,8 +284,8 @@ def _check_inside(text: str, row: Mapping, kind: str) -> None:
     if not inside or row.get("text", text[start:end]) != text[start:end]:
         said = f"{row['text']!r} at " if "text" in row else ""
         raise ValueError(
-            f"{kind} {said}{start}:{end} is not in the text {text!r}. "
-            "Pass the same texts as for the prediction, in the same order."
+            f"{kind} {said}{start}:{end} does not match the text {text!r}. Pass the same texts as "
+            "for the prediction, in the same order."
         )
 
 
@@ -313,12 +315,12 @@ MARK_TABLE = '<table style="width:100%;max-width:24em;border-collapse:collapse">
 def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
     """Show an explanation: shaded words, and the most important words with bars.
 
-    Words that support the prediction are blue with a solid line. Words that contradict it are red
-    with a dashed line. The shade depends on the attribution, which is the logit change. Words in an
-    entity or answer are bold.
+    Words that support the prediction are blue with a solid line, and words that contradict it are
+    red with a dashed line. Words with a larger attribution (change of the logit) are darker. Words
+    in an entity or answer are bold.
 
     Args:
-        explanations: Result returned by a task's `explain`, or a part of it.
+        explanations: The result of a task's `explain` method, or a part of this result.
 
     Raises:
         ValueError: If `explanations` was not returned by `explain`.
@@ -369,7 +371,7 @@ def _draw_explanation(found: Mapping) -> Picture:
 
 
 def _name(found: Mapping) -> str:
-    """Return an explanation's title: a label, an entity with its label, or an answer."""
+    """Return the title for an explanation: a label, an entity with its label, or an answer."""
     if "text" not in found:
         return str(found["label"])
     if "label" in found:
@@ -378,14 +380,14 @@ def _name(found: Mapping) -> str:
 
 
 def _format_word(word: Mapping, most: float) -> str:
-    """Return a word and its bar to show in a terminal."""
+    """Return a word with its bar, for terminals."""
     added = word["attribution"]
     bar = ("█" if added > 0 else "░") * round(BAR_WIDTH * abs(added) / most)
     return f"  {added:+.2f}  {bar:{BAR_WIDTH}}  {word['text']}"
 
 
 def _shade_words(found: Mapping, part: int, most: float) -> str:
-    """Return a text as HTML with shaded words. An entity or answer is bold."""
+    """Return a text with shaded words as HTML. An entity or answer is bold."""
     text, pieces, offset = found["texts"][part], [], 0
     own = (
         range(found.get("start", 0), found.get("end", 0)) if part == len(found["texts"]) - 1 else []
@@ -425,20 +427,19 @@ def attention(
     """Show how much tokens attend to other tokens in a text or a pair of texts.
 
     Args:
-        model: Task with a preprocessor. It does not need to be fine-tuned.
+        model: A task with a preprocessor, which does not need to be fine-tuned.
         first: String. The text.
         second: String. Second text, to show a pair as a single example. Defaults to None.
         layer: Integer. Layer index, starting from 0. -1 is the last layer.
         head: Integer. Head index, starting from 0. None shows all heads of the layer separately.
 
     Returns:
-        A picture with two columns to show all tokens. Lines connect each token on the left to the
-        tokens it attends to. Lines are darker for higher probabilities, and blue when they connect
-        both texts in a pair. In terminals, each line shows a token and the token with the highest
-        probability.
+        A picture with two columns of tokens. Lines connect each token on the left to the tokens it
+        attends to. Lines are darker for higher probabilities, and blue when they connect the two
+        texts in a pair. Terminals show each token and the token it attends to most.
 
     Raises:
-        ValueError: If this layer or head does not exist, or if the model has no preprocessor.
+        ValueError: If the layer or head does not exist, or if the model has no preprocessor.
         TypeError: If a backbone was passed, because backbones have no tokenizer.
 
     Example:
@@ -466,15 +467,18 @@ def attention(
 
 
 def _check_layer(model: Task, layer: int, head: int | None) -> int:
-    """Return the index of the layer from 0, or raise an error."""
+    """Check model, layer and head, and return the layer index from 0."""
     if isinstance(model, Backbone):
         raise TypeError(
-            f"model is a {type(model).__name__}, which has no tokenizer. Pass a task such as "
+            f"`model` is a {type(model).__name__}, which has no tokenizer. Pass a task such as "
             "MaskedLM.from_preset(source)."
         )
     backbone = model.backbone
     if getattr(model, "preprocessor", None) is None:
-        raise ValueError("The model has no preprocessor. Pass a task from from_preset.")
+        raise ValueError(
+            "`model` has no preprocessor. Load the task with from_preset, or pass "
+            "preprocessor= when you create it."
+        )
     count = len(backbone.blocks)
     if not -count <= layer < count:
         raise invalid("layer", layer, f"{-count} to {count - 1}")
@@ -484,7 +488,7 @@ def _check_layer(model: Task, layer: int, head: int | None) -> int:
 
 
 def _make_inputs(model: Task, first: str, second: str | None) -> tuple[dict, int]:
-    """Return model inputs (1, L) and the token count for the first text."""
+    """Return model inputs, (1, L), and the number of tokens in the first text."""
     preprocessor = Preprocessor(model.preprocessor.tokenizer)
     preprocessor.max_sequence_length = model.backbone.max_sequence_length
     examples = preprocessor.encode([first] if second is None else ([first], [second]))
@@ -492,7 +496,7 @@ def _make_inputs(model: Task, first: str, second: str | None) -> tuple[dict, int
 
 
 def _draw_attention(title: str, tokens: list[str], weights: np.ndarray, middle: int) -> str:
-    """Create an SVG drawing with two token columns, and lines between them.
+    """Create an SVG drawing with two columns of tokens, and lines that connect them.
 
     Args:
         title: String. Drawing title.
@@ -523,7 +527,7 @@ def _draw_attention(title: str, tokens: list[str], weights: np.ndarray, middle: 
 
 
 def _format_attention(title: str, tokens: list[str], weights: np.ndarray) -> str:
-    """For each token, return the token with the highest attention, to show in a terminal."""
+    """Return each token and the token it attends to most, for terminals."""
     width = max(map(len, tokens))
     lines = [
         f"{token:>{width}} → {tokens[row.argmax()]} ({row.max():.2f})"

@@ -1,4 +1,4 @@
-"""Show which document words match each query token, for late interaction."""
+"""Show which words in a document match each query token, for late interaction models."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ REST = '<p style="margin:.4em 0;font-size:.85em">{}</p>'
 
 
 class Match(NamedTuple):
-    """A query token, the most similar document token, and their dot product.
+    """A query token and the most similar document token.
 
     Attributes:
-        token: Characters (begin, end) of the token in the query.
+        token: Character range (start, end) for the token in the query.
         word: Character range for the word that contains this token.
         found: Character range for a word in the document, or None for special tokens.
         score: The dot product.
@@ -59,10 +59,10 @@ class Match(NamedTuple):
 def matches(model: Any, query: str, document: str) -> Picture:
     """Show which document words match each query token.
 
-    Each query word has a color. Matched words in the document use the same color as the most
-    similar token. They are followed by the query words in small letters. The table contains the
-    tokens with their dot products. This score is a sum over all matches, including special and
-    expansion tokens, which are shown below the table.
+    Each query word has a color. Matched words in the document have the color of the most similar
+    query word, followed by the matching query words in small letters. A table contains the tokens
+    with their dot products. The score is the sum over all matches, including special and expansion
+    tokens, which are summarized below the table.
 
     Args:
         model: A `LateInteraction`.
@@ -70,7 +70,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
         document: String. The document.
 
     Raises:
-        ValueError: If `query` is not a single text.
+        ValueError: If `query` or `document` is not a single string.
 
     Example:
         >>> import re
@@ -88,7 +88,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
     """
     for name, text in (("query", query), ("document", document)):
         if not isinstance(text, str):
-            raise invalid(name, text, "one text")
+            raise invalid(name, text, "a single string")
     found, score, others = _find_matches(model, query, document)
     words = dict.fromkeys(match.word for match in found)
     colors = {word: COLORS[i % len(COLORS)] for i, word in enumerate(words)}
@@ -107,7 +107,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
 
 
 def _find_matches(model, query: str, document: str) -> tuple[list[Match], float, int]:
-    """Return token matches in the text, the score, and how many other tokens exist."""
+    """Return matches for tokens in the query text, the score, and the number of other tokens."""
     [(of_query, query_spans)] = model.embed_with_spans([query], prompt="query")
     [(of_document, spans)] = model.embed_with_spans([document], prompt="document")
     products = of_query @ of_document.T
@@ -140,7 +140,7 @@ def _find_word(text: str, begin: int, end: int) -> tuple[int, int]:
 
 
 def _make_document_marks(found: list[Match], query: str, colors: dict) -> list[Mark]:
-    """Return one mark per matched word, with all query words that match it."""
+    """Return a mark for each matched word in the document, with the query words that match it."""
     finders: dict[tuple[int, int], list[Match]] = {}
     for match in found:
         if match.found is not None:
@@ -157,7 +157,7 @@ def _make_document_marks(found: list[Match], query: str, colors: dict) -> list[M
 
 
 def _format_caption(word: str) -> str:
-    """Format a query word for a caption. Punctuation is quoted."""
+    """Format a query word as a caption. Punctuation is quoted."""
     return word if word[:1].isalnum() else f"“{word}”"
 
 
@@ -176,7 +176,7 @@ def _format_row(match: Match, query: str, document: str, color: str) -> str:
 
 
 def _lines(found: list[Match], query: str, document: str) -> list[str]:
-    """Return matches with bars to show in a terminal."""
+    """Return the matches with bars, for terminals."""
     tokens = [query[slice(*match.token)] for match in found]
     width = max(map(len, tokens), default=0)
     return [

@@ -24,7 +24,7 @@ h1 {{ font-size: 1.4em; }}
 
 
 class Picture:
-    """A picture to display as HTML in notebooks and as text in terminals.
+    """A picture that notebooks display as HTML and terminals display as text.
 
     Notebooks display pictures on the last line of a cell. Use `+` to combine pictures.
 
@@ -53,9 +53,10 @@ class Picture:
         return Picture(self.html + other.html, f"{self.text}\n\n{other.text}")
 
     def show(self) -> None:
-        """Display this picture as HTML in a notebook, or print it as text without IPython.
+        """Display this picture in a notebook, or print it as text outside of notebooks.
 
-        In a loop, a notebook only displays pictures for which this method is called.
+        Use this method in loops and functions, where notebooks do not display results
+        automatically.
         """
         try:
             from IPython.display import display
@@ -82,6 +83,6 @@ class Picture:
 
 
 def _is_page(path: pathlib.Path) -> bool:
-    """Check whether `Picture.save` has written this file."""
+    """Check whether a file was written by `Picture.save`."""
     with open(path, "rb") as file:
         return b'<meta name="generator" content="encoder_zoo">' in file.read(500)

@@ -1,1 +1,1 @@
-"""Explain predictions by word attributions."""
+"""Explain predictions by the words that support or contradict them."""

@@ -35,7 +35,7 @@ def explain_answers(
     method: str,
     batch_size: int | None,
 ) -> list[AnswerExplanation]:
-    """Return explanations of answers. For the arguments, see `SpanQA.explain`."""
+    """Explain the answers to questions. See `SpanQA.explain` for the arguments."""
     preprocessor = model.preprocessor
     marks = model.batch_maker.cached("word_marks", lambda: word_marks(preprocessor.tokenizer))
     asked, told = (
@@ -70,7 +70,7 @@ def explain_answers(
 
 
 class Columns(NamedTuple):
-    """Positions in W windows, (W,) each: first question and context tokens, and "no answer"."""
+    """Positions in W windows, (W,) each: start of question, start of context, and "no answer"."""
 
     question: np.ndarray
     context: np.ndarray
@@ -78,14 +78,15 @@ class Columns(NamedTuple):
 
 
 class SpanPositions(NamedTuple):
-    """Start and end positions in a window for a possible answer.
+    """Start and end positions of a possible answer in a window.
 
     Attributes:
-        score: Sum over the outputs at these positions. For a beam, the output for "no answer".
-        weights: Array with shape (1, ...), which is 1 for these outputs.
+        score: Sum over the outputs at these positions. For beam heads, the output for "no answer".
+        weights: Array of shape (1, ...). It is 1 for outputs at these positions, and 0 for others.
         inputs: Dict {name: (1, L)}. Model inputs for the window.
         question: Position where the question starts.
-        context: Where the context starts, its first token's index, and its token count.
+        context: Tuple of integers: position where the context starts, index of its first token, and
+            number of tokens.
     """
 
     score: float
@@ -104,10 +105,10 @@ def _spans(
     columns: Columns,
     answer: Answer,
 ) -> list[SpanPositions]:
-    """Return all spans in a window with the same characters as an answer.
+    """Return all spans of tokens in a window that contain exactly the characters of an answer.
 
-    Several tokens can share the same characters. `offsets` are the starts and ends of all tokens
-    in the context.
+    There can be several spans, because tokens can share characters. `offsets` are the start and end
+    offsets of all tokens in the context.
     """
     inputs = make_example_inputs(model, examples, window)
     begin, length = int(windows.begin[window]), int(windows.length[window])
@@ -134,7 +135,7 @@ def _spans(
 def _list_bounds(
     starts: np.ndarray, ends: np.ndarray, answer: Answer, column: int
 ) -> list[tuple[int, int]]:
-    """Return all positions in a window where an answer can begin or end.
+    """Return the positions in a window at which an answer can start, and those at which it can end.
 
     `starts` and `ends` are the offsets of the tokens in the window.
     """

@@ -1,4 +1,4 @@
-"""Compute attributions of words, which support or contradict an output.
+"""Compute how much each word contributes to an output.
 
 Comments use these letters for shapes: L sequence, T tokens of a text.
 """
@@ -28,11 +28,11 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class Part(NamedTuple):
-    """A text and its tokens in an example.
+    """A text, or a window of a text, with the position of its tokens in an example.
 
     Attributes:
         text: String. The complete text.
-        column: Integer. Position of its first token in the example.
+        column: Integer. Position of the first token in the example.
         words: Integer array of shape (T,). Word index for each token.
         starts: Start position of each word in the text.
         ends: End position for each word, or 0 for words without characters.
@@ -53,7 +53,7 @@ MAX_POINTS = 1000  # maximum number of points, because outputs are not accurate 
 
 
 class Attribution(NamedTuple):
-    """Attributions of tokens to an output.
+    """How much each token contributes to an output.
 
     Attributes:
         tokens: Float64 array of shape (L,). Attribution of each token.
@@ -67,9 +67,9 @@ class Attribution(NamedTuple):
 
 
 def compute_lobatto_nodes(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights (count,) for Gauss-Lobatto quadrature from 0 to 1.
+    """Return nodes and weights, (count,), for Gauss-Lobatto quadrature from 0 to 1.
 
-    The quadrature is exact for polynomials of degree 2 count - 3. Both ends are nodes.
+    The nodes include 0 and 1. The result is exact for polynomials up to degree 2 count - 3.
 
     Source: Abramowitz and Stegun 1964, 25.4.32.
 
@@ -87,7 +87,7 @@ NODES, LOBATTO_WEIGHTS = compute_lobatto_nodes(7)
 
 
 def integrated_gradients(along: Callable) -> Attribution:
-    """Compute integrated gradients. Their sum is the difference between the outputs.
+    """Compute integrated gradients, which add up to the output difference from the baseline.
 
     Args:
         along: Function that maps points (n,) from 0 to 1 to outputs (n,) and slopes (n, L). See
@@ -121,7 +121,7 @@ def integrated_gradients(along: Callable) -> Attribution:
 
 
 def gradient_times_input(along: Callable) -> Attribution:
-    """Compute one slope per token with a single gradient. The sum over all slopes is not exact.
+    """Compute attributions with a single gradient. This is faster, but their sum is not exact.
 
     Args:
         along: See `integrated_gradients`.
@@ -134,10 +134,10 @@ def gradient_times_input(along: Callable) -> Attribution:
 
 
 def select_tokens(tokens: TokenizedTexts, row: int) -> Part:
-    """Return all tokens of a text. For a window of the text, use `select_window`.
+    """Select the tokens of one text, before dividing it into windows. See `select_window`.
 
     Args:
-        tokens: Tokens of all texts.
+        tokens: The tokens of all texts.
         row: Integer. Index of the text.
     """
     first, last, words = (
@@ -152,10 +152,10 @@ def select_tokens(tokens: TokenizedTexts, row: int) -> Part:
 
 
 def select_window(text: Part, column: int, begin: int, count: int) -> Part:
-    """Return the tokens of a text in a window.
+    """Select the tokens of a text that are in a window.
 
     Args:
-        text: All tokens of the text.
+        text: The whole text, as returned by `select_tokens`.
         column: Integer. Position of the window's first token in the example.
         begin: Integer. Index of the window's first token in the text.
         count: Integer. Number of tokens in the window.
@@ -178,13 +178,13 @@ def compute_attributions(
     method: str,
     batch_size: int | None,
 ) -> Attributions:
-    """Compute word attributions to a weighted sum over outputs.
+    """Compute how much each word contributes to a weighted sum over outputs.
 
     Args:
         task: The model.
         inputs: Dict {name: (1, L)}. Model inputs for the example.
-        parts: All texts in the example.
-        weights: Array with shape (1, ...). Output weights.
+        parts: The texts in the example.
+        weights: Array of shape (1, ...). The weight of each output.
         method: One of `ATTRIBUTION_METHODS`.
         batch_size: Integer. Number of points per batch, or None to use the default.
     """
@@ -204,7 +204,7 @@ def compute_attributions(
 
 
 def _make_words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribution]:
-    """Return the words in a text with summed token attributions."""
+    """Return the words in a text with their attributions, which are sums over tokens."""
     found, unseen = [], 0.0
     for word in dict.fromkeys(part.words.tolist()):
         tokens = np.flatnonzero(part.words == word)
@@ -226,7 +226,7 @@ def _make_words(number: int, part: Part, attribution: np.ndarray) -> list[WordAt
 
 
 def sum_attributions(found: Sequence[Attributions], weights: Sequence[float]) -> Attributions:
-    """Combine the attributions to several logits into the attributions to their weighted sum.
+    """Combine attributions for several logits into attributions for their weighted sum.
 
     Args:
         found: List with attributions for the same texts.
@@ -247,7 +247,7 @@ def sum_attributions(found: Sequence[Attributions], weights: Sequence[float]) ->
 
 
 def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
-    """Count explanations whose sum differs from the logit difference, and log it."""
+    """Log a warning for explanations with an inexact sum of attributions."""
     if method != "integrated_gradients":
         return
     gaps = [
@@ -257,8 +257,8 @@ def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
     wrong = sum(gap > COMPLETENESS_TOLERANCE for gap in gaps)
     if wrong:
         logger.warning(
-            "In %d of %d explanations, the sum of the attributions differs from the difference of "
-            "the logits, by up to %.4f. float16 and bfloat16 are not precise enough. Use "
+            "In %d of %d explanations, the attributions do not add up to the change of the logit "
+            "(error up to %.4f), because float16 and bfloat16 are not precise enough. Use "
             "dtype='float32'.",
             wrong,
             len(gaps),
@@ -267,12 +267,12 @@ def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
 
 
 def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, vectors):
-    """Compute weighted sums over the model outputs for one text.
+    """Compute a weighted sum over the outputs for one text, with different embeddings.
 
     Args:
         task: The model.
         inputs: Dict {name: (1, L)}. Inputs for this text.
-        weights: Array with shape (1, ...). Output weights.
+        weights: Array of shape (1, ...). The weight of each output.
         vectors: Array of shape (n, L, D). Embeddings to use instead of the text's embeddings.
 
     Returns:
@@ -327,7 +327,7 @@ def compute_values_and_gradients(
 def make_line(
     task: Task, inputs: Mapping, masked_ids: np.ndarray, weights: np.ndarray, batch_size: int
 ) -> Callable:
-    """Return a function of points from 0 to 1 on the line from the masked text to the text.
+    """Create a function that evaluates the model between the masked text (0) and the text (1).
 
     Args:
         task: The model.
@@ -337,8 +337,8 @@ def make_line(
         batch_size: Integer. Number of points in a batch.
 
     Returns:
-        Function of points (n,). It returns outputs (n,) and slopes (n, L). Slopes tell how much
-        each token's embedding changes the output along this line.
+        Function that maps points (n,) to outputs (n,) and slopes (n, L). A slope is the change of
+        the output caused by the embedding of one token, along the line between both texts.
     """
     start, end = (
         ops.convert_to_numpy(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def explain_entities(
     tagger: TokenClassifier, texts, strategy: str, method: str, batch_size: int | None
 ) -> list[list[EntityExplanation]]:
-    """Return explanations of entities. For the arguments, see `TokenClassifier.explain`."""
+    """Explain entities in texts. See `TokenClassifier.explain` for the arguments."""
     entities = tagger.extract_entities(texts, strategy, batch_size)
     tokens = tagger.preprocessor.tokens(texts, tagger.split_symbols)
     windows = tagger.preprocessor.windows(tokens)
@@ -68,7 +68,7 @@ def explain_entities(
 
 
 def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.ndarray]:
-    """Return tag indices for each entity label."""
+    """Map each entity label to the indices of its tags."""
     if strategy == "none":
         return {tag: np.array([index]) for index, tag in enumerate(tagger.tag_names)}
     parsed = parse_tags(tagger.tag_names)
@@ -78,13 +78,13 @@ def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.nda
 
 
 def _find_members(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.ndarray:
-    """Return the indices of the tokens with characters of an entity. Starts and ends are sorted."""
+    """Return the indices of tokens that overlap an entity. Token starts and ends are sorted."""
     first = np.searchsorted(ends, entity["start"], side="right")
     return np.arange(first, np.searchsorted(starts, entity["end"]))
 
 
 def _make_weights(logits: np.ndarray, columns: np.ndarray, tags: np.ndarray) -> np.ndarray:
-    """Return weights (1, L, C) that average the best tag logits."""
+    """Return weights, (1, L, C), that select the best tag per token and average over tokens."""
     best = tags[logits[0][np.ix_(columns, tags)].argmax(axis=1)]
     weights = np.zeros_like(logits)
     weights[0, columns, best] = 1 / len(columns)

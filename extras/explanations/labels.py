@@ -34,7 +34,7 @@ def explain_labels(
     method: str,
     batch_size: int | None,
 ) -> list[Explanation]:
-    """Return explanations of texts or pairs. See `SequenceClassifier.explain`."""
+    """Explain labels for texts or pairs. See `SequenceClassifier.explain` for the arguments."""
     check_preprocessor(classifier, texts)
     index = None if label is None else _find_class_index(classifier, label)
     tokens, windows, examples = _encode_texts(classifier, texts)
@@ -65,7 +65,7 @@ def explain_labels(
 
 
 def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
-    """Return tokens for one or two text columns, their parts in windows, and examples."""
+    """Encode one or two text columns. Return tokens, their position in windows, and examples."""
     preprocessor = classifier.preprocessor
     tokenizer = preprocessor.tokenizer
     marks = classifier.batch_maker.cached("word_marks", lambda: word_marks(tokenizer))
@@ -100,14 +100,14 @@ def _parts(
 
 
 def _compute_shares(logits: np.ndarray, pooling: str) -> np.ndarray:
-    """Return each window's weight for each logit, (W, C)."""
+    """Return how much each window contributes to each logit of the text, (W, C)."""
     if pooling == "max":
         return np.eye(len(logits), dtype="float32")[:, logits.argmax(axis=0)]
     return np.full_like(logits, 1 / len(logits))
 
 
 def _find_class_index(classifier: SequenceClassifier, label: str | int) -> int:
-    """Return a class index."""
+    """Return the index of a class, which is given by its label or index."""
     [index] = label_indices([label], classifier.labels).numpy().tolist()
     if not 0 <= index < classifier.num_classes:
         names = list(classifier.class_names)

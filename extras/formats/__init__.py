@@ -1,1 +1,1 @@
-"""Preset formats of other libraries: KerasHub and TensorFlow 1."""
+"""Additional preset formats, for KerasHub and TensorFlow 1."""

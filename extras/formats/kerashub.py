@@ -1,7 +1,7 @@
 """Read KerasHub presets without running any code from them.
 
-The files name Python modules and classes. These modules are never imported. Instead, class names
-are looked up in a table.
+The files contain the names of Python modules and classes. They are never imported. Instead, class
+names are looked up in a table.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None
 class KerasHubCheckpoint(Checkpoint):
     """Checkpoint in a folder written by KerasHub or downloaded from its Kaggle presets.
 
-    The outputs are equal to the outputs of KerasHub. This applies settings that KerasHub
-    hard-codes, such as tanh GELU in BERT blocks and exact GELU in the masked-LM head. Token ids can
-    differ because KerasHub case-folds texts. For example, it converts "ß" to "ss".
+    The model has the same outputs as in KerasHub. For this reason, values that are hard-coded in
+    KerasHub are used, such as tanh GELU in BERT blocks and exact GELU in the masked-LM head. Token
+    ids can differ, because KerasHub case-folds texts. For example, it converts "ß" to "ss".
 
     Args:
         files: `FolderFiles` for a folder with `config.json` and `model.weights.h5`.
         settings: Dict. Content from `encoder_zoo.json`, or {} if this file does not exist.
 
     Raises:
-        ValueError: If files are missing or damaged, or if they contain invalid values.
+        ValueError: If files are missing, damaged or contain invalid values.
     """
 
     def __init__(self, files: FolderFiles, settings: dict):
@@ -156,7 +156,7 @@ class KerasHubCheckpoint(Checkpoint):
             self.config["problem_type"] = stored.get("problem_type", problem)
 
     def _add(self, file: Hdf5File, groups: Mapping[str, str], names: Mapping[str, str]) -> None:
-        """Register layer arrays, with their shapes in Hugging Face format."""
+        """Map Hugging Face tensor names to the arrays of a layer, and store their shapes."""
         for path, group in groups.items():
             parts = [""] if path == "head.bias" else [".weight", ".bias"]
             for block in self._names.blocks.values():
@@ -172,7 +172,7 @@ class KerasHubCheckpoint(Checkpoint):
                     self.shapes[name] = (math.prod(stored),)
 
     def _add_positions(self) -> None:
-        """Add rows for unused first positions, which KerasHub does not store."""
+        """Add rows for the first positions, which are not used and not stored by KerasHub."""
         added = self.family.unused_positions
         if self.family.positions_skip_padding:
             added = self.config["pad_token_id"] + 1
@@ -185,7 +185,7 @@ class KerasHubCheckpoint(Checkpoint):
 
 
 def find_tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
-    """Return the family for a preset's tokenizer. Other presets return None.
+    """Return the family for a preset's tokenizer, or None for other presets.
 
     Args:
         files: `FolderFiles` for a preset, which may contain only a tokenizer.
@@ -239,14 +239,14 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
 
 
 def _read_head(settings: Mapping, path: pathlib.Path) -> dict:
-    """Return head settings from the manifest."""
+    """Read the head settings from the manifest."""
     head = settings.get("head", {})
     labels = head.get("labels") if isinstance(head, dict) else 0
     names = labels is None or (
         isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     )
     if not names or not isinstance(head.get("problem_type"), str | None):
-        raise invalid(f"{path}: head", head, "an object with the names of the labels")
+        raise invalid(f"{path}: head", head, "an object with label names")
     return head
 
 
@@ -264,7 +264,7 @@ def _settings(description: Mapping, path: pathlib.Path) -> dict:
 
 
 def _convert_config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
-    """Convert KerasHub's configuration to Hugging Face config.json keys."""
+    """Convert a KerasHub configuration to config.json in the Hugging Face format."""
     config = _settings(description, path)
     dtype = config.get("dtype")
     if isinstance(dtype, dict) and dtype.get("class_name", "DTypePolicy") != "DTypePolicy":
@@ -283,7 +283,7 @@ def _convert_config(description: Mapping, family: Family, path: pathlib.Path) ->
 
 
 def _check_tokenizer(settings: Mapping, known: Mapping, path: pathlib.Path) -> None:
-    """Raise a ValueError for unsupported settings that would change token ids."""
+    """Check that all settings that affect token ids are supported."""
     for name, default in known.values():
         value = settings.get(name, default)
         if type(value) is not type(default):
@@ -308,8 +308,8 @@ def _is_special(token: object) -> bool:
 
 
 def _find_kernel_shape(stored: tuple[int, ...], group: str) -> tuple[int, int]:
-    """Return a kernel's shape as (out, in), after merging the axis for heads."""
+    """Return a kernel's shape as (out, in), after merging the axes for heads."""
     if len(stored) not in (2, 3):
-        raise invalid(f"The shape of {group}/vars/0", stored, "two or three sizes")
+        raise invalid(f"{group}/vars/0.shape", stored, "two or three axes")
     inputs = len(stored) - 1 if group.endswith("output_dense") else 1
     return (math.prod(stored[inputs:]), math.prod(stored[:inputs]))

@@ -49,7 +49,7 @@ def load_from_keras_hub(cls: type, model: keras.Model, **arguments: Any) -> Any:
     """Convert a KerasHub model. See `Backbone.from_keras_hub` and `Task.from_keras_hub`."""
     described = f"{type(model).__module__}.{type(model).__name__}"
     if not described.startswith("keras_hub.") or not hasattr(model, "save_to_preset"):
-        raise TypeError(f"The model is a {described}. Expected a class of keras_hub.models.")
+        raise TypeError(f"`model` is a {described}. Expected a model from keras_hub.models.")
     arguments = {"dtype": model.dtype_policy, "max_bytes": sys.maxsize, **arguments}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder) / model.name
@@ -72,7 +72,7 @@ def save_for_keras_hub(
         tokenizer: Optional tokenizer to save with a backbone.
         dtype: Optional string. Weight dtype. If None, the model's dtype will be used.
         folder: Path. Folder to write or replace.
-        settings: Dict. Manifest contents.
+        settings: Dict. The fields to write to the manifest.
         about: Description for the model card.
     """
     labels = ()
@@ -108,7 +108,8 @@ def make_keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> ker
     _check_built_in(names.backbone, names.built_in, backbone)
     if backbone.attention_dropout != backbone.dropout:
         logger.warning(
-            "KerasHub's %s has a single dropout rate, %s. attention_dropout=%s is not saved.",
+            "In KerasHub, %s only has a single dropout rate, which is set to %s. The value "
+            "attention_dropout=%s is not saved.",
             names.backbone,
             backbone.dropout,
             backbone.attention_dropout,
@@ -126,7 +127,8 @@ def make_keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> ker
     if not backbone.pooler and hasattr(there, "pooled_dense"):
         groups.pop("pooler_dense", None)
         logger.warning(
-            "KerasHub's %s has a pooler, but the backbone has none. The pooler is saved untrained.",
+            "In KerasHub, %s always has a pooler. The backbone does not, so a pooler with random "
+            "weights is saved.",
             names.backbone,
         )
     tables = {path: groups.pop(path) for path in list(groups) if path.endswith(_POSITIONS)}
@@ -144,17 +146,17 @@ def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
 
     Args:
         tokenizer: Tokenizer of this package.
-        backbone: Backbone whose KerasHub class determines which tokenizer class to use.
+        backbone: Backbone to use with the tokenizer. It determines the tokenizer class in KerasHub.
 
     Raises:
-        ValueError: If KerasHub uses another tokenizer class for this model, or if it does not
-            support all tokenizer settings.
+        ValueError: If KerasHub uses a different tokenizer class for this backbone, or if it does
+            not support all tokenizer settings.
     """
     names, kind = _get_names(backbone), backbone.family.tokenizer
     if type(tokenizer) is not kind.load():
         raise ValueError(
-            f"KerasHub's {names.backbone} cannot use a {type(tokenizer).__name__}. Expected a "
-            f'{kind.name} ({names.tokenizer}), or format="huggingface".'
+            f"In KerasHub, a {names.backbone} cannot use a {type(tokenizer).__name__}. Expected a "
+            f'{kind.name} ({names.tokenizer}). To save this tokenizer, use format="huggingface".'
         )
     built_in = {**_TOKENIZER_BUILT_IN, **names.tokenizer_built_in}
     if (tokenizer.model_max_length or backbone.max_sequence_length) < backbone.max_sequence_length:
@@ -188,8 +190,8 @@ def make_keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Mod
         )
     if isinstance(task.head_record, CustomHeadRecord):
         raise ValueError(
-            "KerasHub has no task with a custom head. Save the task in a .keras file, or in the "
-            "Hugging Face format."
+            "KerasHub does not support custom heads. Save the task as a .keras file, or use "
+            'format="huggingface".'
         )
     _check_built_in(record.task, record.built_in, task)
     arguments = {}
@@ -220,7 +222,7 @@ def _get_class(name: str) -> type:
 
 
 def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) -> None:
-    """Raise a ValueError when a setting differs from a hard-coded value in KerasHub."""
+    """Check that settings are equal to the values that are hard-coded in KerasHub."""
     for name, value in built_in.items():
         found = getattr(model, name)
         same_function = name.endswith("activation") and ACTIVATIONS[found] is ACTIVATIONS[value]
@@ -232,18 +234,18 @@ def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) 
                     f"{name}={value!r}), check its outputs, and save it."
                 )
             raise ValueError(
-                f"{name} of the {type(model).__name__} is {found!r}, but KerasHub's {theirs} "
-                f"always uses {name}={value!r}, which changes the outputs.{advice}"
+                f"The {type(model).__name__} has {name}={found!r}, but in KerasHub, {theirs} "
+                f"always uses {name}={value!r}. Its outputs would be different.{advice}"
             )
 
 
 def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> None:
-    """Copy weights from a model to a KerasHub model.
+    """Copy weights from a model to the corresponding KerasHub model.
 
     Args:
         model: Model of this package.
         there: KerasHub model.
-        groups: Dict of attribute paths in `model` to groups in the h5 file of KerasHub.
+        groups: Dict that maps attribute paths in `model` to group names in KerasHub weight files.
     """
     for path, group in groups.items():
         ours = find_layer(model, path)
@@ -258,7 +260,7 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
 
 
 def _weights(layer: keras.layers.Layer) -> list:
-    """Return layer weights in Keras order, after merging LoRA updates."""
+    """Return a layer's weights in the same order as Keras, after merging LoRA updates."""
     if isinstance(layer, keras.layers.Dense):
         return [layer.kernel, layer.bias]
     return layer.weights
@@ -267,8 +269,8 @@ def _weights(layer: keras.layers.Layer) -> list:
 def _make_positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
     """Return the position embeddings at a path, shape (max_sequence_length, D).
 
-    Unused first positions are removed because KerasHub does not store them. If KerasHub has no
-    segment embedding for this family, the only segment's embedding is added to all positions.
+    The first positions are removed if they are not used. If KerasHub has no segment embedding for
+    this family, the embedding of segment 0 is added to all positions.
     """
     layer = backbone.embeddings
     table = keras.ops.convert_to_numpy(find_layer(backbone, path).embeddings)
@@ -279,7 +281,7 @@ def _make_positions(backbone: Backbone, path: str, with_segment: bool) -> np.nda
 
 
 def _find_layer(model: keras.Model, group: str) -> keras.layers.Layer:
-    """Return the layer for a group in the h5 file, such as the second `Dense` for 'dense_1'."""
+    """Return the layer for a group name in weight files. 'dense_1' is the second `Dense`."""
     first, *inner = group.split("/")
     kind, number = re.fullmatch(r"(\w+?)(?:_(\d+))?", first).groups()
     alike = [

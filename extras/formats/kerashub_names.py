@@ -1,4 +1,4 @@
-"""Names of classes, layers and settings in KerasHub, for every supported family."""
+"""Tables with the names of classes, layers and settings in KerasHub for each family."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubHead:
-    """Names for a KerasHub task and the layers in its head.
+    """Names for a task in KerasHub and for the layers in its head.
 
     Attributes:
         task: String. Task class in KerasHub.
-        groups: Dict of attribute paths in the task to groups in the h5 file.
-        built_in: Dict of task arguments to the values that KerasHub hard-codes.
+        groups: Dict that maps attribute paths in the task to group names in weight files.
+        built_in: Dict that maps task arguments to values that are hard-coded in KerasHub.
     """
 
     task: str
@@ -23,24 +23,25 @@ class KerasHubHead:
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubNames:
-    """Family names in KerasHub, and hard-coded values in its classes.
+    """Names for an encoder family in KerasHub, and hard-coded values.
 
     Attributes:
         backbone: String. Backbone class in KerasHub.
-        built_in: Dict of backbone arguments to the values that KerasHub hard-codes.
-        groups: Dict of attribute paths in the backbone to groups in the h5 file.
-        heads: Dict of head names (see `Family.heads`) to KerasHub tasks.
+        built_in: Dict that maps backbone arguments to values that are hard-coded in KerasHub.
+        groups: Dict that maps attribute paths in the backbone to group names in weight files.
+        heads: Dict that maps head names (see `Family.heads`) to `KerasHubHead`.
         tokenizer: String. Tokenizer class in KerasHub.
-        tokenizer_file_names: Dict of file names in Hugging Face folders to file names in KerasHub.
-        tokenizer_settings: Dict of settings in tokenizer_config.json to tuples of KerasHub's name
-            and default.
-        tokenizer_arguments: Dict of arguments of KerasHub's tokenizer to attributes of our
-            tokenizer.
-        tokenizer_built_in: Dict that maps our tokenizer attributes to values that KerasHub
-            hard-codes.
-        arguments: Dict of backbone arguments to KerasHub's names, if the names differ. Several
-            arguments can be mapped to the same argument of KerasHub.
-        blocks: Dict that maps attributes with lists of blocks to group prefixes.
+        tokenizer_file_names: Dict that maps file names in Hugging Face folders to file names in
+            KerasHub.
+        tokenizer_settings: Dict that maps settings in tokenizer_config.json to tuples (name in
+            KerasHub, default in KerasHub).
+        tokenizer_arguments: Dict that maps tokenizer arguments in KerasHub to tokenizer attributes
+            in this package.
+        tokenizer_built_in: Dict that maps tokenizer attributes in this package to values that are
+            hard-coded in KerasHub.
+        arguments: Dict that maps backbone arguments to different names in KerasHub. Several
+            arguments can be mapped to the same name.
+        blocks: Dict that maps backbone attributes with lists of blocks to prefixes of group names.
     """
 
     backbone: str
@@ -62,12 +63,12 @@ _LAYERS = ("query", "key", "value", "output")  # dense layers of an attention la
 
 
 def _name_block_groups(block: str, projection: str, blocks: str = "blocks") -> dict[str, str]:
-    """Return the groups in the h5 file for the attribute paths of Transformer blocks.
+    """Return group names in weight files for all attribute paths in Transformer blocks.
 
     Args:
-        block: String. Group for a block, with {} as placeholder for its index.
-        projection: String. Group for a dense layer in attention, with {} as placeholder for its
-            name.
+        block: String. Group name for blocks, with {} as placeholder for the index.
+        projection: String. Group name for dense layers in attention, with {} as placeholder for the
+            layer name.
         blocks: String. Backbone attribute that contains all blocks. Defaults to "blocks".
     """
     paths = {

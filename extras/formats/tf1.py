@@ -31,12 +31,12 @@ WEIGHTS = None  # repositories always contain the other files too
 
 @dataclasses.dataclass(frozen=True)
 class Tf1Names:
-    """Family names in TensorFlow 1 checkpoints.
+    """Names for an encoder family in TensorFlow 1 checkpoints.
 
     Attributes:
         config_file: String. Configuration file name.
-        parts: Tuple of (regular expression, replacement) pairs to apply to variable names in this
-            order.
+        parts: Tuple of pairs (regular expression, replacement). They are applied to variable names
+            in order.
     """
 
     config_file: str
@@ -109,8 +109,8 @@ def _read_config(files: FolderFiles, family: Family) -> tuple[pathlib.Path, dict
 class Tf1Checkpoint(Checkpoint):
     """TensorFlow 1 checkpoint in a folder. The checkpoint contains no code.
 
-    TensorFlow's reader opens files by path. For this reason, this reads copies of files that were
-    already opened and checked.
+    TensorFlow can only read files by path, and they could be replaced after they were checked. For
+    this reason, checked files are copied and the copies are read.
 
     Args:
         files: `FolderFiles` for the checkpoint folder.
@@ -154,7 +154,7 @@ class Tf1Checkpoint(Checkpoint):
             self.set_head(head, None, self.shapes[output][0])
 
     def _variables(self, size: int) -> dict[str, tuple[int, ...]]:
-        """Check that all variables fit into `size` bytes and return their shapes."""
+        """Return the shapes of all variables. Check that they need at most `size` bytes."""
         shapes = self._reader.get_variable_to_shape_map()
         self._dtypes = self._reader.get_variable_to_dtype_map()
         declared = sum(
@@ -178,11 +178,11 @@ class Tf1Checkpoint(Checkpoint):
 
 
 def _stem(files: FolderFiles) -> str:
-    """Return the only checkpoint name in a folder, without its .index suffix."""
+    """Return the name of the only checkpoint in a folder, without the suffix .index."""
     found = [name for name in files.listed if name.endswith(".index")]
     if len(found) != 1:
         raise ValueError(
-            f"{files.path} contains {', '.join(found) or 'no .index file'}. Expected one "
+            f"{files.path} contains {', '.join(found) or 'no .index file'}. Expected a single "
             "checkpoint, such as bert_model.ckpt.index."
         )
     return found[0].removesuffix(".index")

@@ -1,7 +1,7 @@
 """HTTP service for tasks, opened exports and saved indexes.
 
-`python -m encoder_zoo.serving FOLDER --port 8000` starts it. Install it with
-`pip install "encoder-zoo[serve]"`.
+Use `python -m encoder_zoo.serving FOLDER --port 8000` to start the service. To install it, use `pip
+install "encoder-zoo[serve]"`.
 
 Example:
     >>> from encoder_zoo.serving import Limits

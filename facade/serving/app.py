@@ -1,4 +1,4 @@
-"""ASGI application to serve models over HTTP."""
+"""ASGI application that serves models over HTTP."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Service:
                 self.served[route.method] = {model.name: model for model in found}
 
     async def warm_up(self) -> None:
-        """Answer example requests for all models and set the status to "ready"."""
+        """Compute example requests for all models, and then set the status to "ready"."""
         for route in ROUTES:
             for model in self.served.get(route.method, {}).values():
                 try:
@@ -80,14 +80,15 @@ class Service:
         if name not in served:
             raise Refusal(
                 404,
-                f"{name[:100]!r} is an unknown {route.kind}. Expected {' or '.join(served)}.",
+                f"`{route.kind}` is {name[:100]!r}, which is unknown. Expected "
+                f"{' or '.join(served)}.",
                 route.kind,
                 f"{route.kind}_not_found",
             )
         return served[name]
 
     async def answer(self, route: Route, request: Request) -> Response:
-        """Answer a request for a route."""
+        """Compute the response to a request for a route."""
         fields = Fields(read_json(await read_body(request, self.limits)), self.limits.max_texts)
         question = route.read(self.choose_model(route, fields), fields)
         fields.refuse_others()
@@ -188,7 +189,10 @@ def create_app(
     """
     service = Service(models, indexes or {}, limits or Limits())
     if not service.served:
-        raise ValueError("No model supports any route. Expected a task such as ez.Classifier.")
+        raise ValueError(
+            "`models` cannot be served, because no model supports any route. "
+            "Expected a task such as ez.Classifier."
+        )
     paths = [
         Path("/health", service.report_health),
         Path("/metrics", service.report_metrics),
@@ -227,7 +231,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 
 async def until_client_leaves(request: Request, asked: Coroutine[Any, Any, list]) -> list:
-    """Wait for the answers, and cancel the computation if the client disconnects.
+    """Wait for answers. If the client disconnects, cancel the computation.
 
     Raises:
         ClientDisconnect: If the client disconnects.
@@ -249,7 +253,7 @@ async def until_client_leaves(request: Request, asked: Coroutine[Any, Any, list]
 
 
 def is_about_request(error: Exception) -> bool:
-    """Return whether an error was raised by this package due to an invalid request.
+    """Return whether this package raised an error because a request is invalid.
 
     These error messages are sent to clients. Other error messages might include internal
     information.
@@ -277,12 +281,12 @@ def explain_error(error: Exception, fields: Fields, route: Route) -> Refusal:
 
 
 def refuse_for_now(status: int, message: str) -> Response:
-    """Return a response to ask the client to retry the request later."""
+    """Return a response that asks the client to retry the request later."""
     return JSONResponse(Refusal(status, message).as_json(), status, headers={"Retry-After": "1"})
 
 
 async def refuse_path(request: Request, error: Exception) -> Response:
-    """Return a response for an unknown path or an HTTP method that is not allowed."""
+    """Return an error response for unknown paths and for HTTP methods that are not allowed."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = {404: "Unknown route.", 405: "This route requires a POST request."}.get(status)
     refusal = Refusal(status, message or "The request is not valid.")
@@ -292,8 +296,8 @@ async def refuse_path(request: Request, error: Exception) -> Response:
 def write_json(body: Any) -> bytes:
     """Serialize the response body to JSON in small steps.
 
-    Lists are serialized item by item. This is because `json.dumps` holds the global interpreter
-    lock, so serializing a long list at once would delay other requests.
+    Lists are serialized item by item, because `json.dumps` holds the global interpreter lock.
+    Serializing a long list at once would delay other requests.
     """
     if isinstance(body, dict):
         pairs = [json.dumps(key).encode() + b":" + write_json(body[key]) for key in body]

@@ -1,8 +1,8 @@
-"""Dynamic batching to combine texts from concurrent requests on a single thread.
+"""Combine texts from concurrent requests into batches, which run on a single thread.
 
-Requests with the same key (model, method and options) are batched together. Different keys are
-processed in turns, and the same applies to requests with the same key. This means that a short
-request will be delayed by at most one batch due to a long request.
+Requests with the same key (model, method and options) are batched together. Keys take turns, and
+requests with the same key also take turns. For this reason, a long request delays a short request
+by at most one batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Stopping(Exception):
 
 @dataclasses.dataclass(eq=False)
 class Job:
-    """Rows to compute for a request, with an answer for each row.
+    """Rows to compute for a request. Each row has one answer.
 
     Args:
         key: Hashable. Jobs with the same key can be batched together.
@@ -39,9 +39,10 @@ class Job:
             different jobs with the same key.
         rows: List of rows to compute, for example texts.
         count: Function to compute the number of tokens per row from a list of rows.
-        is_short: Boolean. Whether to count tokens in the event loop instead of a thread. On a busy
-            machine with two cores, 32 clients and a model that only waits, this increased the
-            throughput from 88 and 83 to 125 and 160 sentences per second. Defaults to False.
+        is_short: Boolean. Whether to count tokens in the event loop instead of a thread, which is
+            faster for short texts. With 32 clients on a busy machine with two cores, this increased
+            the throughput from 88 and 83 to 125 and 160 sentences per second, not counting the
+            model. Defaults to False.
     """
 
     key: Hashable
@@ -57,10 +58,11 @@ class WaitingJob:
 
     Args:
         job: Job to compute, with token counts.
-        future: Future to be set to the answers.
+        future: Future to complete with all answers.
 
     Attributes:
-        pending: Deque with the row indices still to be computed, sorted from longest to shortest.
+        pending: Deque with indices of rows that are not computed yet, from the longest to the
+            shortest.
         answers: Dict mapping row indices to answers.
         arrived: Float. The time when the job was added to the queue.
     """
@@ -72,7 +74,7 @@ class WaitingJob:
         self.arrived = time.monotonic()
 
     def add_answers(self, indices: Sequence[int], answers: Sequence) -> None:
-        """Store answers and complete the future when there is an answer for each row."""
+        """Store answers. When all rows have an answer, complete the future."""
         self.answers.update(zip(indices, answers, strict=True))
         if len(self.answers) == len(self.job.rows) and not self.future.done():
             self.future.set_result([self.answers[i] for i in range(len(self.job.rows))])
@@ -87,7 +89,7 @@ Batch = list[tuple[WaitingJob, list[int]]]
 
 
 class Batcher:
-    """Queue with a thread to compute jobs in batches.
+    """Queue for jobs, with a thread that computes them in batches.
 
     Args:
         limits: Limits to apply to the queue and to batches.
@@ -110,7 +112,7 @@ class Batcher:
         self._runner = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Compute all accepted jobs, then stop the threads."""
+        """Finish all accepted jobs, then stop the threads."""
         self._is_closing = True
         self._changed.set()
         if self._runner is not None:
@@ -188,7 +190,7 @@ class Batcher:
         return sum(len(w.pending) for w in line) >= self._limits.max_batch_texts
 
     def _take(self) -> Batch:
-        """Remove the next batch from the queue, with the same key for all jobs."""
+        """Remove the next batch from the queue. All of its jobs have the same key."""
         key = next(iter(self._lines))
         line, batch = self._lines.pop(key), []
         texts, longest = 0, 0
@@ -216,7 +218,7 @@ class Batcher:
         return batch
 
     async def _compute(self, batch: Batch) -> None:
-        """Compute a batch. If this fails, compute every job of the batch separately."""
+        """Compute a batch. If it fails, compute each of its jobs separately."""
         rows = [waiting.job.rows[i] for waiting, indices in batch for i in indices]
         costs = [waiting.job.costs[i] for waiting, indices in batch for i in indices]
         start = time.perf_counter()
@@ -234,8 +236,8 @@ class Batcher:
     async def _compute_alone(self, batch: Batch, error: Exception) -> None:
         """Compute the jobs of a failed batch separately, so that only invalid jobs fail.
 
-        All rows of a job are computed in their original order because error messages contain the
-        indices of rows.
+        All rows of a job are computed in their original order, because error messages contain row
+        indices.
         """
         [(first, indices), *others] = batch
         if not others and len(indices) == len(first.job.rows):
@@ -256,15 +258,18 @@ class Batcher:
         loop = asyncio.get_running_loop()
         answers = await loop.run_in_executor(self._worker, call_safely, job.run, rows)
         if len(answers) != len(rows):
-            raise RuntimeError(f"The model returned {len(answers)} answers for {len(rows)} rows.")
+            raise RuntimeError(
+                f"The model returned {len(answers)} answers for {len(rows)} rows. "
+                "Expected one answer per row."
+            )
         return answers
 
 
 def call_safely(function: Callable[[Rows], Any], rows: Rows) -> Any:
     """Call a function, and convert errors that would stop the event loop to a RuntimeError.
 
-    Examples are `SystemExit` and the panics of libraries written in Rust, which do not inherit from
-    `Exception`, and `StopIteration`, which cannot be stored in a future.
+    Examples are `SystemExit` and panics in Rust libraries, which do not inherit from `Exception`,
+    and `StopIteration`, which cannot be stored in a future.
 
     Raises:
         RuntimeError: If the function raises one of these errors.

@@ -40,7 +40,9 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
         cls, folder = split_class(source)
         name = pathlib.PurePath(folder).name
         if name in models or name in index_folders:
-            raise ValueError(f"Two folders are named {name}. Rename one of them.")
+            raise ValueError(
+                f"Two folders have the name {name}, which must be unique. Rename one of them."
+            )
         if cls is not None:
             models[name] = getattr(ez, cls).from_preset(folder)
         elif (kind := read_kind(folder)).endswith("_index"):
@@ -57,7 +59,7 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
 def split_class(source: str) -> tuple[str | None, str]:
     """Split "Class=SOURCE" into the class name and the source.
 
-    This is only done for class names from this package.
+    Other texts before "=" are part of the path.
 
     Example:
         >>> split_class("Reranker=served/reranker"), split_class("served/a=b")
@@ -68,18 +70,20 @@ def split_class(source: str) -> tuple[str | None, str]:
 
 
 def read_kind(folder: str) -> str:
-    """Read the folder kind from the task in the manifest."""
+    """Read from the manifest which task or index a folder contains."""
     path = pathlib.Path(folder) / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(
-            f"{os.fspath(path)} does not exist. Expected a folder that was written by "
-            "save_to_preset, export or save. For other checkpoints, pass the class too: "
+            f"{os.fspath(path)} does not exist. Expected a folder written by save_to_preset, "
+            "export or save. For other checkpoints, also pass the class, for example "
             "Classifier=FOLDER."
         )
     try:
         return str(json.loads(path.read_text("utf-8"))["task"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{os.fspath(path)} has no task. Save the folder again.") from error
+        raise ValueError(
+            f"The manifest in {os.fspath(path)} does not contain a task. Save the folder again."
+        ) from error
 
 
 def open_model(folder: str, kind: str) -> Any:
@@ -97,7 +101,7 @@ def open_model(folder: str, kind: str) -> Any:
 
 
 def find_embedder(folder: str | os.PathLike[str], models: dict[str, Any]) -> Any:
-    """Return the embedder to use for an index, or None for a `BM25Index`.
+    """Return the embedder for an index, or None for a `BM25Index`, which does not need it.
 
     For a hybrid index, a list with the embedder for each part is returned.
 
@@ -119,6 +123,6 @@ def find_embedder(folder: str | os.PathLike[str], models: dict[str, Any]) -> Any
             except ValueError as error:
                 reasons.append(f"{name}: {error}")
     raise ValueError(
-        f"{os.fspath(folder)} needs the embedder that it was built with. Add its folder to the "
-        f"command. {' '.join(reasons)}".rstrip()
+        f"The index in {os.fspath(folder)} can only be used with the embedder that it was built "
+        f"with. Add the folder of the embedder to the command. {' '.join(reasons)}".rstrip()
     )

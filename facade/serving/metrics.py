@@ -13,7 +13,7 @@ TOKENS_BUCKETS = (16, 64, 256, 1024, 4096, 16384, 65536)
 
 
 class Metrics:
-    """Metrics for an application. Values from clients are never used as labels.
+    """Metrics for the service. For safety, values from clients are never used as labels.
 
     Args:
         count_waiting: Function to get the number of texts in the queue.

@@ -10,7 +10,7 @@ from encoder_zoo.common.wording import close_names, did_you_mean, invalid
 
 
 class Refusal(Exception):
-    """Raised when a request is rejected.
+    """Raised to reject a request with an error response.
 
     Args:
         status: Integer. The HTTP status code to return.
@@ -35,7 +35,7 @@ class Refusal(Exception):
 
 def refuse_constant(name: str) -> None:
     """Raise a ValueError for NaN and Infinity, as these are not valid in JSON."""
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not valid in JSON")
 
 
 def read_json(content: bytes) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def read_json(content: bytes) -> dict[str, Any]:
 
 
 class Fields:
-    """The fields from a request. To reject unknown fields, call `refuse_others` after reading.
+    """The fields in a request. After reading all known fields, call `refuse_others`.
 
     Args:
         given: Dict mapping names to values. Fields that are set to None are treated as missing.
@@ -126,7 +126,7 @@ class Fields:
         texts = [value] if isinstance(value, str) else value
         if len(texts) > self._max_texts:
             count = f"{len(texts)} texts"
-            raise Refusal(413, f"{name} has {count}. Expected at most {self._max_texts}.", name)
+            raise Refusal(413, f"`{name}` has {count}. Expected at most {self._max_texts}.", name)
         is_valid = is_pair if pairs and isinstance(texts[0], list) else is_text
         for i, text in enumerate(texts):
             if not is_valid(text):
@@ -135,7 +135,7 @@ class Fields:
         return [tuple(text) if is_valid is is_pair else text for text in texts]
 
     def read_options(self, *names: str) -> dict[str, Any]:
-        """Read the options in the request. The values will be validated by the model."""
+        """Read method options from the request. Their values are validated by the model."""
         self.known += names
         return {name: self._given[name] for name in names if name in self._given}
 
@@ -145,7 +145,7 @@ class Fields:
             if name not in self.known:
                 hint = did_you_mean(close_names(name, self.known))
                 hint = hint or f" Expected some of {', '.join(sorted(self.known))}."
-                raise Refusal(422, f"{name!r} is an unknown field.{hint}", name[:100])
+                raise Refusal(422, f"The field {name!r} is unknown.{hint}", name[:100])
 
     def _require(self, name: str, expected: str) -> None:
         if name not in self._given:

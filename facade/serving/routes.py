@@ -1,4 +1,4 @@
-"""Routes for the service, with functions to read requests and write responses."""
+"""Routes for the service, with functions that read requests and write responses."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ BYTES_PER_TOKEN = 4  # estimate for models without a tokenizer, in UTF-8
 
 
 class Question(NamedTuple):
-    """A request to be answered, after reading the fields.
+    """A request whose fields have been read, as a job to compute.
 
     Attributes:
-        job: Job to compute, with a row for each answer.
+        job: Job to compute. Each row has one answer.
         write: Function to create the response body from a list of answers.
     """
 
@@ -48,13 +48,13 @@ class ServedModel(NamedTuple):
     def ask(
         self, method: str, rows: Rows, run: Callable[[Rows], Sequence], options: Mapping
     ) -> Job:
-        """Create a job to be batched with other jobs for the same method and options."""
+        """Create a job that can be batched with jobs for the same method and options."""
         key = (self.name, method, json.dumps(options, sort_keys=True))
         is_short = sum(map(len, find_texts(rows))) <= SHORT_REQUEST
         return Job(key, run, rows, self.count_tokens, is_short)
 
     def ask_alone(self, row: Any, run: Callable[[Rows], Sequence]) -> Job:
-        """Create a job with a single row that will not be batched with other jobs."""
+        """Create a job with a single row that is not batched with other jobs."""
         return Job(object(), run, [row], self.count_tokens)
 
     def count_tokens(self, rows: Rows) -> list[int]:
@@ -72,7 +72,7 @@ class ServedModel(NamedTuple):
 
 
 def find_texts(row: Any) -> list[str]:
-    """Collect the texts in a row.
+    """Collect all texts in a row, which can be nested.
 
     Example:
         >>> find_texts(("Who?", ["Ada.", "Grace."]))
@@ -127,14 +127,14 @@ def read_entities(model: ServedModel, fields: Fields) -> Question:
 def are_labels(value: object) -> bool:
     """Return whether a value is a list of names or a dict mapping names to descriptions.
 
-    Separate labels per text are not supported, because requests have to be batched.
+    Different labels for each text are not supported, because texts are batched.
     """
     texts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
     return isinstance(texts, list) and all(map(is_text, texts))
 
 
 def read_answer(model: ServedModel, fields: Fields) -> Question:
-    """Read a request to `/answer`, with a single question on several passages, or with pairs."""
+    """Read a request to `/answer`: one question for all contexts, or one question per context."""
     questions, contexts = fields.read_texts("question"), fields.read_texts("context")
     options = fields.read_options("top_k", "max_answer_length", "null_threshold")
     batch_size = model.limits.max_batch_texts
@@ -198,7 +198,7 @@ def read_embeddings(model: ServedModel, fields: Fields) -> Question:
 
 
 def is_no_token_list(value: object) -> bool:
-    """Return whether a value is not a list with token ids or a list of lists."""
+    """Return whether a value is not a list of token ids, or a list of such lists."""
     return not (isinstance(value, list) and value and isinstance(value[0], int | list))
 
 
@@ -223,7 +223,9 @@ def read_rerank(model: ServedModel, fields: Fields) -> Question:
     texts = fields.read_texts(name)
     for i, text in enumerate(texts):
         if not text.strip():
-            raise Refusal(422, f"{name}[{i}] is empty. Remove it from the request.", name)
+            raise Refusal(
+                422, f"`{name}[{i}]` is empty. Expected a text. Remove it from the request.", name
+            )
     top_n = fields.read("top_n", is_count, "an integer of 1 or more")
     shows_text = fields.read(
         "return_documents" if is_coheres else "return_text", is_flag, "true or false"
@@ -310,14 +312,14 @@ class Route(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return the field used to select a model or an index: "model" or "index"."""
+        """Return the name of the field that selects what to use, "model" or "index"."""
         return "index" if self.method == "search" else "model"
 
     def supports_model(self, task: Any) -> bool:
         """Return whether a model can be used for this route.
 
-        Only dense vectors can be returned for embeddings, so an `embed` method with `dim` is
-        required.
+        The embeddings route only supports dense vectors, so it requires an `embed` method with the
+        argument `dim`.
         """
         method = getattr(task, self.method, None)
         dense = self.method != "embed" or "dim" in inspect.signature(method or len).parameters

@@ -1,8 +1,9 @@
 """Conformance checks for custom families and tasks, similar to `check_estimator` in scikit-learn.
 
 Use these checks for classes registered with `encoder_zoo.register_family` or
-`encoder_zoo.register_task`. They cover training on raw text, saving and loading, and outputs, which
-should not depend on batching. If a check fails, this raises an AssertionError with the check name.
+`encoder_zoo.register_task`. They check training on raw text, saving and loading, and that outputs
+do not depend on batching. When a check fails, an AssertionError with the name of the check is
+raised.
 
 Example:
     >>> import encoder_zoo as ez
@@ -85,9 +86,9 @@ def _words(check: Callable) -> str:
 
 
 def _name_check(name: str, check: Callable, *arguments: object) -> tuple[str, Callable[[], None]]:
-    """Return a check's name and a function to run it.
+    """Return the name of a check, and a function that runs it.
 
-    If the check raises any error, this function raises an AssertionError with the check name.
+    The function converts any error to an AssertionError with the name of the check.
     """
 
     def run() -> None:

@@ -20,7 +20,7 @@ def arrays(model: keras.Model, inputs: Mapping) -> list[np.ndarray]:
 def assert_same(found: list[np.ndarray], expected: list[np.ndarray], atol: float = 0.0) -> None:
     """Assert that outputs are close to expected outputs.
 
-    Outputs longer than expected, for example due to padding, will be truncated.
+    If outputs are longer than expected, for example because of padding, they are truncated.
     """
     assert len(found) == len(expected) > 0, f"{len(found)} outputs, expected {len(expected)}"
     for a, b in zip(found, expected, strict=True):
@@ -52,7 +52,7 @@ def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.
 def assert_mixed_precision_is_close(
     exact: keras.Model, mixed: keras.Model, inputs: Mapping
 ) -> None:
-    """Assert that mixed_bfloat16 keeps weights in float32 and nearly the same outputs."""
+    """Assert that weights stay in float32 and outputs hardly change with mixed_bfloat16."""
     mixed.set_weights(exact.get_weights())
     kinds = {weight.dtype for weight in mixed.trainable_weights}
     assert kinds <= {"float32"}, f"weights are {kinds}, expected float32"
@@ -80,7 +80,9 @@ def assert_refused(words: str) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         assert words in str(error), f"expected {words!r} in the error: {error}"
     else:
-        raise AssertionError(f"no error was raised, expected an error with {words!r}")
+        raise AssertionError(
+            f"no error was raised. Expected a ValueError or TypeError that mentions {words!r}"
+        )
 
 
 @contextlib.contextmanager
@@ -99,7 +101,7 @@ def no_warnings_logged() -> Iterator[None]:
 
 
 def make_other_value(default: object) -> object:
-    """Return a value other than an argument's default, or the default if unknown."""
+    """Return a value that differs from an argument's default, if such a value is known."""
     if isinstance(default, bool):
         return not default
     if isinstance(default, int):

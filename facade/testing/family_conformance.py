@@ -62,7 +62,7 @@ def the_heads_have_known_activations(family: Family) -> None:
 
 
 def make_changed_arguments(family: Family) -> dict[str, object]:
-    """Return arguments for a small backbone, using values other than defaults if possible."""
+    """Return arguments for a small backbone, with values that differ from the defaults."""
     rules = argument_rules(family.backbone)
     changed = {name: make_other_value(v) for name, v in argument_defaults(family.backbone).items()}
     allowed = {n: v for n, v in changed.items() if n in rules and rules[n].holds(v)}
@@ -107,7 +107,7 @@ def settings_beyond_config_json_are_refused(family: Family) -> None:
 
 
 def get_config_round_trip(family: Family) -> None:
-    """Check `from_config` with arguments other than defaults."""
+    """Check that `from_config` restores arguments that differ from the defaults."""
     backbone = family.backbone(**make_changed_arguments(family))
     again = family.backbone.from_config(backbone.get_config())
     assert again.get_config() == backbone.get_config(), "from_config changes arguments"
@@ -117,7 +117,7 @@ def get_config_round_trip(family: Family) -> None:
 
 
 def keras_file_round_trip(family: Family) -> None:
-    """Check `save` and `keras.saving.load_model`."""
+    """Check that `save` and `keras.saving.load_model` keep outputs."""
     assert_keras_file_round_trip(tiny.backbone(family), tiny.examples(family))
 
 
@@ -139,7 +139,7 @@ def padding_and_batching_change_nothing(family: Family) -> None:
 
 
 def mixed_precision_is_close(family: Family) -> None:
-    """Check mixed_bfloat16 with float32 weights."""
+    """Check that outputs are nearly the same with mixed_bfloat16."""
     exact, inputs = tiny.backbone(family), tiny.examples(family)
     mixed = tiny.backbone(family, dtype="mixed_bfloat16")
     assert mixed(inputs)["sequence_output"].dtype == "bfloat16", "sequence_output is not bfloat16"
@@ -147,7 +147,7 @@ def mixed_precision_is_close(family: Family) -> None:
 
 
 def gradients_reach_every_weight(family: Family) -> None:
-    """Check gradients, which should not be affected by gradient checkpointing."""
+    """Check that all weights have gradients, also with gradient checkpointing."""
     inputs, found = tiny.examples(family), []
     for checkpointing in (False, True):
         keras.utils.set_random_seed(0)

@@ -64,7 +64,7 @@ def get_config_round_trip(cls: type[Task], family: Family) -> None:
 
 
 def keras_file_round_trip(cls: type[Task], family: Family) -> None:
-    """Check `save` and `keras.saving.load_model`."""
+    """Check that `save` and `keras.saving.load_model` keep outputs."""
     assert_keras_file_round_trip(tiny.task(family, cls), tiny.examples(family))
 
 
@@ -88,7 +88,7 @@ def padding_and_batching_change_nothing(cls: type[Task], family: Family) -> None
 
 
 def mixed_precision_is_close(cls: type[Task], family: Family) -> None:
-    """Check mixed_bfloat16 with float32 weights and outputs."""
+    """Check that outputs are in float32 and nearly the same with mixed_bfloat16."""
     exact, mixed = tiny.task(family, cls), tiny.task(family, cls, dtype="mixed_bfloat16")
     inputs = tiny.examples(family)
     assert_mixed_precision_is_close(exact, mixed, inputs)
@@ -112,7 +112,7 @@ def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
 
 
 def _compile_for_few_steps(task: Task) -> None:
-    """Compile a task for training a few steps, without using a graph on TensorFlow.
+    """Compile a task to train for a few steps. On TensorFlow, no graph is used.
 
     On JAX, eager execution would compile each operation separately.
     """
@@ -158,7 +158,7 @@ def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
 
 
 def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> None:
-    """Check that errors for a wrong preprocessor name the expected class."""
+    """Check that passing the preprocessor of another task raises an error with the right class."""
     preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family))
     preprocessor.task_name = "another"
     backbone = tiny.backbone(family, pooler=cls.head_of(family).pooled)
@@ -167,7 +167,7 @@ def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> No
 
 
 def an_export_answers_alike(cls: type[Task], family: Family) -> None:
-    """Check that an exported SavedModel returns the same results as the task's signature."""
+    """Check that an exported SavedModel returns the same results as the task."""
     import tensorflow as tf
 
     task = tiny.task(family, cls)

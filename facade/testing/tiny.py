@@ -172,7 +172,7 @@ def tokenizer(family: Family) -> Tokenizer:
 
 
 def sizes(family: Family) -> dict[str, object]:
-    """Return arguments for a small backbone."""
+    """Return backbone arguments for a small model."""
     return copy.deepcopy({**SIZES, **family.tiny})
 
 
@@ -218,7 +218,7 @@ def randomize_weights(model: M) -> M:
 
 
 def examples(family: Family) -> dict[str, np.ndarray]:
-    """Return preprocessed inputs with three examples: the maximum length, 1 token and 6 tokens."""
+    """Return preprocessed inputs for three examples with 1, 6 and the maximum number of tokens."""
     rng = np.random.default_rng(0)
     length = SIZES["max_sequence_length"]
     mask = np.arange(length) < np.array([[length], [1], [6]])

@@ -1,8 +1,8 @@
 """Replace folders and files atomically, without losing user files.
 
-Each saved folder has a manifest that stores file checksums. Only files listed in this manifest will
-be replaced or deleted. All other files in the folder belong to the user and will be kept. Links are
-not followed.
+Each saved folder contains a manifest with all file checksums. Saving again only replaces or
+deletes files listed in the manifest. All other files in the folder belong to the user and are kept.
+Links are not followed.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from encoder_zoo.presets.files.manifest import MANIFEST_NAME, compute_checksum, 
 
 logger = logging.getLogger("encoder_zoo")
 
-_LEFTOVER_SECONDS = 24 * 3600  # files of a killed process are deleted after one day
+_LEFTOVER_SECONDS = 24 * 3600  # temporary files of a killed process are deleted after one day
 _TEMPORARY = ".encoder_zoo_temporary"  # a file that marks temporary folders of this package
 
 
 class Kind(NamedTuple):
-    """A kind of folder that this package can write.
+    """A kind of folder that this package writes, such as a preset or an index.
 
     Attributes:
         name: String. The name for error messages, for example "an index".
-        is_written: Function to call with a manifest. It should return whether the manifest
-            belongs to this kind.
-        manifest: String. Manifest file name. The manifest lists all other files.
-        read: List of strings. Patterns of the file names that a reader opens. User files must not
-            match them.
+        is_written: Function that takes a manifest and returns whether it belongs to this kind of
+            folder.
+        manifest: String. File name of the manifest, which lists all other files.
+        read: List of strings. Patterns for file names that are read from such a folder. User files
+            must not match them.
     """
 
     name: str
@@ -60,10 +60,9 @@ class Kind(NamedTuple):
 def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
     """Replace a folder atomically with new contents written inside a `with` block.
 
-    The new folder is written next to the target and flushed to disk. Then the two folders are
-    exchanged. Files listed in the target's manifest are replaced. A warning is logged if they were
-    modified. All other files and folders are kept. If the block fails, the target will not be
-    changed.
+    The new folder is written next to the target and flushed to disk. Then both folders are
+    exchanged. Files listed in the target's manifest are replaced, with a warning if they were
+    modified. All other files and folders are kept. If the block fails, the target is not changed.
 
     Args:
         folder: String or path. The target folder, which does not need to exist.
@@ -116,12 +115,12 @@ def replacing_file(
 ) -> Iterator[pathlib.Path]:
     """Replace a file atomically with new contents written inside a `with` block.
 
-    If the block fails, the file will not be changed.
+    If the block fails, the file is not changed.
 
     Args:
         path: String or path. The target file, which does not need to exist.
-        is_written: Function to call with a path. It returns whether this package wrote the existing
-            file. A file with identical contents can always be replaced.
+        is_written: Function that takes a path and returns whether this package wrote the file.
+            Files of other programs are only replaced if their contents are identical.
 
     Raises:
         ValueError: If the file is a link or was written by another program.
@@ -145,8 +144,8 @@ def replacing_file(
         yield folder / target.name
         if not (is_ours or _has_same_bytes(target, folder / target.name)):
             raise ValueError(
-                f"{target} exists and was not written by encoder_zoo, so it is kept. Delete the "
-                "file or choose another path."
+                f"{target} already exists and was not written by encoder_zoo. It was not changed. "
+                "Delete the file or choose a different path."
             )
         _reset_permissions(folder, folder)
         _force_to_disk(folder)
@@ -156,8 +155,8 @@ def replacing_file(
 def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
     """Delete all files listed in a manifest. Empty folders are removed, too.
 
-    Modified files and links are kept, and a warning is logged. This does not change folders without
-    this kind of manifest.
+    Modified files and links are kept, and a warning is logged. A folder without a manifest of this
+    kind is not changed.
     """
     target = pathlib.Path(folder)
     try:
@@ -173,7 +172,7 @@ def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
         if _is_unchanged(path, owned[name]):
             path.unlink()
         else:
-            logger.warning("%s was modified after it was saved, so it is kept.", path)
+            logger.warning("%s was modified after it was saved. The file is kept.", path)
     if kind.manifest in owned:
         (target / kind.manifest).unlink()
     for parent in sorted(
@@ -186,10 +185,10 @@ def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
 
 
 def write_signed(path: pathlib.Path, description: Mapping) -> None:
-    """Write a description with its checksum to a file. This replaces the file atomically.
+    """Write a JSON description and its checksum to a file, which is replaced atomically.
 
     Args:
-        path: File path.
+        path: String or path. File to write.
         description: Dictionary of plain data. The value of `sha256` is computed again.
     """
     description = {**description, "sha256": digest(description)}
@@ -206,7 +205,7 @@ def _is_signed(path: pathlib.Path) -> bool:
 
 
 def check_folder(folder: str | os.PathLike) -> pathlib.Path:
-    """Check that files can be written to a folder and return its path.
+    """Check that a folder can be written, and return its absolute path.
 
     The folder does not need to exist.
 
@@ -217,7 +216,7 @@ def check_folder(folder: str | os.PathLike) -> pathlib.Path:
     target = _make_absolute(folder)
     _check_no_link(target)
     if target.exists() and not target.is_dir():
-        raise ValueError(f"{target} is a file. Expected the path of a folder or a new path.")
+        raise ValueError(f"{target} is a file. Expected a folder, or a path that does not exist.")
     if target.exists():
         _check_writable(target)
     return target
@@ -226,18 +225,18 @@ def check_folder(folder: str | os.PathLike) -> pathlib.Path:
 def _check_exchangeable(target: pathlib.Path) -> None:
     if target.is_mount():
         raise ValueError(
-            f"{target} is a mount point, so it cannot be replaced in one step. "
-            f"Save to a folder inside it, such as {target / 'preset'}."
+            f"{target} is a mount point, which cannot be replaced in one step. Save to a folder "
+            f"inside it, such as {target / 'preset'}."
         )
     if target == pathlib.Path.cwd() or target in pathlib.Path.cwd().parents:
         raise ValueError(
-            f"{target} is or contains the working directory, so it cannot be replaced in one step. "
-            "Save to a separate folder."
+            f"{target} is or contains the working directory, which cannot be replaced in one step. "
+            "Save to a different folder."
         )
 
 
 def _make_absolute(path: str | os.PathLike) -> pathlib.Path:
-    """Return the absolute path. Links are not followed for the last path component."""
+    """Return the absolute path without following a link in its last component."""
     path = as_path(path)
     last = path.name if path.name not in ("", "..") else ""
     return pathlib.Path(os.path.realpath(path.parent if last else path), last)
@@ -246,17 +245,17 @@ def _make_absolute(path: str | os.PathLike) -> pathlib.Path:
 def _check_no_link(path: pathlib.Path) -> None:
     if path.is_symlink():
         raise ValueError(
-            f"{path} is a link to {os.readlink(path)}. Links are not followed when files are "
-            "written. Use the path of the target, or delete the link."
+            f"{path} is a link to {os.readlink(path)}. For safety, files are never written through "
+            "links. Pass the path of the target, or delete the link."
         )
 
 
 def _check_writable(path: pathlib.Path) -> None:
-    """Check that a path is not marked as read-only, which does not stop administrators."""
+    """Check that a path is not marked as read-only. Administrators could still write to it."""
     if not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK):
         raise PermissionError(
             errno.EACCES,
-            f"{path} is read-only, so nothing was written. Make it writable (chmod u+w)",
+            f"{path} is read-only. Nothing was written. Make it writable (chmod u+w)",
         )
 
 
@@ -264,7 +263,7 @@ def _check_writable(path: pathlib.Path) -> None:
 
 
 def _read_owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
-    """Return a folder's manifest entries, including an entry for the manifest itself."""
+    """Return the files listed in a folder's manifest, including the manifest itself."""
     path = target / kind.manifest
     if not os.path.lexists(path):
         return {}
@@ -289,7 +288,7 @@ def _read_owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
 def _check_replaceable(
     target: pathlib.Path, name: str, owned: Mapping, new: pathlib.Path, kind: Kind
 ) -> None:
-    """Check that this package saved a file. Log a warning if users modified it."""
+    """Check that this package saved a file. If the file was modified later, log a warning."""
     path = target / name
     if _is_link(target, name) or any((target / parent).is_file() for parent in _list_parents(name)):
         raise _make_foreign_error(target, name, kind)
@@ -302,7 +301,7 @@ def _check_replaceable(
         raise _make_foreign_error(target, name, kind)
     _check_writable(path)
     if not same and not _is_unchanged(path, owned.get(name, {})):
-        logger.warning("%s was modified after it was saved. It is replaced.", path)
+        logger.warning("%s was modified after it was saved. The file is replaced.", path)
 
 
 def _is_unchanged(path: pathlib.Path, entry: Mapping) -> bool:
@@ -315,8 +314,8 @@ def _has_same_bytes(one: pathlib.Path, other: pathlib.Path) -> bool:
 
 def _make_foreign_error(target: pathlib.Path, name: str, kind: Kind) -> ValueError:
     return ValueError(
-        f"{target} contains {name}, which was not saved as a part of {kind.name}, so it is kept. "
-        f"Delete it, or save to a separate folder, such as {target / 'saved'}."
+        f"{target} contains {name}, which does not belong to {kind.name} saved by this package. "
+        f"Delete the file, or save to a different folder, such as {target / 'saved'}."
     )
 
 
@@ -376,12 +375,12 @@ def remove_temporary(folder: pathlib.Path, names: str) -> None:
 
 
 def _is_temporary(path: pathlib.Path) -> bool:
-    """Check whether this folder is temporary. User folders can have similar names."""
+    """Check whether a folder with a temporary name was created by this package."""
     return not path.is_symlink() and (path / _TEMPORARY).is_file()
 
 
 def _has_process_ended(name: str) -> bool:
-    """Check whether the process named by a folder (...-HOST-PROCESS-RANDOM) has ended."""
+    """Check whether the process that created a temporary folder has ended."""
     mine = re.search(rf"\.saving-{re.escape(platform.node())}-(\d+)-\w+$", name)
     if mine is None or os.name != "posix":  # not known for other hosts or on Windows
         return False
@@ -395,7 +394,7 @@ def _has_process_ended(name: str) -> bool:
 
 
 def _reset_permissions(new: pathlib.Path, target: pathlib.Path) -> None:
-    """Set default permissions, because some writers only give access to the owner."""
+    """Set default file permissions. Some libraries create files that only the owner can read."""
     mask = os.umask(0)
     os.umask(mask)
     for path in new.rglob("*"):
@@ -404,7 +403,7 @@ def _reset_permissions(new: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> None:
-    """Link or copy all user files to the new folder."""
+    """Link or copy all user files from the old folder to the new folder."""
     ours = {folder for name in owned for folder in _list_parents(name)}
     folders = []
     for path, name in _walk(target):
@@ -421,7 +420,7 @@ def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> Non
 
 
 def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) -> None:
-    """Move files that were added to the old folder while its files were linked to the new one."""
+    """Move files to the new folder that users added to the old folder in the meantime."""
     for path, name in _walk(old):
         there = target / name
         is_folder = path.is_dir() and not path.is_symlink()
@@ -431,7 +430,7 @@ def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) 
 
 
 def _walk(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
-    """Yield all paths in a folder with their relative names. Parent folders come first."""
+    """Yield the relative name and path of everything in a folder. Parent folders come first."""
     for parent, folders, files in os.walk(folder, onerror=_raise):
         for name in sorted([*folders, *files]):
             path = pathlib.Path(parent, name)
@@ -462,7 +461,7 @@ def _force_to_disk(folder: pathlib.Path) -> None:
 
 
 def _exchange(new: pathlib.Path, target: pathlib.Path, temporary: pathlib.Path) -> None:
-    """Replace the target with the new folder. The old folder gets the name of the new folder."""
+    """Exchange the names of the target and the new folder."""
     if not target.exists():
         os.replace(new, target)
     elif not _exchange_in_one_step(new, target):
@@ -485,7 +484,7 @@ def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
 
 
 def _convert_error(error: Exception) -> OSError | None:
-    """Convert an error to an OSError. Some libraries only mention its code in a message."""
+    """Convert an error to an OSError if its message contains an error code of the system."""
     if isinstance(error, OSError) and error.errno:
         return error
     number = re.search(r"\b(?:os error|errno =) (\d+)", str(error))  # safetensors, HDF5
@@ -498,7 +497,7 @@ def _convert_error(error: Exception) -> OSError | None:
 
 
 def _add_target(error: OSError, target: pathlib.Path) -> OSError:
-    """Add the target to the error message, and mention if an existing target is unchanged."""
+    """Add the target to an error message, and say whether it still has its previous contents."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "The disk is full" if full else error.strerror or str(error)
     before = " The previous contents are unchanged." if target.exists() else ""

@@ -1,4 +1,4 @@
-"""Read ranges and arrays from an open file, and detect truncated files."""
+"""Read bytes and arrays from an open file, and detect truncated files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class FileBytes:
     """Read byte ranges from an open file.
 
     Args:
-        file: Seekable binary file. Only `seek` and `readinto` are called.
-        advice: String. The last sentence of error messages, without a full stop.
+        file: Binary file with the methods `seek` and `readinto`.
+        advice: String. Last sentence of error messages, without the final period.
 
     Attributes:
         name: String. File path for error messages.
@@ -62,12 +62,12 @@ class FileBytes:
         while waiting:
             taken = self._file.readinto(waiting)
             if not taken:
-                raise self.make_error("it was changed while it was read")
+                raise self.make_error("the file was changed while it was read")
             waiting = waiting[taken:]
         return content
 
     def check_size(self, expected: int, exact: bool = False) -> None:
-        """Check that the file has at least the expected size. If `exact`, check for equality.
+        """Check that the file has at least the expected size, or exactly this size if `exact`.
 
         Raises:
             ValueError: If the file is smaller than `expected`, or larger while `exact` is True.
@@ -79,29 +79,29 @@ class FileBytes:
             raise self.make_error(sizes)
 
     def make_error(self, what: str, advice: str | None = None) -> ValueError:
-        """Create an error for this file."""
+        """Create a ValueError that names this file."""
         return ValueError(f"{self.name}: {what}. {advice or self._advice}.")
 
 
 def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
-    """Check that a file is large enough for its arrays, before memory is allocated.
+    """Check that a file is large enough for its arrays, before allocating memory.
 
     Args:
         path: String or path. The file to name in the error message.
         declared: Integer. The number of bytes according to the shapes of the arrays.
-        size: Integer. Number of stored bytes.
+        size: Integer. Number of bytes that the file stores.
     """
     if declared > size:
         raise ValueError(
-            f"{path}: its arrays have {declared} bytes, but only {size} bytes are stored. The file "
+            f"{path}: the arrays need {declared} bytes, but the file only stores {size} bytes. It "
             "is damaged, compressed or manipulated."
         )
 
 
 def check_floats(dtype: np.dtype, path: str | pathlib.Path, name: str) -> None:
-    """Check that weights have a floating-point type."""
+    """Check that an array's dtype is a floating-point type."""
     if dtype.kind != "f" and dtype != ml_dtypes.bfloat16:
         raise ValueError(
-            f"{path}: {quote(name)} is of type {quote(str(dtype))}. Expected float16, bfloat16, "
+            f"{path}: {quote(name)} has dtype {quote(str(dtype))}. Expected float16, bfloat16, "
             "float32 or float64."
         )

@@ -27,8 +27,9 @@ class FolderFiles:
 
     Attributes:
         inside: String. Subfolder name in `root`, or "" for the root folder.
-        listed: Collection of strings. Names for all files in the folder.
-        not_downloaded: Collection of strings. File names that only exist in the repository.
+        listed: Collection of strings. Names of all files in the folder.
+        not_downloaded: Collection of strings. Names of files that exist in the repository but
+            were not downloaded.
     """
 
     inside: str = ""
@@ -43,7 +44,7 @@ class FolderFiles:
 
     @property
     def root(self) -> FolderFiles:
-        """The files of the whole preset. This returns another object for each subfolder."""
+        """The files of the whole preset, also if this object only contains a subfolder."""
         return self
 
     def __enter__(self) -> FolderFiles:
@@ -68,8 +69,9 @@ class FolderFiles:
 
         Args:
             name: String. The file name without a folder.
-            named_in: File and field that contain the name, for error messages. Defaults to None.
-            inside: String. Path to the subfolder that contains the file. Defaults to "".
+            named_in: String. File and field from which `name` was read, for error messages.
+                Defaults to None.
+            inside: String. Subfolder that contains the file. Defaults to "".
 
         Raises:
             ValueError: If `name` is invalid or the file does not exist.
@@ -87,8 +89,8 @@ class FolderFiles:
         file.seek(0)
         if file.read(len(_LFS)) == _LFS:
             raise ValueError(
-                f"{file.name} is a Git LFS pointer and not the actual file. Run `git lfs pull` in "
-                "the repository, or download the file from the hub."
+                f"{file.name} is a Git LFS pointer instead of the actual file. Run `git lfs pull` "
+                "in the repository, or download the file from the hub."
             )
         file.seek(0)
         return file
@@ -131,29 +133,29 @@ class FolderFiles:
         return self._read(name, TEXT_BYTES, inside)
 
     def list_opened(self, folder: str) -> list[str]:
-        """List subfolder files that were opened together with the folder."""
+        """List the files of this subfolder that are open."""
         prefix = f"{folder}/"
         return sorted(n.removeprefix(prefix) for n in self._files if n.startswith(prefix))
 
     def check_unchanged(self) -> None:
-        """Raise an error when open files were modified."""
+        """Raise a ValueError when an open file was modified."""
         raise NotImplementedError
 
     def _open(self, name: str) -> None:
-        """Open a file and add it to `_files`. Raise a FileNotFoundError when it is missing."""
+        """Open a file and add it to `_files`. Raise a FileNotFoundError if it does not exist."""
         raise NotImplementedError
 
     def _read(self, name: str, most: int, inside: str) -> bytes:
         file = self.file(name, inside=inside)
         size = get_size(file)
         if size > most:
-            raise ValueError(f"{file.name} has {size} bytes. Expected at most {most}.")
+            raise ValueError(f"{file.name} has {size} bytes. Expected at most {most} bytes.")
         file.seek(0)
         return file.read(most)
 
 
 class Subfolder(FolderFiles):
-    """Read subfolder files through the parent folder.
+    """Read files in a subfolder.
 
     Args:
         files: The `FolderFiles` of the whole folder, which must stay open.
@@ -202,5 +204,5 @@ def is_plain(name: object) -> bool:
 
 
 def get_size(file: BinaryIO) -> int:
-    """Return an open file's size in bytes and move to its end."""
+    """Return an open file's size in bytes, and move to its end."""
     return file.seek(0, os.SEEK_END)

@@ -14,15 +14,15 @@ from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.file_bytes import check_floats, check_stored
 from encoder_zoo.presets.files.folder_files import get_size
 
-# Groups that contain model layers. Early versions of Keras 3 use the second one.
+# Groups that contain the layers of a model. Early versions of Keras 3 use the second name.
 _ROOTS = ("layers", "_layer_checkpoint_dependencies")
 
 
 class Hdf5File:
     """Read arrays from a `.weights.h5` file.
 
-    HDF5 files can link to other files, store arrays in other files, and declare arrays without
-    storing them. All of these are rejected.
+    HDF5 files can contain links to other files, arrays stored in other files, and arrays without
+    stored values. For safety, such files are rejected.
 
     Args:
         file: Binary file. It should stay open until all arrays are read. Its `name` is used in
@@ -56,7 +56,7 @@ class Hdf5File:
         return len(names.intersection(self._names))
 
     def shapes(self, group: str) -> list[tuple[int, ...]]:
-        """Return array shapes for a layer, in order."""
+        """Return the shapes of a layer's arrays, in order."""
         with self._open() as file:
             path = f"{self._root}/{group}/vars"
             count = len(self._find(file, path))
@@ -88,9 +88,7 @@ class Hdf5File:
             if link is None:
                 raise ValueError(f"{self.path}: {quote(name)} is missing. Download the file again.")
             if not isinstance(link, h5py.HardLink):
-                raise ValueError(
-                    f"{self.path}: {quote(name)} is a link. Expected the array itself."
-                )
+                raise ValueError(f"{self.path}: {quote(name)} is a link. Expected an array.")
             node = node[part]
         return node
 
@@ -104,7 +102,8 @@ class Hdf5File:
             check_floats(node.dtype, self.path, name)
         if node.external or node.is_virtual:
             raise ValueError(
-                f"{self.path}: {quote(name)} is stored in another file. Expected it in this file."
+                f"{self.path}: {quote(name)} is stored in another file. Expected an array in this "
+                "file."
             )
         check_stored(self.path, node.nbytes, node.id.get_storage_size())
         self._declared[name] = node.nbytes

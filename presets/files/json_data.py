@@ -21,7 +21,7 @@ class Limit(NamedTuple):
     """Limits for the size of JSON data.
 
     Attributes:
-        content: Integer. Maximum text size in bytes.
+        content: Integer. Maximum size of the JSON text in bytes.
         memory: Integer. Approximate maximum size of the parsed data in bytes.
     """
 
@@ -56,7 +56,7 @@ def read_field(
         name: String. Field name.
         rule: `Rule` of its value.
         path: Path of the file for error messages.
-        default: Value to use when the field is missing or null. Defaults to None.
+        default: Value for fields that are missing or null. Defaults to None.
 
     Raises:
         ValueError: If the value breaks the rule.
@@ -73,7 +73,7 @@ def read_field(
 
 
 def as_json_value(value: Any) -> Any:
-    """Convert a setting to JSON. Infinite numbers become strings, arrays and tuples become lists.
+    """Convert a setting to JSON. Infinity becomes a string, and arrays and tuples become lists.
 
     Example:
         >>> as_json_value({"dim": np.int64(8), "limits": (float("inf"), 0.5, None)})
@@ -89,7 +89,7 @@ def as_json_value(value: Any) -> Any:
 
 
 def from_json_value(value: object) -> object:
-    """Convert a value from `as_json_value` back to the original setting.
+    """Convert the result of `as_json_value` back to the original setting.
 
     Example:
         >>> [from_json_value(value) for value in ("-inf", 0.5, "first")]
@@ -99,7 +99,7 @@ def from_json_value(value: object) -> object:
 
 
 def encode_json(value: object) -> bytes:
-    """Encode a value as JSON, for `parse_object` or `parse_array`.
+    """Encode a value as JSON that `parse_object` and `parse_array` accept.
 
     Raises:
         ValueError: If numbers are not finite, or if strings contain lone surrogates.
@@ -116,7 +116,7 @@ def encode_json(value: object) -> bytes:
 def encode_json_files(files: Mapping[str, object]) -> dict[str, bytes]:
     """Encode the contents of several files.
 
-    Bytes are kept as they are, and other values are converted to JSON.
+    Bytes are not changed. All other values are converted to JSON.
 
     Args:
         files: Dictionary that maps file names to their contents.
@@ -137,7 +137,7 @@ def parse_object(
         content: Bytes of UTF-8 text. Callers should check its length against `limit.content` first.
         name: The file name for error messages.
         limit: `Limit` of the parsed data. Defaults to `SETTINGS`.
-        unique_names: Boolean. Whether to reject a duplicate name even if its values are equal.
+        unique_names: Boolean. Whether to reject duplicate names even if their values are equal.
             Defaults to False.
 
     Raises:
@@ -173,7 +173,7 @@ def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> ob
     needed = estimate_memory(content)
     if needed > limit.memory:
         raise ValueError(
-            f"{name}: parsing would need {needed / 1e9:.2f} GB of memory. Expected at most "
+            f"{name} would need {needed / 1e9:.2f} GB of memory. Expected at most "
             f"{limit.memory / 1e9:.2f} GB."
         )
     text = decode_text(content, name)
@@ -191,7 +191,7 @@ def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> ob
 
 
 def estimate_memory(content: bytes) -> int:
-    """Estimate the memory of parsed JSON in bytes, including its text.
+    """Estimate how much memory parsed JSON needs, including its text, in bytes.
 
     Example:
         >>> estimate_memory(b'{"a": [1, 2]}')
@@ -205,7 +205,7 @@ def estimate_memory(content: bytes) -> int:
 
 
 def _make_object(pairs: list[tuple[str, object]], unique_names: bool) -> dict:
-    """Create a dictionary. Duplicate names are rejected unless their values are equal."""
+    """Create a dictionary from pairs, and reject names that occur twice with different values."""
     found = dict(pairs)
     if len(found) == len(pairs):
         return found
@@ -226,7 +226,7 @@ def _refuse(name: str) -> None:
 
 
 def _find_code(value: Any, depth: int) -> tuple[str, str] | None:
-    """Find classes that run code, or JSON that is nested too deeply.
+    """Find Keras layers that run code, or JSON that is nested too deeply.
 
     Returns:
         A tuple (field, error), or None.

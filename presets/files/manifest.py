@@ -1,6 +1,6 @@
 """Read and write the manifest `encoder_zoo.json`, and other descriptions with a checksum.
 
-This manifest contains file checksums and all settings that no other file contains.
+The manifest contains all file checksums, and the settings that no other file contains.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from encoder_zoo.presets.files.json_data import encode_json
 
 MANIFEST_NAME = "encoder_zoo.json"
 MANIFEST_FORMAT = 1
-CARD = "README.md"  # not verified, because users can edit it
+CARD = "README.md"  # not verified, because users can edit this file
 # (subfolder, name). KerasHub's tokenizer and sentence-transformers' modules are in subfolders.
 _SUBFOLDER = re.compile(r"(assets/tokenizer|(?:[A-Za-z]\w*_)?\d+_\w+)/")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
 
 
 def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST_NAME) -> None:
-    """Write a manifest. This should be called after writing all other files.
+    """Write a folder's manifest. Call this function after writing all other files.
 
     Args:
-        folder: Folder path.
+        folder: Path of the folder.
         settings: Dictionary of additional fields with plain data.
         name: String. The file name of the manifest. Defaults to "encoder_zoo.json".
     """
@@ -48,7 +48,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST
 
 
 def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dict:
-    """Read the manifest in a folder. Returns an empty dictionary when the manifest is missing.
+    """Read a folder's manifest. If it is missing, return an empty dictionary.
 
     Args:
         files: The files of the preset.
@@ -76,7 +76,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
 
 
 def _check_schema(manifest: Mapping, path: pathlib.PurePath) -> None:
-    """Check the types and values of the fields."""
+    """Check the types and values of all manifest fields."""
     files: Any = manifest.get("files")
     kinds = {"bytes": int, "sha256": str}
     rate = manifest.get("learning_rate", 1e-5)
@@ -133,13 +133,13 @@ def _check(file: BinaryIO, entry: Mapping) -> None:
 
 def _describe_change(path: str | pathlib.PurePath, how: str) -> str:
     return (
-        f"{path} is damaged or changed: {how}. If you or another program changed it on purpose, "
-        "pass verify=False and save the preset again."
+        f"{path} is damaged or changed: {how}. If you changed the file on purpose, pass "
+        "verify=False and save the preset again."
     )
 
 
 def hash_file(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Compute a hexadecimal checksum over a prefix and an open file's contents.
+    """Compute the hexadecimal SHA-256 checksum of a prefix followed by an open file.
 
     Example:
         >>> import io
@@ -160,7 +160,7 @@ def compute_checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: byte
 
 
 def digest(manifest: Mapping) -> str:
-    """Compute a manifest checksum without its `sha256` field.
+    """Compute a manifest's checksum, ignoring its `sha256` field.
 
     Example:
         >>> digest({"format": 1, "sha256": "..."}) == digest({"format": 1})

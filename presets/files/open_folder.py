@@ -18,31 +18,31 @@ _HAS_HANDLES = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  #
 
 
 class FolderReplaced(FileNotFoundError):
-    """Raised when folders were replaced while opening files."""
+    """Raised when another process replaces a folder while its files are being opened."""
 
 
 class OpenFolder(FolderFiles):
     """Open a consistent version of all files in a local folder.
 
-    Without a handle, files would be opened by path. When a writer replaces the folder at the same
-    time (see `replacing`), a reader could mix two versions. For this reason, this class opens the
-    folder first and then opens all files relative to its handle. Files can still be read after
-    replacing or deleting the folder.
+    If another process replaces the folder at the same time (see `replacing`), opening files by path
+    could mix two versions. For this reason, this class first opens the folder, and then opens all
+    files relative to the folder handle. The files can be read even after the folder was replaced or
+    deleted.
 
     Args:
         path: String or path. The folder to open.
-        patterns: Iterable of strings. Patterns of the file names to open immediately. Other files
-            can be opened later by `file`, unless the folder was deleted. Patterns with a slash
-            match file paths in subfolders. They can contain wildcards.
+        patterns: Iterable of strings. Patterns for the files to open immediately. A pattern can
+            contain wildcards. With a slash, it matches files in subfolders. Other files can be
+            opened later with `file`, unless the folder is deleted.
 
     Attributes:
         path: Folder path for error messages.
-        listed: List of strings. Names for all files that were in the folder when it was opened.
+        listed: List of strings. Names of all files that were in the folder when it was opened.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If `path` is not the path of a folder, if any file is not regular, is a Git LFS
-            pointer or links to a path outside this preset, or if other processes keep replacing the
+        ValueError: If `path` is not a folder, if a file is not a regular file, is a Git LFS
+            pointer, or links to a path outside the preset, or if other processes keep replacing the
             folder.
 
     Example:
@@ -78,10 +78,10 @@ class OpenFolder(FolderFiles):
         )
 
     def check_unchanged(self) -> None:
-        """Check that no other process has written to open files.
+        """Check that no other process has modified an open file.
 
         Raises:
-            ValueError: If a file was modified while reading.
+            ValueError: If files were modified while reading.
         """
         for name, file in self._files.items():
             if _get_state(file) != self._states[name]:
@@ -127,7 +127,7 @@ class OpenFolder(FolderFiles):
         return [f"{name}/{inner}" for name in found for inner in self._list(name)]
 
     def _list(self, folder: str) -> list[str]:
-        """List all names in this subfolder. Files and deleted folders return an empty list."""
+        """List all names in a subfolder. If it is a file or was deleted, return an empty list."""
         try:
             if self._handle is None:
                 return sorted(os.listdir(self.path / folder))
@@ -164,7 +164,7 @@ class OpenFolder(FolderFiles):
             self._check_not_replaced()
 
     def _read_state(self, name: str) -> os.stat_result | None:
-        """Return the state for a path without following links. Missing paths return None."""
+        """Return the path status without following links, or None when the path does not exist."""
         path = self.path / name if self._handle is None else name
         try:
             return os.stat(path, dir_fd=self._handle, follow_symlinks=False)
@@ -181,9 +181,9 @@ class OpenFolder(FolderFiles):
         return any(self._is_link("/".join(parts[: i + 1])) for i in range(len(parts)))
 
     def _resolve_link(self, path: pathlib.Path) -> pathlib.Path:
-        """Return a link's target. Raise an error if it is outside this folder.
+        """Return a link's target. Raise a ValueError when it is outside of the folder.
 
-        In the hub cache, links point to blobs next to the snapshots or repositories.
+        In the hub cache, links may also point to the folders with downloaded blobs.
         """
         # `Path.resolve` would raise a RuntimeError for circular links.
         real, home = (pathlib.Path(os.path.realpath(p)) for p in (path, self.path))
@@ -192,8 +192,8 @@ class OpenFolder(FolderFiles):
             allowed += [home.parents[1] / "blobs", home.parents[2] / "blobs"]
         if not any(folder in real.parents for folder in allowed):
             raise ValueError(
-                f"{path} is a link to {real}, outside of the preset. Copy the file itself to the "
-                "folder."
+                f"{path} is a link to {real}, which is outside of the preset. Replace the link "
+                "with a copy of the file."
             )
         return real
 
@@ -203,7 +203,7 @@ def _is_match(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _get_state(file: BinaryIO) -> tuple[int, int]:
-    """Return an open file's size and modification time."""
+    """Return size and modification time for an open file."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
 
@@ -211,10 +211,10 @@ def _get_state(file: BinaryIO) -> tuple[int, int]:
 class InputFiles:
     """Input files that should not change while reading.
 
-    This detects replaced and overwritten files, even when their size is the same.
+    Replaced and overwritten files are detected, even if their size is the same.
 
     Args:
-        paths: List of strings or paths. The files in their current state.
+        paths: List of strings or paths. The files to remember in their current state.
 
     Attributes:
         paths: List of paths.
@@ -242,7 +242,7 @@ class InputFiles:
 
     @property
     def modified(self) -> list[int]:
-        """Modification time of each file in nanoseconds."""
+        """Each file's modification time in nanoseconds."""
         return [state.st_mtime_ns for state in self._states]
 
     def check_unchanged(self) -> None:
@@ -250,9 +250,9 @@ class InputFiles:
         for path, before in zip(self.paths, self._states, strict=True):
             if not path.exists() or _get_version(os.stat(path)) != _get_version(before):
                 raise ValueError(
-                    f"{path} was changed while it was read. The output so far belongs to "
-                    "the previous version. Restore that version and try again, or write to another "
-                    "folder."
+                    f"{path} was changed while it was read. The output so far belongs to the "
+                    "previous version of the file. Restore this version and try again, or write "
+                    "to a different folder."
                 )
 
 

@@ -1,8 +1,8 @@
 """Interpret pickles as plain data. Names in a file are never imported or called.
 
 A pickle is a program for a stack machine, and Python's `pickle` runs any program. This interpreter
-only supports instructions for dictionaries that contain tensors, and globals allowed by the caller.
-When a pickle calls a global, this calls a function from this package instead.
+only supports the instructions that dictionaries of tensors need, and the globals that the caller
+allows. If a pickle calls a global, a function of this package is called instead.
 
 Source: `pickletools` in Python's standard library describes the instructions.
 """
@@ -29,7 +29,7 @@ NOTHING_RUNS = "Only tensors are read, and no code from the file is executed"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Global:
-    """A class or function name in a pickle.
+    """The name of a class or function in a pickle.
 
     Attributes:
         name: String. The full name with the module.
@@ -39,7 +39,7 @@ class Global:
 
 
 class OrderedMapping(dict):
-    """A `collections.OrderedDict` from a pickle, without attributes."""
+    """Dictionary that was a `collections.OrderedDict` in the pickle. Its attributes are ignored."""
 
     __slots__ = ()
 
@@ -99,18 +99,17 @@ class PickleStream:
         return line.decode("ascii", "backslashreplace")
 
     def error(self, what: str, *advice: str) -> ValueError:
-        """Create an error for this part of the file."""
+        """Create a ValueError that names this part of the file."""
         return self.source.make_error(f"{self.name} {what}", *advice)
 
 
 class PickleInterpreter:
-    """Interpreter for pickles.
+    """Interpret pickles as plain data, without running code.
 
     Args:
         stream: `PickleStream` of one or several pickles.
-        globals: Dictionary with all globals to allow in a pickle. It maps each global to the
-            function to call instead, or to None to reject calls. By default, no globals are
-            allowed.
+        globals: Dictionary that maps each allowed global to the function that is called instead.
+            The value None allows the name but not calls. By default, no globals are allowed.
         persistent: Function that converts a persistent id to a value. Defaults to None.
 
     Example:
@@ -167,7 +166,7 @@ class PickleInterpreter:
         return struct.unpack(layout, self._stream.take(struct.calcsize(layout)))[0]
 
     def _pop(self, count: int) -> list:
-        """Pop the top values, all of which are above the last mark."""
+        """Remove and return the stack's top values, which must be above the last mark."""
         if len(self._stack) < count:
             raise self._stream.error("takes a value from an empty stack")
         values = self._stack[len(self._stack) - count :]
@@ -246,9 +245,9 @@ class PickleInterpreter:
         if len(values) % 2:
             raise self._stream.error("sets a key without a value")
         for key, value in zip(values[::2], values[1::2], strict=True):
-            # Keys with larger numbers could be chosen to have the same hash.
+            # Larger numbers could be chosen such that all keys have the same hash.
             if type(key) is not str and (type(key) is not int or abs(key) >= 2**32):
-                raise self._refuse("has a key that is neither text nor a small number")
+                raise self._refuse("has a key that is neither a string nor a small number")
             if key in target:
                 raise self._stream.error(f"sets the key {quote(key)} twice")
             target[key] = value

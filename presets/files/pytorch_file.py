@@ -23,8 +23,8 @@ _STATE_DICT = "Expected a file that was saved with torch.save(model.state_dict()
 class PyTorchFile:
     """Read tensors from a torch.save file.
 
-    The constructor only reads the pickles, which contain tensor shapes and offsets. They are
-    interpreted as plain data. Other file contents are rejected.
+    The constructor only reads the pickles, which contain the shapes and offsets of tensors. They
+    are interpreted as plain data. Files with other contents are rejected.
 
     Args:
         file: Seekable binary file. Its `name` is used in error messages.
@@ -60,7 +60,7 @@ class PyTorchFile:
         """Read a tensor.
 
         Raises:
-            ValueError: If the tensor storage is damaged.
+            ValueError: If the tensor's storage is damaged.
         """
         view = self._views[name]
         dtype = view.storage.dtype
@@ -72,7 +72,7 @@ class PyTorchFile:
         return np.lib.stride_tricks.as_strided(numbers, view.shape, strides).copy()
 
     def _map_tensors(self, value: object) -> dict[str, TensorView]:
-        """Map state dict names to tensors."""
+        """Return the tensors in a state dict by name."""
         if not isinstance(value, dict):
             raise self._source.make_error(
                 "it does not contain a dictionary of tensors", _STATE_DICT
@@ -85,8 +85,8 @@ class PyTorchFile:
             if name not in views and not _is_plain_data(value[name], seen):
                 keys = ", ".join(quote(key) for key in [*value][:8])
                 raise self._source.make_error(
-                    f"{quote(name)} contains other objects than tensors and plain data. Its keys "
-                    f"are {keys}, so it could be a training checkpoint",
+                    f"{quote(name)} contains objects that are neither tensors nor plain data. Its "
+                    f"keys are {keys}. It could be a training checkpoint",
                     _STATE_DICT,
                 )
         if value and not views:
@@ -95,14 +95,14 @@ class PyTorchFile:
         return views
 
     def _check_sizes(self, views: Iterable[TensorView]) -> None:
-        """Check that all tensors together take about as many bytes as the file."""
+        """Check that the tensors do not need much more memory than the file has bytes."""
         total = sum(
             max(view.span, math.prod(view.shape)) * view.storage.dtype.itemsize
             for view in set(views)
         )
         if total > _MAX_SPANS * self._source.size:
             raise self._source.make_error(
-                f"its tensors need {total} bytes, but the file has {self._source.size}"
+                f"its tensors need {total} bytes, but the file has {self._source.size} bytes"
             )
 
 
@@ -154,7 +154,7 @@ def encode_pytorch_file(tensors: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _pickle_tensor(key: str, value: np.ndarray) -> bytes:
-    """Encode a `_rebuild_tensor_v2` call with storage, offset, shape, strides and more."""
+    """Encode the call to `_rebuild_tensor_v2` that creates a tensor when a file is loaded."""
     strides = [stride // value.itemsize for stride in np.ascontiguousarray(value).strides]
     storage = [_pickle_text("storage"), _pickle_global("torch", _STORAGES[str(value.dtype)])]
     storage += [_pickle_text(key), _pickle_text("cpu"), _pickle_integer(value.size)]

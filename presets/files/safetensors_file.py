@@ -1,7 +1,7 @@
-"""Read `.safetensors` files after a check of the whole header.
+"""Read `.safetensors` files, after checking the whole header.
 
-Files start with the header length in 8 bytes. This is followed by a JSON header and all tensor
-bytes without gaps. Source: https://github.com/huggingface/safetensors
+A file contains the header's length in 8 bytes, a JSON header, and the bytes of all tensors
+without gaps. Source: https://github.com/huggingface/safetensors
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ class SafetensorsFile:
         return header, 8 + length
 
     def _check_entry(self, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int]:
-        """Check dtype, shape and offsets for a tensor, and return dtype, shape and start."""
+        """Check a tensor's header entry, and return its dtype, shape and start."""
         try:
             dtype, shape, (start, end) = (entry[k] for k in ("dtype", "shape", "data_offsets"))
             numbers = [*shape, start, end]
         except (TypeError, KeyError, ValueError):
             raise self._source.make_error(
-                f"the header's entry for {quote(name)} is malformed"
+                f"the header entry of {quote(name)} is malformed"
             ) from None
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             known = ", ".join(_DTYPES)
@@ -123,7 +123,7 @@ class SafetensorsFile:
         return _DTYPES[dtype], tuple(shape), start
 
     def _check_layout(self) -> None:
-        """Check that tensors fill the rest of the file without gaps."""
+        """Check that the tensors fill the rest of the file without gaps."""
         end = 0
         for name, (dtype, shape, start) in sorted(
             self._entries.items(), key=lambda item: (item[1][2], math.prod(item[1][1]))

@@ -1,10 +1,10 @@
-"""Interpret tensor pickles and find tensor storages in both torch.save formats.
+"""Find the tensors and their storages in both file formats of torch.save.
 
 Since PyTorch 1.6, a file is a zip archive with the pickle `<root>/data.pkl` and one entry
-`<root>/data/<key>` for each storage. The older format is a stream of five pickles: a magic number,
-the protocol version, the system's integer sizes, the object, and the storage keys. The pickles are
-followed by the storages. Each storage starts with its element count in 8 bytes, followed by all
-elements.
+`<root>/data/<key>` for each storage. The older format starts with five pickles, which contain a
+magic number, the protocol version, the system's integer sizes, the object, and the storage
+keys. The storages follow after the pickles. Each storage contains the number of elements in 8
+bytes, and then the elements.
 
 Source: `torch/serialization.py` in PyTorch.
 """
@@ -35,7 +35,7 @@ _COUNT_BYTES = 8
 
 
 def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
-    """Find all storages in this file. The format is detected from the first bytes.
+    """Find all storages in a file of torch.save. The first bytes determine the format.
 
     Raises:
         ValueError: If the file is truncated, or if it was not written by `torch.save`.
@@ -51,11 +51,13 @@ def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
     if beginning.startswith(b"\x80"):
         return StreamedStorages(source)
     source.check_size(4)
-    raise source.make_error(f"it starts with {quote(beginning[:8])}, unlike files of torch.save")
+    raise source.make_error(
+        f"it starts with {quote(beginning[:8])}, which is not how files of torch.save start"
+    )
 
 
 class ZipStorages:
-    """Find the storages in a zip archive.
+    """Find the storages in a file of torch.save that is a zip archive.
 
     Args:
         source: `FileBytes` to read from.
@@ -79,10 +81,10 @@ class ZipStorages:
             self._check_size(storage)
 
     def find_content_start(self, key: str) -> int:
-        """Return the offset at which a storage's elements start.
+        """Return the offset of a storage's first element.
 
         Raises:
-            ValueError: If a zip archive entry does not match its directory.
+            ValueError: If an entry of the zip archive does not match the archive's directory.
         """
         return self._directory.find_content_start(f"{self._root}/data/{key}")
 
@@ -106,7 +108,7 @@ class ZipStorages:
             part = name.split("/")[1]
             if part != part.lower() and part.lower() in ("data", "byteorder", "version"):
                 raise self._source.make_error(
-                    f"{quote(name)} is in capitals. Expected {part.lower()!r}"
+                    f"{quote(name)} contains capital letters. Expected {part.lower()!r}"
                 )
             if name.lower().endswith(".pkl") and name != f"{root}/data.pkl":
                 raise self._source.make_error(f"its zip archive has a second pickle, {quote(name)}")
@@ -117,7 +119,7 @@ class ZipStorages:
         return self._directory.find_content_start(name), self._directory.entries[name].size
 
     def _check_byte_order(self) -> None:
-        """Reject big-endian files. Before PyTorch 2.1, files do not contain the byte order."""
+        """Reject big-endian files. Files of PyTorch before 2.1 do not contain the byte order."""
         if f"{self._root}/byteorder" in self._directory.entries:
             start, size = self._find("byteorder")
             if (order := self._source.read(start, min(size, 8))) != b"little":
@@ -138,7 +140,7 @@ class ZipStorages:
 
 
 class StreamedStorages:
-    """Find storages in a pickle stream.
+    """Find the storages in a file of torch.save in the older format.
 
     Args:
         source: `FileBytes` to read from.
@@ -158,7 +160,7 @@ class StreamedStorages:
         system = plain.load()
         if not isinstance(system, dict) or system.get("little_endian") is not True:
             raise source.make_error(
-                "it was written on a big-endian machine", "Save it again elsewhere"
+                "it was written on a big-endian machine", "Save it again on a little-endian machine"
             )
         pickle = TensorPickle(source)
         self.value = pickle.load(stream)
@@ -166,10 +168,10 @@ class StreamedStorages:
         self._starts = self._find_starts(plain.load(), stream.position)
 
     def find_content_start(self, key: str) -> int:
-        """Check a storage's element count and return the offset to its first element.
+        """Check how many elements a storage has, and return the first element's offset.
 
         Raises:
-            ValueError: If the storage length does not match its tensors.
+            ValueError: If the number of elements is not the number in the pickle.
         """
         start = self._starts[key]
         count = int.from_bytes(self._source.read(start - _COUNT_BYTES, _COUNT_BYTES), "little")
@@ -180,7 +182,7 @@ class StreamedStorages:
         return start
 
     def _find_starts(self, keys: object, start: int) -> dict[str, int]:
-        """Map storage keys to offsets. All storages together fill the rest of the file."""
+        """Map storage keys to offsets, and check that the storages fill the rest of the file."""
         if type(keys) is not list or not all(type(key) is str for key in keys):
             raise self._source.make_error("its list of storages is malformed")
         if len(keys) != len(self._storages) or set(keys) != set(self._storages):
@@ -219,7 +221,8 @@ class Storage:
         key: String. The name in the file.
         dtype: Dtype of all elements.
         size: Integer. The number of elements.
-        start: Integer. Index of the first element, for storages that are part of a stored range.
+        start: Integer. Index of the first element, for storages that are part of larger stored
+            storages.
     """
 
     key: str
@@ -236,7 +239,7 @@ class TensorView:
         storage: The `Storage` that contains the elements.
         start: Integer. Index of the first element in the storage.
         shape: Tuple of integers.
-        strides: Tuple of integers, counted in elements. 0 for dimensions of size 1 or less.
+        strides: Tuple of integers. Strides in elements, and 0 for dimensions of size 0 or 1.
     """
 
     storage: Storage
@@ -246,14 +249,14 @@ class TensorView:
 
     @property
     def span(self) -> int:
-        """Number of elements from the first to the last one."""
+        """The number of elements in the storage from the first to the last tensor element."""
         if 0 in self.shape:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
     @property
     def is_contiguous(self) -> bool:
-        """Check whether elements are stored as a C-contiguous array without gaps."""
+        """Check whether the elements are stored in C order and without gaps."""
         expected = 1
         for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if n > 1 and stride != expected:
@@ -263,7 +266,7 @@ class TensorView:
 
 
 class TensorPickle:
-    """Interpret a pickle as storages and tensors.
+    """Interpret a pickle that contains tensors, and collect their storages.
 
     Args:
         source: `FileBytes` for error messages.
@@ -287,7 +290,7 @@ class TensorPickle:
         return PickleInterpreter(stream, globals, self._make_storage).load()
 
     def _make_storage(self, key: Any) -> Storage:
-        """Create a storage from ('storage', class, key, device, size[, part in old files])."""
+        """Create a storage from a persistent id, ('storage', class, key, device, size[, part])."""
         match key:
             case ("storage", Global(kind), str(name), str(), size, *part):
                 pass
@@ -303,7 +306,7 @@ class TensorPickle:
                 return storage
             case [(_, start, size)] if _is_size_list(start, size) and start + size <= storage.size:
                 return dataclasses.replace(storage, size=size, start=start)
-        raise self._source.make_error(f"a part of storage {quote(name)} exceeds it")
+        raise self._source.make_error(f"a part of storage {quote(name)} is outside of the storage")
 
     def _make_ordered(self, arguments: tuple) -> OrderedMapping:
         if arguments:
@@ -321,8 +324,8 @@ class TensorPickle:
             raise self._source.make_error("a tensor has hooks or attributes")
         if len(shape) != len(strides) or len(shape) > _MAX_RANK:
             raise self._source.make_error(
-                f"a tensor has {len(shape)} dimensions and {len(strides)} strides. Expected the "
-                f"same number, at most {_MAX_RANK}"
+                f"a tensor has {len(shape)} dimensions and {len(strides)} strides. Expected equal "
+                f"numbers, at most {_MAX_RANK}"
             )
         if not _is_size_list(offset, *shape, *strides):
             raise self._source.make_error("a tensor has an invalid shape, offset or stride")
@@ -338,7 +341,7 @@ class TensorPickle:
         return view
 
     def _make_parameter(self, arguments: tuple) -> TensorView:
-        """Create a parameter's tensor from (tensor, requires_grad, hooks)."""
+        """Return a parameter's tensor, (tensor, requires_grad, hooks)."""
         match arguments:
             case (TensorView() as view, bool(), OrderedMapping() as hooks) if not hooks:
                 return view

@@ -1,8 +1,8 @@
 """Read the directory in a zip file with uncompressed entries.
 
-Programs can read different entries from a malformed zip file, so ambiguous files are rejected.
-Names must be unique. Entries have to follow each other from the first byte and should not overlap.
-The directory must follow all entries and end with the file.
+Different programs can find different entries in a malformed zip file. For this reason, ambiguous
+files are rejected. Names must be unique. The entries must start at the first byte, be in order, and
+not overlap. The directory must come after the entries and end at the end of the file.
 
 Source: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
 """
@@ -28,7 +28,7 @@ _ADVICE = "Download it again"
 
 
 class ZipEntry(NamedTuple):
-    """An entry of the directory.
+    """An entry in a zip file's directory.
 
     Attributes:
         name: String. Path in the archive.
@@ -91,10 +91,10 @@ class ZipDirectory:
         self._check_layout()
 
     def find_content_start(self, name: str) -> int:
-        """Check an entry header and return the offset to its content.
+        """Check an entry's header, and return the offset of its content.
 
         Raises:
-            ValueError: If the entry header does not match the directory.
+            ValueError: If the header does not match the entry in the directory.
         """
         entry = self.entries[name]
         header = self._source.read(entry.header, _LOCAL.size)
@@ -107,7 +107,7 @@ class ZipDirectory:
             or start + entry.size > self._ends[name]
         ):
             raise self._make_error(
-                f"the header of the zip entry {quote(name)} is not equal to its entry in the "
+                f"the header of the zip entry {quote(name)} differs from its entry in the zip "
                 "directory"
             )
         return start
@@ -116,13 +116,15 @@ class ZipDirectory:
         return self._source.make_error(what, _ADVICE)
 
     def _read_end(self) -> tuple[int, int, int]:
-        """Return the entry count, directory size in bytes and directory offset."""
+        """Return the number of entries, the directory's size in bytes, and its offset."""
         source = self._source
         end = source.size - _END.size
         tail = source.read(end, _END.size) if end >= 0 else bytes(_END.size)
         signature, disk, first, here, entries, size, start, comment = _END.unpack(tail)
         if (signature, comment) != (b"PK\5\6", 0):
-            raise self._make_error("it is cut off, because a zip archive ends with its directory")
+            raise self._make_error(
+                "it is cut off or has more data, because it does not end with its zip directory"
+            )
         found: tuple[int, ...] = disk, first, here, entries, size, start
         if end >= _END64.size + _LOCATOR.size:
             end64 = end - _END64.size - _LOCATOR.size
@@ -184,7 +186,7 @@ class ZipDirectory:
         return ZipEntry(text, flags, header, size)
 
     def _read_large_numbers(self, name: str, extra: bytes, *numbers: int) -> list[int]:
-        """Return an entry's numbers. 64-bit numbers are read from the extra field."""
+        """Return sizes and offset for an entry. 64-bit values are read from the extra field."""
         field = b""
         while len(extra) >= 4:
             kind, size = struct.unpack_from("<2H", extra)
@@ -198,7 +200,7 @@ class ZipDirectory:
         return [next(large) if number == _IN_EXTRA else number for number in numbers]
 
     def _check_layout(self) -> None:
-        """Check that entries follow each other, and set the end offset for each entry."""
+        """Check that entries do not overlap, and set each entry's end offset."""
         ordered = sorted(self.entries.values(), key=lambda entry: entry.header)
         starts = [entry.header for entry in ordered] + [self._start]
         if starts[0] != 0:

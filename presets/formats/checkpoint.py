@@ -36,10 +36,10 @@ _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 
 
 class Checkpoint(ABC):
-    """A checkpoint of any format with tensor names of the Hugging Face format.
+    """Base class of checkpoints. Every format is converted to Hugging Face tensor names.
 
-    As a context manager, this closes all files at the end and raises an error when any file has
-    changed.
+    Use a checkpoint as a context manager. At the end, it closes all files, and raises an error if a
+    file has changed.
 
     Attributes:
         files: `FolderFiles` for the folder.
@@ -53,8 +53,8 @@ class Checkpoint(ABC):
         settings: Dict. Content from `encoder_zoo.json`, or {} if this file is missing.
         listed_settings: Dict. Settings of the entry in `list_presets()`. See
             `registry.get_listed_settings`.
-        is_of_one_task: Boolean. Whether the files belong to a single task, so that its head must be
-            complete.
+        is_of_one_task: Boolean. Whether the files belong to a single task. In this case, the head
+            must be complete.
         head_arguments: Dict {head in `Family.heads`: dict with task arguments that have no fields
             in config.json}.
     """
@@ -88,26 +88,27 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def tensor(self, name: str) -> np.ndarray:
-        """Read a tensor."""
+        """Read a tensor by name."""
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
-        """Return the tokenizer in the folder. Formats with optional tokenizers may return None."""
+        """Return the tokenizer in the folder, or None when the format allows this."""
         return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
 
     def set_head(self, name: str, labels: Sequence[str] | None, classes: int = 0) -> None:
-        """Set `config` fields for a head and its labels.
+        """Set the fields of `config` that describe a head and its labels.
 
         Args:
             name: String. Head name in `Family.heads`.
             labels: Optional list of strings. Labels of the outputs.
-            classes: Integer. Number of outputs to use without labels. Defaults to 0.
+            classes: Integer. Number of outputs, if there are no labels. Defaults to 0.
 
         Raises:
             ValueError: If `classes` is too large.
         """
         if classes > MAX_CLASSES:
             raise ValueError(
-                f"{self.folder}: the head has {classes} classes. Expected at most {MAX_CLASSES}."
+                f"{self.folder}: the head has {classes} classes. Expected at most {MAX_CLASSES} "
+                "classes."
             )
         self.config["architectures"] = [self.family.class_name(name)]
         labels = labels or default_labels(classes)
@@ -122,14 +123,14 @@ def default_labels(num_classes: int) -> list[str]:
 
 
 class EnlargedCheckpoint(Checkpoint):
-    """A checkpoint with embeddings for new tokens. New embeddings are the mean of all old ones.
+    """A checkpoint with embeddings for new tokens, which are the mean of all other embeddings.
 
     Args:
         checkpoint: `Checkpoint` with fewer tokens.
         vocabulary_size: Integer. The new number of tokens.
 
-    Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models. This mean
-    has the smallest effect on outputs for other tokens.
+    Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models. The mean
+    has the smallest effect on the outputs for other tokens.
     """
 
     def __init__(self, checkpoint: Checkpoint, vocabulary_size: int):
@@ -172,7 +173,7 @@ class EnlargedCheckpoint(Checkpoint):
 
 
 def backbone_layers(backbone: Backbone) -> dict[str, str]:
-    """Return a dict {attribute path to a backbone layer: name in the checkpoint}."""
+    """Map the attribute path of each backbone layer to its name in the checkpoint."""
     family = backbone.family
     layers = number_block_names(family.tensors, map_block_indices(backbone))
     return {**layers, **({"pooler_dense": family.pooler} if backbone.pooler else {})}
@@ -181,7 +182,7 @@ def backbone_layers(backbone: Backbone) -> dict[str, str]:
 def map_block_indices(backbone: Backbone) -> dict[str, list[int]]:
     """Return a dict {attribute with a list of blocks: index of each distinct block}.
 
-    Repeated blocks use the index where they first occur.
+    If a block occurs several times, its first index is used.
     """
     encoder = list(backbone.blocks[: backbone.num_layers])
     return {
@@ -193,7 +194,7 @@ def map_block_indices(backbone: Backbone) -> dict[str, list[int]]:
 def number_block_names(
     names: Mapping[str, str], indices: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
-    """Replace {} in names by the indices of blocks.
+    """Replace {} in names with the indices of blocks.
 
     Args:
         names: Dict {attribute path in the backbone: name in the checkpoint}.
@@ -219,7 +220,7 @@ def number_block_names(
 def named_weights(
     model: keras.Model, layers: Mapping[str, str]
 ) -> Iterator[tuple[str, keras.Variable, bool]]:
-    """Yield layer weights with their checkpoint names.
+    """Yield the weights of layers with their names in the checkpoint.
 
     Args:
         model: Model that contains the layers.
@@ -251,20 +252,20 @@ def find_layer(model: keras.Model, path: str) -> object:
 
 
 def check_not_quantized(model: keras.Model, path: str) -> None:
-    """Raise an error if any weights in a layer are quantized."""
+    """Raise a ValueError when a layer contains quantized weights."""
     mode = getattr(find_layer(model, path), "quantization_mode", None)
     if mode is not None:
         raise ValueError(
-            f"{path} is quantized ({mode}), which presets do not support. Save the preset before "
-            "quantization, or save the model with .save('model.keras') and load it with "
-            "keras.saving.load_model."
+            f"{path} is quantized ({mode}), but presets cannot store quantized weights. Save the "
+            "preset before quantization, or save the model with .save('model.keras') and load it "
+            "with keras.saving.load_model."
         )
 
 
 def match(
     checkpoint: Checkpoint, model: keras.Model, layers: Mapping[str, str]
 ) -> tuple[dict[str, tuple[keras.Variable, bool]], dict[str, str]]:
-    """Match layer weights to checkpoint tensors by name and shape.
+    """Match the weights of layers to tensors in a checkpoint by name and shape.
 
     Args:
         checkpoint: `Checkpoint` with the tensors.
@@ -292,10 +293,10 @@ def copy(
     matched: Mapping[str, tuple[keras.Variable, bool]],
     allow_nonfinite: bool = False,
 ) -> None:
-    """Assign matched tensors to the weights.
+    """Copy matched tensors from the checkpoint to the weights.
 
     Raises:
-        ValueError: If any value is NaN, infinite or too large.
+        ValueError: If a value is NaN, infinite or too large.
     """
     advice = "Pass allow_nonfinite=True to load it anyway."
     for name, (weight, transposed) in matched.items():
@@ -306,7 +307,7 @@ def copy(
 
 
 def make_stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:
-    """Convert a weight or its transpose to an array to store in a file."""
+    """Convert a weight to an array in the form in which a file stores it."""
     value = whole_array(weight)
     return np.ascontiguousarray(value.T if transposed else value, dtype)
 
@@ -318,29 +319,29 @@ def convert_to_float32(tensor: np.ndarray) -> np.ndarray:
 
 
 def check_weights(value: np.ndarray, name: str, advice: str) -> None:
-    """Raise an error for NaN, infinite or very large values.
+    """Raise a ValueError when a tensor contains NaN, infinite or very large values.
 
     Args:
         value: Array. Values of a tensor.
-        name: String. File and name of the tensor for the error message.
+        name: String. File and the name of the tensor, for the error message.
         advice: String. Last sentence of the error message.
 
     Example:
         >>> check_weights(np.array([1.0, np.nan]), "bias", "Download it again.")
         Traceback (most recent call last):
-        ValueError: bias has 1 values that are NaN or infinite, or beyond 10000. Trained ...
+        ValueError: bias has 1 values that are NaN, infinite or beyond 10000. Trained ...
     """
     smallest, largest = value.min(initial=0.0), value.max(initial=0.0)
     if not (smallest >= -_LARGEST and largest <= _LARGEST):  # also if one is NaN
         broken = value.size - np.count_nonzero(np.abs(value) <= _LARGEST)
         raise ValueError(
-            f"{name} has {broken} values that are NaN or infinite, or beyond {_LARGEST:.0f}. "
-            f"Trained weights are smaller. {advice}"
+            f"{name} has {broken} values that are NaN, infinite or beyond {_LARGEST:.0f}. Trained "
+            f"weights are smaller. {advice}"
         )
 
 
 def find_unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
-    """Return the sorted names of unused tensors. Redundant tensors are excluded."""
+    """Return the sorted names of unused tensors, without tensors that contain no information."""
     return [
         name
         for name in sorted(set(checkpoint.shapes) - set(used))
@@ -349,7 +350,7 @@ def find_unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
 
 
 def _is_copy(checkpoint: Checkpoint, name: str) -> bool:
-    """Check whether tied tensors have the same values."""
+    """Check whether a tensor is an equal copy of the tensor it is tied to."""
     twin = checkpoint.family.tied.get(name)
     return twin in checkpoint.shapes and np.array_equal(
         checkpoint.tensor(name), checkpoint.tensor(twin)

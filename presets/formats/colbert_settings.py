@@ -1,6 +1,6 @@
 """Read the settings of late interaction models in the formats of four libraries.
 
-Markers, lengths, query expansion and skiplists are converted to arguments of
+The functions convert markers, lengths, query expansion and skiplists to arguments of
 `LateInteractionPreprocessor`.
 """
 
@@ -100,7 +100,7 @@ def read_stanford(files: FolderFiles) -> dict[str, object]:
         files: `FolderFiles` for the folder.
 
     Raises:
-        ValueError: If fields are unknown or have values that are not implemented.
+        ValueError: If fields are unknown or not implemented.
 
     Source: Santhanam et al. 2022, ColBERTv2, released code, `infra/config/settings.py`.
     """
@@ -113,8 +113,8 @@ def read_stanford(files: FolderFiles) -> dict[str, object]:
         known = (*STANFORD_FIELDS, *STANFORD_BUILT_IN, *STANFORD_IRRELEVANT)
         if name not in known and value not in (None, False, [], {}):
             raise ValueError(
-                f"{path}: unknown field {quote(name)}, which may change the vectors. Expected "
-                f"{', '.join((*STANFORD_FIELDS, *STANFORD_BUILT_IN))}."
+                f"{path} has the unknown field {quote(name)}, which could change the vectors. "
+                f"Expected {', '.join((*STANFORD_FIELDS, *STANFORD_BUILT_IN))}."
             )
     skips = read_field(settings, "mask_punctuation", JSON_FLAG, path, True)
     return {
@@ -132,7 +132,7 @@ def read_stanford(files: FolderFiles) -> dict[str, object]:
 def read_sentence_transformers(
     files: FolderFiles, masks: list[Module], tokenizer
 ) -> dict[str, object]:
-    """Read MultiVectorEncoder settings from its Transformer, mask and prompts.
+    """Read the settings of a MultiVectorEncoder from its Transformer, mask and prompts.
 
     Prompts with a single token become markers.
 
@@ -142,7 +142,7 @@ def read_sentence_transformers(
         tokenizer: Tokenizer used by the encoder.
 
     Raises:
-        ValueError: If fields are unknown or have invalid values.
+        ValueError: If fields are unknown or invalid.
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`, `multi_vector_encoder`.
     """
@@ -166,9 +166,9 @@ def read_sentence_transformers(
 
 
 def read_bge_m3(files: FolderFiles) -> dict[str, object]:
-    """Read BGE-M3 settings. This model has no markers and no expansion.
+    """Read the settings of BGE-M3, which has no markers and no query expansion.
 
-    The first token has no vector.
+    The first token does not have a vector.
 
     Args:
         files: `FolderFiles` for the encoder.
@@ -194,7 +194,7 @@ def read_bge_m3(files: FolderFiles) -> dict[str, object]:
 
 
 def _read_expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, object]:
-    """Convert `query_expansion`, an object with strategy, attend, token and length, or null."""
+    """Convert the field `query_expansion` to preprocessor arguments."""
     if expansion is None:
         return {"expand_queries": False, "attend_to_expansion": False}
     known = ("strategy", "attend", "token", "length")
@@ -214,14 +214,15 @@ def _read_expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[st
 
 
 def _read_skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
-    """Read words to skip in documents from MultiVectorMask modules."""
+    """Read the words to skip in documents from the MultiVectorMask modules."""
     words: list[str] = []
     for module in masks:
         path = files.path / module.path / CONFIG
         config = files.read_json(CONFIG, module.path) if f"{module.path}/{CONFIG}" in files else {}
         if unknown := [name for name in config if name not in _MASK_FIELDS]:
             raise ValueError(
-                f"{path}: unknown field {quote(unknown[0])}. Expected {', '.join(_MASK_FIELDS)}."
+                f"{path} has the unknown field {quote(unknown[0])}. Expected "
+                f"{', '.join(_MASK_FIELDS)}."
             )
         if config.get("keep_only_token_ids"):
             raise invalid(f"{path}: keep_only_token_ids", config["keep_only_token_ids"], "null")
@@ -244,10 +245,9 @@ def _read_prompts(files: FolderFiles) -> dict[str, str]:
 
 
 def _find_marker(prompt: str, tokenizer) -> str | None:
-    """Return a prompt as a marker, or None.
+    """Return prompts that can be used as a marker, otherwise None.
 
-    A prompt is a marker when it is tokenized to a single token and does not affect the text that
-    follows.
+    A marker must be a single token, and must not change how the following text is tokenized.
     """
     contents = {token["content"] for token in tokenizer.added_tokens}
     for token in (prompt, prompt.strip()):

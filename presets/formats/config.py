@@ -1,4 +1,4 @@
-"""Check, read and write `config.json` as described by its family."""
+"""Check, read and write `config.json`, as described in the model family."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ COMMON = {
 def check_config(
     config: Mapping, family: Family, path: pathlib.Path, names: Mapping[str, str] | None = None
 ) -> None:
-    """Check all configuration fields that are used.
+    """Check all fields of a configuration that are used.
 
     Args:
         config: Dict. The content of config.json.
@@ -63,7 +63,7 @@ def check_config(
         names: Dict {field: name in the file} for fields with another name. Defaults to None.
 
     Raises:
-        ValueError: If fields are missing or have invalid values.
+        ValueError: If fields are missing or invalid.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
@@ -82,7 +82,10 @@ def check_config(
     for argument in REQUIRED:
         key = keys[argument]
         if config.get(key) is None:
-            raise ValueError(f"{path} has no {names.get(key, key)}. Add the value of the model.")
+            raise ValueError(
+                f"{path} has no {names.get(key, key)}. Add the field with the correct "
+                "value for this model."
+            )
     for key, rule in _rules(family).items():
         if key in config:
             expect(rule.holds(config[key]), key, rule.words)
@@ -136,7 +139,7 @@ def _rules(family: Family) -> dict[str, Rule]:
 def backbone_arguments(config: Mapping, family: Family) -> dict:
     """Convert a checked configuration to backbone arguments.
 
-    This does not include `pooler`, which depends on the weights.
+    The result does not contain `pooler`, which depends on the weights.
 
     Args:
         config: Dict. The content of config.json.
@@ -154,7 +157,7 @@ def backbone_arguments(config: Mapping, family: Family) -> dict:
 
 
 def make_backbone_config(backbone: Backbone, tokenizer) -> dict:
-    """Create config.json content for a backbone.
+    """Create the content of config.json for a backbone.
 
     Args:
         backbone: Backbone. The encoder.
@@ -180,7 +183,7 @@ def make_backbone_config(backbone: Backbone, tokenizer) -> dict:
 
 
 def _check_representable(backbone: Backbone) -> None:
-    """Check that all backbone settings have config.json fields."""
+    """Check that config.json can store all backbone settings."""
     family = backbone.family
     for name, default in argument_defaults(type(backbone)).items():
         value = getattr(backbone, name)
@@ -189,7 +192,7 @@ def _check_representable(backbone: Backbone) -> None:
             raise invalid(
                 name,
                 value,
-                f"{default!r}, because config.json of {family.name} cannot store another value",
+                f"{default!r}, because config.json of {family.name} cannot store other values",
             )
 
 
@@ -211,7 +214,7 @@ def check_sizes(
     path: pathlib.Path,
     max_bytes: int,
 ) -> None:
-    """Compare configured sizes with the weights, and check a memory limit.
+    """Check that sizes in config.json match the weights, and that the model is not too large.
 
     This function is called before allocating memory for the model.
 
@@ -223,8 +226,7 @@ def check_sizes(
         max_bytes: Integer. Maximum size of the weights in float32.
 
     Raises:
-        ValueError: If sizes differ from the weight shapes, or if the model needs more than
-            `max_bytes`.
+        ValueError: If sizes differ from weight shapes, or if the model needs more than `max_bytes`.
     """
     for argument, (layer, axis) in _SIZES.items():
         key = family.config_keys.get(argument)
@@ -238,13 +240,14 @@ def check_sizes(
     needed = 4 * max(_estimate(config, family), sum(map(math.prod, shapes.values())))
     if needed > max_bytes:
         raise ValueError(
-            f"{path}: a model of this size needs {needed / 1e9:.1f} GB, but the limit is "
-            f"{max_bytes / 1e9:.1f} GB. If you trust the preset, pass max_bytes={needed}."
+            f"{path}: the model needs {needed / 1e9:.1f} GB, but the limit is "
+            f"{max_bytes / 1e9:.1f} GB. If you trust the preset, pass max_bytes={needed} to load "
+            "it."
         )
 
 
 def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
-    """Check that the weights contain all blocks of the configuration."""
+    """Check that the weights contain as many blocks as the configuration."""
     for key, blocks, wanted in _list_own_blocks(config, family):
         first = f"{blocks}.{{}}."
         name = next(name for ours, name in family.tensors.items() if ours.startswith(first))
@@ -261,7 +264,7 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
 
 
 def _list_own_blocks(config: Mapping, family: Family) -> list[tuple[str, str, int]]:
-    """Return tuples (key in config.json, name of a list of blocks, number of distinct blocks)."""
+    """Return (key in config.json, name of a list of blocks, number of distinct blocks) tuples."""
     lists = {family.blocks: "blocks", "num_decoder_layers": "decoder_blocks"}
     keys = {family.config_keys[n]: blocks for n, blocks in lists.items() if n in family.config_keys}
     return [(key, blocks, config.get(key, 1)) for key, blocks in keys.items()]

@@ -35,14 +35,14 @@ _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_func
 
 
 def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
-    """Return a cross-encoder's output activation, "sigmoid" or "linear".
+    """Return the output activation for cross-encoders, "sigmoid" or "linear".
 
     Args:
         files: `FolderFiles` for the encoder.
         config: Dict. The content of config.json.
 
     Raises:
-        ValueError: If this activation is not implemented.
+        ValueError: If the activation is not implemented.
 
     Source: sentence-transformers 6.2, `cross_encoder/model.py`.
     """
@@ -59,7 +59,7 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
 
 
 class CrossEncoderFolder(FolderFormat):
-    """A CrossEncoder folder from sentence-transformers, for `Reranker`."""
+    """Folder format of `Reranker`: a CrossEncoder of sentence-transformers."""
 
     opened_by = "CrossEncoder"
 
@@ -74,8 +74,8 @@ class CrossEncoderFolder(FolderFormat):
         if len(names) > 1:
             raise ValueError(
                 f"The checkpoint is a classifier with {len(names)} labels, {', '.join(names[:5])}, "
-                "but a Reranker has one output. Use SequenceClassifier.from_preset, or create a "
-                "new head with Reranker(Backbone.from_preset(source), preprocessor)."
+                "but a Reranker only has one output. Use SequenceClassifier.from_preset, or "
+                "create a new head with Reranker(Backbone.from_preset(source), preprocessor)."
             )
         if "activation" in given:
             return {}
@@ -93,7 +93,8 @@ class CrossEncoderFolder(FolderFormat):
             raise invalid(
                 f"{path}: default_prompt_name",
                 prompt,
-                "null for cross-encoders. Add the prompt to the queries yourself",
+                "null, because prompts are not supported for cross-encoders. Add the prompt to "
+                "the queries yourself",
             )
         return {"max_length": read_length(preset.files)}
 
@@ -109,7 +110,7 @@ class CrossEncoderFolder(FolderFormat):
 
 
 def _check_modules(checkpoint: Checkpoint) -> None:
-    """Check that a cross-encoder only has a Transformer module. Other models are ignored."""
+    """Check that a cross-encoder only has a Transformer module. Other models are not checked."""
     files = checkpoint.files.root
     is_other = read_model_settings(files).get("model_type", "CrossEncoder") != "CrossEncoder"
     if MODULES not in files or is_other:
@@ -119,14 +120,14 @@ def _check_modules(checkpoint: Checkpoint) -> None:
         return
     if kinds != ["Transformer"]:
         raise ValueError(
-            f"{files.path / MODULES}: the modules are {quote(', '.join(kinds))}. Expected only "
-            "a Transformer."
+            f"{files.path / MODULES}: the modules are {quote(', '.join(kinds))}. Expected a single "
+            "Transformer."
         )
     check_transformer(checkpoint.files, "sequence-classification")
 
 
 def make_cross_encoder_config(activation: str) -> dict[str, object]:
-    """Return the config.json fields for an activation. Versions 2 to 6 read these fields.
+    """Return the config.json fields that store an activation for versions 2 to 6.
 
     Example:
         >>> make_cross_encoder_config("linear")["sbert_ce_default_activation_function"]

@@ -1,6 +1,6 @@
 """Read and write folders of text embedding models from sentence-transformers.
 
-The layout of versions 2 to 5.3 is written. Version 6 also reads it.
+Folders are written in the layout of versions 2 to 5.3, which version 6 can also read.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _TYPES = "sentence_transformers.models."
 
 
 class EmbeddingFolder(FolderFormat):
-    """A SentenceTransformer folder for `TextEmbedder`.
+    """Folder format of `TextEmbedder`: a SentenceTransformer of sentence-transformers.
 
-    A folder without `modules.json` contains only an encoder. In this case, default pooling is used
-    and a warning is logged.
+    A folder without `modules.json` only contains an encoder. In this case, the default pooling is
+    used, and a warning is logged.
     """
 
     opened_by = "SentenceTransformer"
@@ -61,7 +61,7 @@ class EmbeddingFolder(FolderFormat):
         if MODULES not in files:
             if "pooling" not in {**listed, **given}:
                 logger.warning(
-                    "%s does not specify the pooling. The default pooling 'mean' is used.",
+                    "%s does not specify a pooling method. Using the default, pooling='mean'.",
                     checkpoint.folder.name,
                 )
             return listed
@@ -152,10 +152,10 @@ def make_embedder_settings(task: keras.Model) -> dict[str, object]:
 
 
 def _make_pooling_config(task: keras.Model) -> dict[str, object]:
-    """Create a Pooling configuration with as few fields as possible.
+    """Create a Pooling module's configuration, in a form that old versions can also read.
 
-    Version 2.2 rejects fields of later versions. Flags cannot store the order in which vectors are
-    concatenated. For other orders, this will write a list that versions before 5.4 reject.
+    Version 2.2 rejects the fields of later versions, so they are only written if necessary. To
+    concatenate vectors in an unusual order, a list is written, which versions before 5.4 reject.
     """
     modes, width = _wrap_in_list(task.pooling), task.backbone.hidden_dim
     if modes == [mode for mode in POOLING_FLAGS.values() if mode in modes]:

@@ -59,13 +59,14 @@ def read_pooling(
     Args:
         files: `FolderFiles` for the whole folder.
         module: Pooling `Module` to read.
-        width: Optional integer. Dimension of the encoder's vectors. None skips the check.
+        width: Optional integer. Encoder's output dimension. If None, dimensions are not
+            checked.
 
     Returns:
-        A tuple (`pooling` for `TextEmbedder`, whether to pool prompts).
+        A tuple of the `pooling` argument for `TextEmbedder`, and whether to pool prompts.
 
     Raises:
-        ValueError: If field values are invalid, or if dimensions differ from `width`.
+        ValueError: If field values are invalid, or if a dimension differs from `width`.
     """
     config, path = _read_module_config(files, module)
     own = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
@@ -98,10 +99,11 @@ def read_dense(
         files: `FolderFiles` for the whole folder.
         module: Dense `Module` to read.
         width: Integer. Dimension of the input vectors.
-        embedding: String. Input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to `SENTENCE`.
+        embedding: String. Name of the input tensor, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to
+            `SENTENCE`.
 
     Returns:
-        A dict, an entry of `dense` of `TextEmbedder`.
+        A dict, one entry of the `dense` argument of `TextEmbedder`.
 
     Raises:
         ValueError: If field values are invalid, or if `in_features` differs from `width`.
@@ -134,12 +136,12 @@ def read_dense(
 def read_dense_layers(
     files: FolderFiles, modules: Sequence[Module], width: int, embedding: str = SENTENCE
 ) -> list[dict[str, object]]:
-    """Read all Dense module configurations and check their weight shapes.
+    """Read all Dense module configurations and check the shapes of their weights.
 
     Args:
         files: `FolderFiles` for the whole folder.
-        modules: List of `Module`. The output of each module is the input of the next one.
-        width: Integer. Input dimension for the first module.
+        modules: List of `Module`. Each module's output is the input of the next module.
+        width: Integer. Input dimension of the first module.
         embedding: String. Input tensor name. See `read_dense`. Defaults to `SENTENCE`.
 
     Returns:
@@ -188,7 +190,7 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
         embedding: String. Input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to `SENTENCE`.
 
     Raises:
-        ValueError: If the module reads or writes another tensor.
+        ValueError: If the module reads or writes a different tensor.
     """
     if f"{module.path}/{CONFIG}" in files:
         config, path = _read_module_config(files, module)
@@ -198,13 +200,13 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
 
 
 def read_activation(name: object, field: object, expected: tuple[str, ...] = ()) -> str:
-    """Convert a PyTorch activation class name to its Keras name.
+    """Convert an activation class name in PyTorch to its Keras name.
 
     Args:
-        name: Value found in the file.
-        field: Name of the file and the field for error messages.
-        expected: Tuple of strings. Keras names of allowed activations. An empty tuple allows all of
-            `TORCH_ACTIVATIONS`. Defaults to ().
+        name: The value in the file.
+        field: The file name and the field, for error messages.
+        expected: Tuple of strings. Allowed activations, by Keras name. If empty, all
+            activations in `TORCH_ACTIVATIONS` are allowed. Defaults to ().
 
     Raises:
         ValueError: If this activation is not implemented.
@@ -218,7 +220,7 @@ def read_activation(name: object, field: object, expected: tuple[str, ...] = ())
     matched = _ACTIVATION.fullmatch(name) if isinstance(name, str) else None
     if matched is None or matched[1] not in classes:
         names = ", ".join(known.values())
-        raise invalid(f"{field}: the activation", name, f"one of {names}")
+        raise invalid(f"{field}: activation", name, f"one of {names}")
     return classes[matched[1]]
 
 
@@ -227,9 +229,11 @@ def _read_module_config(files: FolderFiles, module: Module) -> tuple[dict, objec
 
 
 def _check_fields(config: Mapping, known: tuple[str, ...], path: object) -> None:
-    """Raise an error for unknown fields, because they may affect outputs."""
+    """Raise a ValueError for unknown fields, because they could change the outputs."""
     if unknown := [name for name in config if name not in known]:
-        raise ValueError(f"{path}: unknown field {quote(unknown[0])}. Expected {', '.join(known)}.")
+        raise ValueError(
+            f"{path} has the unknown field {quote(unknown[0])}. Expected {', '.join(known)}."
+        )
 
 
 def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
@@ -238,7 +242,7 @@ def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
 
 
 def _check_names(config: Mapping, names: tuple[str, ...], path: object, embedding: str) -> None:
-    """Raise an error if a module reads or writes another tensor."""
+    """Raise a ValueError when a module does not read and write the expected tensors."""
     for name in names:
         read_field(config, name, one_of(embedding), path)
 
@@ -249,7 +253,7 @@ _LAYERS = {"dense": "linear", "residual_dense": "residual"}
 
 
 class ModuleCheckpoint(Checkpoint):
-    """Module weights in a subfolder.
+    """A module's weights in a subfolder.
 
     Args:
         files: `FolderFiles` for the whole folder.
@@ -269,7 +273,7 @@ class ModuleCheckpoint(Checkpoint):
 
 
 def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: int) -> None:
-    """Check Dense weight shapes before creating layers.
+    """Check the shapes of the weights in a Dense module, before creating the layer.
 
     Args:
         files: `FolderFiles` for the whole folder.
@@ -306,8 +310,8 @@ def load_dense(
         ValueError: If weight shapes differ.
     """
     advice = (
-        " The given pooling does not fit the dense layers of the preset. Remove it, or also pass "
-        "dense=()."
+        " The `pooling` argument does not match the dense layers of the preset. Remove it, or "
+        "also pass dense=()."
     )
     _load(layer, ModuleCheckpoint(files, module), allow_nonfinite, advice)
 
@@ -315,7 +319,7 @@ def load_dense(
 def _load(
     layer: keras.layers.Layer, weights: Checkpoint, allow_nonfinite: bool, advice: str = ""
 ) -> None:
-    """Assign weights to a `Projection`. The advice is appended to the error message."""
+    """Assign weights to a `Projection`. Error messages end with the advice."""
     matched, misfits = match(weights, layer, _LAYERS)
     if misfits:
         found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
@@ -330,16 +334,16 @@ def make_dense_files(
 
     Args:
         layers: List of `Projection` layers.
-        paths: List of strings. The subfolder of each layer.
-        width: Integer. Input dimension for the first layer.
-        name: String. The argument that contains the layers, for error messages.
+        paths: List of strings. Subfolder for each layer.
+        width: Integer. Input dimension of the first layer.
+        name: String. Name of the argument that contains the layers, for error messages.
         dtype: Dtype to use for stored weights, or None to keep each dtype.
 
     Returns:
         A dict from file paths to their contents.
 
     Raises:
-        ValueError: If sentence-transformers does not support all activations.
+        ValueError: If sentence-transformers does not support an activation.
     """
     files: dict[str, object] = {}
     for i, (layer, path) in enumerate(zip(layers, paths, strict=True)):
@@ -368,7 +372,7 @@ def _make_dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict
 
 
 def _make_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
-    """Return `Projection` weights with their names in files."""
+    """Return `Projection` weights by their names in files."""
     for path in _LAYERS:
         check_not_quantized(layer, path)
     return {
@@ -378,14 +382,14 @@ def _make_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarr
 
 
 class LinearFile(Checkpoint):
-    """Linear layer weights in a separate file, as BGE-M3 stores them.
+    """Linear layer weights in a separate file, as in BGE-M3.
 
     Args:
         files: `FolderFiles` for the folder.
-        name: String. Name of a PyTorch file with "weight" and optionally "bias".
+        name: String. Name of a PyTorch file that contains "weight" and optionally "bias".
 
     Raises:
-        ValueError: If the file contains other tensors or shapes.
+        ValueError: If the file contains unexpected tensors or shapes.
 
     Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`.
     """
@@ -398,8 +402,8 @@ class LinearFile(Checkpoint):
         biases = {"bias": (units,)} if "bias" in found else {}
         if not width or found != {"weight": (units, width), **biases}:
             raise ValueError(
-                f"{self._file.path}: the tensors are {quote(found)}. Expected weight of shape "
-                "(units, width), and optionally bias of shape (units,)."
+                f"{self._file.path}: the tensors are {quote(found)}. Expected a weight of shape "
+                "(units, width), and optionally a bias of shape (units,)."
             )
         self.units, self.width, self.use_bias = units, width, "bias" in found
         self.shapes = {f"linear.{name}": shape for name, shape in found.items()}
@@ -415,14 +419,14 @@ class LinearFile(Checkpoint):
         return self._file.read(name)
 
     def check_width(self, width: int) -> None:
-        """Raise an error when input dimensions differ between this layer and the encoder.
+        """Raise a ValueError when the layer's input dimension is not that of the encoder.
 
         Args:
             width: Integer. Dimension of the encoder's vectors.
         """
         if self.width != width:
             raise ValueError(
-                f"{self._file.path}: weight expects vectors of dimension {self.width}. Expected "
+                f"{self._file.path}: the weight has input dimension {self.width}. Expected "
                 f"{width}, the dimension of the encoder."
             )
 
@@ -436,6 +440,6 @@ class LinearFile(Checkpoint):
 
 
 def encode_linear_file(layer: keras.layers.Layer, dtype: object) -> bytes:
-    """Create a PyTorch file with a `Projection`'s linear layer."""
+    """Create a PyTorch file with linear layer weights from a `Projection`."""
     arrays = _make_arrays(layer, dtype)
     return encode_pytorch_file({name.removeprefix("linear."): a for name, a in arrays.items()})

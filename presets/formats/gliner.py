@@ -1,8 +1,9 @@
 """Read and write folders of gliner, which extracts entities of arbitrary types.
 
-Each folder contains `gliner_config.json` (including the encoder configuration), the weights, and a
-tokenizer. All encoder tensors have a prefix. Folders of older versions only contain the name of the
-encoder. In this case, the encoder's configuration and tokenizer are downloaded from the hub.
+A folder contains `gliner_config.json`, the weights and a tokenizer. The configuration of the
+encoder is part of `gliner_config.json`, and the names of encoder tensors have a prefix. Older
+versions only store the encoder name. In this case, the configuration and tokenizer of the
+encoder are downloaded from the hub.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ _OTHERS = {
 
 @dataclasses.dataclass(frozen=True)
 class SpanHeadRecord(Head):
-    """Layers in a gliner folder that follow the encoder.
+    """Head record for the layers after the encoder in a gliner folder.
 
     Attributes:
         span_mode: String. Method that computes span vectors from word vectors.
@@ -120,7 +121,7 @@ def read_config(files: FolderFiles) -> dict:
     """Read and check `gliner_config.json`. Missing fields have the defaults of gliner.
 
     Raises:
-        ValueError: If a field value is invalid or not implemented.
+        ValueError: If field values are invalid or not implemented.
     """
     config, path = files.read_json(GLINER), files.path / GLINER
     for field, what in _OTHERS.items():
@@ -133,7 +134,8 @@ def read_config(files: FolderFiles) -> dict:
         raise invalid(
             f"{path}: span_mode",
             mode,
-            f"one of {', '.join(SPAN_MODES)}. Models that score single words are not implemented",
+            f"one of {', '.join(SPAN_MODES)}, because models that score single words are not "
+            "implemented",
         )
     if mode not in SPAN_MODES:
         raise invalid(f"{path}: span_mode", mode, f"one of {', '.join(SPAN_MODES)}")
@@ -147,16 +149,16 @@ def read_config(files: FolderFiles) -> dict:
 
 
 def find_encoder_address(files: FolderFiles) -> str | None:
-    """Return an address for downloading encoder files when any are missing, else None.
+    """Return the address from which to download missing encoder files, or None when complete.
 
-    Versions before 0.2.7 do not store the encoder's configuration or tokenizer.
+    Versions before 0.2.7 do not store the configuration and tokenizer of the encoder.
 
     Args:
         files: `FolderFiles` for the folder.
 
     Raises:
-        ValueError: If the encoder's configuration or tokenizer is missing and no repository is
-            named.
+        ValueError: If the configuration or tokenizer of the encoder is missing, and `model_name` is
+            not a repository.
     """
     config = read_config(files)
     if config["encoder_config"] is not None and any(n in files for n in list_tokenizer_files()):
@@ -164,9 +166,9 @@ def find_encoder_address(files: FolderFiles) -> str | None:
     name = config.get("model_name")
     if not isinstance(name, str) or GLINER_REPOSITORY.fullmatch(name) is None:
         raise ValueError(
-            f"{files.path / GLINER}: encoder_config or the tokenizer is missing, and model_name is "
-            f"{quote(name)}, not a repository. Open the folder with gliner and save it again: "
-            "GLiNER.from_pretrained(...).save_pretrained(folder)."
+            f"{files.path / GLINER}: encoder_config or the tokenizer is missing, and model_name, "
+            f"{quote(name)}, is not a repository from which to download it. Open the folder with "
+            "gliner and save it again: GLiNER.from_pretrained(...).save_pretrained(folder)."
         )
     return f"hf://{name}"
 
@@ -174,11 +176,12 @@ def find_encoder_address(files: FolderFiles) -> str | None:
 def read_encoder(
     files: FolderFiles, encoder: FolderFiles | None
 ) -> tuple[dict[str, object], StoredTokenizer]:
-    """Read an encoder's configuration and tokenizer.
+    """Read the configuration and tokenizer of the encoder.
 
     Args:
         files: `FolderFiles` for a gliner folder.
-        encoder: Optional `FolderFiles`. Encoder files on the hub, when the folder is not complete.
+        encoder: Optional `FolderFiles`. Encoder files on the hub, for folders that are not
+            complete.
 
     Returns:
         A tuple (config.json content, tokenizer).
@@ -196,9 +199,9 @@ def read_encoder(
 
 
 class GlinerCheckpoint(HuggingFaceCheckpoint):
-    """A gliner folder with an encoder and all layers that follow it.
+    """The checkpoint in a gliner folder, with an encoder and the layers after it.
 
-    Layers have the same names as in gliner.
+    Tensors of the other layers have the same names as in gliner.
 
     Args:
         files: `FolderFiles` for the folder.
@@ -206,7 +209,8 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
         encoder: Optional `FolderFiles`. See `read_encoder`. Defaults to None.
 
     Attributes:
-        gliner: Dict. Content from `gliner_config.json`, with gliner defaults.
+        gliner: Dict. Content of `gliner_config.json`, with the defaults of gliner for missing
+            fields.
     """
 
     is_of_one_task = True
@@ -225,7 +229,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
 
 
 class GlinerFolder(FolderFormat):
-    """The folder of gliner for `EntityExtractor`. Other folders do not need further arguments."""
+    """Folder format of `EntityExtractor`: a folder of gliner."""
 
     opened_by = "GLiNER"
     settings = ("max_words", "label_marker", "separator")

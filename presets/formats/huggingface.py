@@ -1,4 +1,4 @@
-"""Read folders in Hugging Face format. Weights can be in one file or in shards."""
+"""Read folders in the Hugging Face format, with weights in one file or in shards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WRAPPERS = ("module.", "_orig_mod.", "model.")
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """A tensor in a file, or slice number `part` when its rows are split into `parts` slices."""
+    """Location of a tensor: in a file, or slice `part` of its rows in `parts` slices."""
 
     file: SafetensorsFile | PyTorchFile
     name: str
@@ -55,10 +55,10 @@ class HuggingFaceCheckpoint(Checkpoint):
         files: `FolderFiles` for the folder.
         settings: Dict. Content from `encoder_zoo.json`.
         config_name: String. Configuration file name. Defaults to "config.json".
-        config: Optional dict. Configuration for the encoder, if it is only part of the file.
-            Defaults to None, which reads the whole file.
-        wrapper: Optional string. Prefix of the encoder's tensors. Defaults to None, which detects
-            the prefix with `_find_wrapper`.
+        config: Optional dict. Encoder configuration, when it is only part of the file. Defaults to
+            None, which means the whole file.
+        wrapper: Optional string. Prefix of encoder tensors. If None, the prefix is detected
+            with `_find_wrapper`.
 
     Raises:
         ValueError: If files are missing, damaged or invalid.
@@ -90,7 +90,8 @@ class HuggingFaceCheckpoint(Checkpoint):
                 for name, stored in _locate_tensors(file, raw_name, self.family, wrapper):
                     if name in self._tensors:
                         raise ValueError(
-                            f"{self.folder}: {name} occurs twice. Download the folder again."
+                            f"{self.folder}: the tensor {name} occurs twice. Download the folder "
+                            "again."
                         )
                     self._tensors[name] = stored
         # `save_model` of safetensors writes shared tensors once, with any of their names.
@@ -105,7 +106,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         return self._tensors[name].read()
 
     def _read_alias(self) -> None:
-        """Rename a head that is an alias for another head. See `Family.aliases`."""
+        """Convert head aliases in the configuration. See `Family.aliases`."""
         for name, alias in self.family.aliases.items():
             if self.config.get("architectures") == [self.family.class_prefix + name]:
                 output = self.family.heads[alias.head].output
@@ -120,10 +121,10 @@ class HuggingFaceCheckpoint(Checkpoint):
 
 
 def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
-    """Open the weight files. safetensors files are preferred to PyTorch files.
+    """Open the files with weights. safetensors files are preferred to PyTorch files.
 
     Raises:
-        ValueError: If weights are missing or files are damaged.
+        ValueError: If weights are missing, or if a file is damaged.
     """
     for weights in WEIGHT_FORMATS:
         read = _READERS[weights]
@@ -156,7 +157,7 @@ def describe_missing_weights(source: object, names: Iterable[str]) -> str:
 
 
 def _find_family(config: dict, path: pathlib.Path) -> Family:
-    """Return the family for a configuration's `model_type`."""
+    """Return the family for `model_type` in config.json."""
     name = config["model_type"]
     if (family := find_family(name)) is None:
         raise invalid(f"{path}: model_type", name, f"one of {', '.join(FAMILIES)}")
@@ -180,20 +181,20 @@ def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
     if len(found) > 1:
         names = list(found.values())
         raise ValueError(
-            f"{files.path / CONFIG}: model_type is missing. The files could belong to "
-            f'{" or ".join(names)}. Add the correct type, for example "model_type": "{names[0]}".'
+            f"{files.path / CONFIG}: model_type is missing. The weights could belong to "
+            f'{" or ".join(names)}. Add the correct family, for example "model_type": "{names[0]}".'
         )
     return next(iter(found.values()), None)
 
 
 def _has_blocks(family: Family, raw_names: list[str]) -> bool:
-    """Check whether tensor names match blocks in a family."""
+    """Check whether tensor names match a family's blocks."""
     stems = tuple(name.format(0) for name in family.tensors.values() if "{}" in name)
     return any(_normalize(name, family).startswith(stems) for name in raw_names)
 
 
 def _find_wrapper(raw_names: list[str], family: Family) -> str:
-    """Return a prefix shared by all tensors, for models that are part of another module, or "".
+    """Return the prefix that all tensors share because the model is inside a module, or "".
 
     Example:
         >>> names = ["net.bert.embeddings.word_embeddings.weight", "net.classifier.weight"]
@@ -211,7 +212,7 @@ def _find_wrapper(raw_names: list[str], family: Family) -> str:
 
 
 def _normalize(name: str, family: Family) -> str:
-    """Convert a tensor name to the current names and remove prefixes.
+    """Convert an old tensor name to the current name, and remove prefixes.
 
     Example:
         >>> _normalize("module.bert.embeddings.LayerNorm.gamma", find_family("bert"))
@@ -242,7 +243,7 @@ def _replace_prefix(name: str, other: str, ours: str) -> str:
 def _locate_tensors(
     file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family, wrapper: str
 ) -> Iterator[tuple[str, _Stored]]:
-    """Yield tensor names and where to find them. Fused tensors are split. See `Family.fused`."""
+    """Yield the name and place of each tensor. Fused tensors are split. See `Family.fused`."""
     name, shape = _normalize(raw_name.removeprefix(wrapper), family), file.shapes[raw_name]
     for fused, parts in family.fused.items():
         names = [_replace_prefix(name, fused, part) for part in parts]

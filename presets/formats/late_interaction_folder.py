@@ -1,9 +1,9 @@
 """Read and write the folders of late interaction models.
 
-Four layouts are read: ColBERT, PyLate, sentence-transformers since version 6, and BGE-M3. Otherwise
-this writes the PyLate layout, which sentence-transformers can also read. If the first token has no
-vector, this writes the BGE-M3 layout. Any encoder or text embedding model can become a late
-interaction model with a new projection.
+Four layouts can be read: ColBERT, PyLate, sentence-transformers since version 6, and BGE-M3. Models
+are saved in the PyLate layout, which sentence-transformers can also read, or in the BGE-M3 layout
+if the first token has no vector. With a new projection, any encoder or text embedding model can
+become a late interaction model.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _PROJECTION = {"dense": "linear"}  # name of the projection in ColBERT
 
 
 def _find_layout(preset: Checkpoint | TokenizerPreset) -> str:
-    """Return the file layout for a preset."""
+    """Return the layout of the files in a preset."""
     settings = theirs.read_model_settings(preset.files.root)
     if _STANFORD in (preset.config.get("architectures") or []):
         return _STANFORD
@@ -80,7 +80,7 @@ def _find_layout(preset: Checkpoint | TokenizerPreset) -> str:
 class LateInteractionFolder(FolderFormat):
     """Folder format for `LateInteraction`, with the layouts of four libraries.
 
-    These are Stanford's ColBERT, PyLate, sentence-transformers and BGE-M3.
+    The libraries are ColBERT by Stanford, PyLate, sentence-transformers and BGE-M3.
     """
 
     opened_by = "MultiVectorEncoder"
@@ -126,8 +126,8 @@ class LateInteractionFolder(FolderFormat):
             raise invalid(
                 "dim",
                 given["dim"],
-                f"{width}, the dimension of the projections in {checkpoint.folder}. Remove it, or "
-                "also pass projections=[] for a new projection",
+                f"{width}, the dimension of the projections in {checkpoint.folder}. Remove this "
+                "argument, or also pass projections=[] to create a new projection",
             )
         return {"projections": projections, **arguments}
 
@@ -178,7 +178,7 @@ class LateInteractionFolder(FolderFormat):
 
 
 def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-    """Return preprocessor settings for a preset in any layout, such as markers and lengths."""
+    """Return a preset's preprocessor settings, such as markers and lengths."""
     form, files = _find_layout(preset), preset.files
     if form == _STANFORD:
         return read_stanford(files)
@@ -191,7 +191,7 @@ def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, obje
 
 
 def _read_similarity(files: FolderFiles, form: str) -> str:
-    """Return the token similarity that a folder defines."""
+    """Return the token similarity that is specified in a folder."""
     found = theirs.read_model_settings(files).get("similarity_fn_name")
     if not isinstance(found, str) or found in _OF_SINGLE_VECTORS:
         return "meanmaxsim" if form == _BGE_M3 else "maxsim"
@@ -219,14 +219,14 @@ def _read_stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
 
 
 def _make_projection_settings(units: int, activation: str, use_bias: bool, residual: bool) -> dict:
-    """Create an entry of `projections` without default values."""
+    """Create an entry of the `projections` argument, without default values."""
     chosen = {"activation": activation, "use_bias": use_bias, "residual": residual}
     defaults = {"activation": "linear", "use_bias": False, "residual": False}
     return {"units": units, **{n: v for n, v in chosen.items() if v != defaults[n]}}
 
 
 def _read_modules(files: FolderFiles, form: str) -> list[Module]:
-    """Read and check all modules in a folder."""
+    """Read and check the modules in a folder."""
     modules = theirs.read_modules(files)
     kinds = [module.kind for module in modules]
     allowed = {
@@ -247,13 +247,13 @@ def _read_modules(files: FolderFiles, form: str) -> list[Module]:
 def make_hybrid_files(
     dense: keras.Model, terms: keras.Model, tokens: keras.Model, dtype: object
 ) -> dict[str, bytes]:
-    """Create BGE-M3 files that are needed in addition to `TextEmbedder` files.
+    """Create the BGE-M3 files to save in addition to `TextEmbedder` files.
 
     Args:
         dense: `TextEmbedder`.
         terms: `SparseEncoder` with token weights.
         tokens: `LateInteraction`.
-        dtype: Dtype to use for head weights, or None to keep each dtype.
+        dtype: Dtype for the weights of the heads. If None, every weight keeps its dtype.
 
     Returns:
         A dict from file names to contents.
@@ -265,9 +265,9 @@ def make_hybrid_files(
     expected = ("token_weights", "dot"), "meanmaxsim"
     if found != expected:
         raise invalid(
-            "(pooling and similarity_function of terms, similarity_function of tokens)",
+            "(terms.pooling, terms.similarity_function, tokens.similarity_function)",
             found,
-            f"{expected}, as in BGE-M3. Save the models separately",
+            f"{expected}, as in BGE-M3. To keep these settings, save the models separately",
         )
     files = _make_bge_m3_files(tokens, dtype)
     settings = make_embedder_settings(dense)
@@ -281,7 +281,7 @@ def make_hybrid_files(
 
 
 def _make_bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
-    """Create files for BGE-M3 token vectors."""
+    """Create the BGE-M3 files for token vectors."""
     preprocessor, [first, *others] = task.preprocessor, task.projection_layers
     plain = {"expand_queries": False, "skiplist": [], "query_marker": None, "document_marker": None}
     found = {name: getattr(preprocessor, name) for name in plain}
@@ -293,8 +293,8 @@ def _make_bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
             raise invalid(
                 name,
                 found[name],
-                f"{expected!r}, because files of BGE-M3 (score_first=False) cannot store "
-                "another value",
+                f"{expected!r}, because files of BGE-M3 (score_first=False) cannot store other "
+                "values",
             )
     settings = {
         "prompts": dict(preprocessor.prompts),
@@ -308,7 +308,7 @@ def _make_bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
 
 
 def _make_pylate_settings(task: keras.Model) -> dict[str, object]:
-    """Create model settings. PyLate defaults are used for models without a preprocessor."""
+    """Create the model settings of PyLate. Without a preprocessor, PyLate defaults are used."""
     preprocessor, longest = task.preprocessor, task.backbone.max_sequence_length
     settings = {"model_type": _PYLATE, "default_prompt_name": None}
     settings["similarity_fn_name"] = _SIMILARITIES[task.similarity_function]

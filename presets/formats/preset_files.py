@@ -1,4 +1,4 @@
-"""File names in a preset."""
+"""The names of the files in a preset."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _ROUTE_FOLDER = "*_[0-9]_*"  # such as query_0_SparseStaticEmbedding
 
 
 class WeightFormat(NamedTuple):
-    """Names of weight files. Weights are stored in one file, or in shards with an index.
+    """The names of files with weights: either a single file, or shards with an index.
 
     Attributes:
-        file: String. Name for a file with all weights.
-        index: String. Name for the shard index.
-        shards: String. Regular expression for the names of shards.
-        patterns: Tuple of strings. Patterns for all these file names, including names used by other
-            programs.
+        file: String. Name of a file with all weights.
+        index: String. Name of the index of shards.
+        shards: String. Regular expression that matches the names of shards.
+        patterns: Tuple of strings. Patterns for all of these names, including names that other
+            programs use.
     """
 
     file: str
@@ -52,7 +52,7 @@ class WeightFormat(NamedTuple):
     patterns: tuple[str, ...]
 
     def is_index_or_shard(self, name: str) -> bool:
-        """Check whether a file is a shard or a shard index.
+        """Check whether a file is a shard or an index of shards.
 
         Example:
             >>> WEIGHT_FORMATS[0].is_index_or_shard("model-00001-of-00002.safetensors")
@@ -73,7 +73,7 @@ PYTORCH = WeightFormat(
     r"pytorch_model-\d+-of-\d+\.bin",
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
-WEIGHT_FORMATS = (SAFETENSORS, PYTORCH)  # in order of preference
+WEIGHT_FORMATS = (SAFETENSORS, PYTORCH)  # Formats of weights, in order of preference.
 # Files that all tokenizer classes can have.
 TOKENIZER_JSON = (
     "tokenizer.json",
@@ -104,7 +104,7 @@ def list_replaced_preset_patterns() -> list[str]:
 
 
 def list_module_patterns() -> list[str]:
-    """Return patterns for the files of sentence-transformers in addition to the encoder.
+    """Return patterns for the files that sentence-transformers adds to those of the encoder.
 
     Example:
         >>> {"modules.json", "[0-9]*_*/config.json"} <= set(list_module_patterns())

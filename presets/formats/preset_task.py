@@ -17,19 +17,20 @@ if TYPE_CHECKING:
 
 
 class FolderFormat:
-    """Preset files to write in addition to config.json, the weights and the tokenizer.
+    """Files to write for a task, in addition to config.json, weights and tokenizer.
 
     The base class adds no files, as in transformers. Subclasses implement the layouts of other
     libraries.
 
     Attributes:
         opened_by: Optional string. Class in sentence-transformers or gliner that opens the folder.
-            None means a class of transformers.
-        settings: Tuple of strings. Task and preprocessor arguments that these files store.
-            `from_preset` does not pass them to the backbone, and they are not written to
-            `encoder_zoo.json`.
-        encoder_prefix: Optional string. Prefix of the encoder's tensors, if these files contain the
-            configuration instead of config.json. None means the tensor names of transformers.
+            If None, a class of transformers opens it.
+        settings: Tuple of strings. Task and preprocessor arguments that are stored in these files.
+            `from_preset` does not pass them to the backbone, and `encoder_zoo.json` does not
+            contain them.
+        encoder_prefix: Optional string. Prefix of encoder tensors, if the files contain the
+            configuration instead of config.json. If None, tensors have the same names as in
+            transformers.
     """
 
     opened_by: str | None = None
@@ -41,14 +42,14 @@ class FolderFormat:
 
         Args:
             checkpoint: Open `Checkpoint` to load from.
-            given: Dict with arguments from the caller. They have priority.
+            given: Dict of arguments from the caller, which override values from the files.
 
         Returns:
-            A dict from names of arguments to values. A `FolderFiles` value is opened as a model of
-                the same class.
+            A dict of task arguments. If a value is a `FolderFiles`, it is opened as a model of the
+            same class.
 
         Raises:
-            ValueError: If file contents are invalid. The message contains its path.
+            ValueError: If a file is invalid. The message contains its path.
         """
         return {}
 
@@ -56,8 +57,8 @@ class FolderFormat:
         """Read preprocessor arguments from the files.
 
         Args:
-            preset: The opened preset.
-            tokenizer: Tokenizer loaded from the preset.
+            preset: The open preset.
+            tokenizer: The preset's tokenizer.
 
         Returns:
             A dict from names of arguments to values.
@@ -71,7 +72,7 @@ class FolderFormat:
         """Return tokens that are needed for the task but missing from the tokenizer.
 
         Args:
-            preset: The opened preset.
+            preset: The open preset.
             tokenizer: Tokenizer loaded from the preset.
             given: Dict with arguments from the caller.
         """
@@ -80,7 +81,7 @@ class FolderFormat:
     def restore(
         self, task: PresetTask, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
     ) -> set[str]:
-        """Load weights for layers that follow the backbone but are not in `Family.heads`.
+        """Load the weights of layers after the backbone that do not belong to `Family.heads`.
 
         Args:
             task: Task created with `arguments`.
@@ -89,31 +90,31 @@ class FolderFormat:
             allow_nonfinite: Boolean. See `presets.opening.Safeguards`.
 
         Returns:
-            A set with the checkpoint names for all loaded tensors. Tensors in separate files are
-                not included.
+            The set of loaded tensors, by name in the checkpoint. It does not include tensors in
+            separate files.
         """
         return set()
 
     def weights(self, task: PresetTask) -> list[keras.Variable]:
-        """Return the weights in `files`, and weights that are only used during training."""
+        """Return all weights stored in `files`, and all weights that are only used in training."""
         return []
 
     def files(self, task: PresetTask, dtype: object = None) -> dict[str, object]:
-        """Create additional preset files.
+        """Create a preset's additional files.
 
         Args:
             task: Task to save.
-            dtype: Dtype of the stored weights. Defaults to None, which keeps each dtype.
+            dtype: Dtype of the stored weights. Defaults to None, which means that every weight
+                keeps its dtype.
 
         Returns:
-            A dict from paths in the folder to bytes. These files replace tokenizer files with the
-                same name. To save a model in a subfolder, map its path to the model instead of
-                bytes.
+            A dict from paths in the folder to bytes. The files replace tokenizer files with the
+            same name. To save a model in a subfolder, use the model instead of bytes.
         """
         return {}
 
     def config_fields(self, task: PresetTask) -> dict[str, object]:
-        """Return config.json fields for head settings.
+        """Return the config.json fields for the head's settings.
 
         Raises:
             ValueError: If a setting cannot be stored.
@@ -126,63 +127,67 @@ TRANSFORMERS_FOLDER = FolderFormat()
 
 @dataclasses.dataclass(frozen=True)
 class TaskRecord:
-    """Task class properties used by other code.
+    """Task class properties to be used in other modules.
 
-    Subclasses change properties with `record = dataclasses.replace(Base.record, ...)`.
+    A subclass changes properties with `record = dataclasses.replace(Base.record, ...)`.
 
     Args:
-        name: String. Name to use in `TASKS` and `encoder_zoo.json`.
-        preprocessor_class: Class of the preprocessor.
-        head: String. Head name in `Family.heads`, which is also a class name suffix in
-            transformers. Defaults to "Model", which needs no head.
-        default_head: Optional `Head`. Head for families without this key. None means that such
-            families are not supported. Defaults to None.
-        pipeline_tag: String. Task name on the Hugging Face Hub. Defaults to "feature-extraction".
-        peft_type: Optional string. Task name in peft. None means that adapters cannot be saved.
+        name: String. Name of the task in `TASKS` and `encoder_zoo.json`.
+        preprocessor_class: The preprocessor's class.
+        head: String. Name of the head in `Family.heads`, which is also the suffix of class
+            names in transformers. Defaults to "Model", which means that the task has no head.
+        default_head: Optional `Head`. The head for families that do not have `head` in
+            `Family.heads`. If None, such families are not supported. Defaults to None.
+        pipeline_tag: String. Name of the task on the Hugging Face Hub. Defaults to
+            "feature-extraction".
+        peft_type: Optional string. Name of the task in peft. If None, adapters cannot be saved.
             Defaults to None.
         text_method: Optional string. Name of the method for inference on raw text, such as
             "classify". Defaults to None.
-        answer_type: Optional TypedDict. Type of the results, if the results can be empty lists.
+        answer_type: Optional TypedDict. Type of results, if results can be empty lists.
             Defaults to None.
-        answer_settings: Tuple of strings. Constructor arguments for inference. They are saved in
-            `encoder_zoo.json` together with preprocessor arguments.
-        tuned_settings: Dict that maps settings that depend on the weights to tuples (initial value,
-            name for the method that tunes it). `fit` resets them to the initial value.
+        answer_settings: Tuple of strings. Constructor arguments that only affect inference. They
+            are saved in `encoder_zoo.json` together with preprocessor arguments.
+        tuned_settings: Dict of settings that depend on the weights, such as thresholds. Each value
+            is a tuple of the initial value, which `fit` restores, and the method name that
+            tunes the setting.
         compile_settings: Tuple of strings. Additional arguments for `compile`, which are stored as
             task attributes.
-        distilled_settings: Tuple of strings. Task and preprocessor arguments that students copy
-            from a teacher.
-        instead_of_predict: Optional string. Advice for raw texts, if `predict` only accepts
-            prepared inputs. Defaults to None.
-        only_saved_model: Optional string. Feature that can only be exported as a SavedModel. For
-            such a task, `for_cpu` converts only the backbone, with the output "sequence_output".
-            Defaults to None.
-        file_advice: String. Last part of error messages for paths that are passed instead of texts.
-        folder: `FolderFormat` of its presets. Defaults to the format of transformers.
-        learning_rate: Optional float. Default peak learning rate. None means the family's value.
-            Defaults to None.
-        warmup: Optional float. Fraction of the steps in which the learning rate increases. None
-            means the usual value. Defaults to None.
-        of_pairs: Optional boolean. Whether the head handles pair segments separately, for families
-            that use the same name for both head types. Defaults to None.
+        distilled_settings: Tuple of strings. Task and preprocessor arguments that a student copies
+            from its teacher.
+        instead_of_predict: Optional string. Advice for users who pass raw texts to `predict`, if it
+            only accepts prepared inputs. Defaults to None.
+        only_saved_model: Optional string. Computation that only a SavedModel supports, such as
+            "an LSTM". For such a task, `for_cpu` only converts the backbone, with the output
+            "sequence_output". Defaults to None.
+        file_advice: String. End of the error message for users who pass a path instead of
+            texts.
+        folder: The `FolderFormat` of presets. Defaults to the format of transformers.
+        learning_rate: Optional float. Default peak learning rate. If None, the value of the
+            family is used. Defaults to None.
+        warmup: Optional float. Fraction of steps in which the learning rate increases. If None,
+            the usual value is used. Defaults to None.
+        of_pairs: Optional boolean. Whether the head classifies pairs of segments, for families in
+            which a single name stands for both kinds of heads. Defaults to None.
         has_classes: Boolean. Whether the outputs are classes with `labels` and `num_classes`.
             Defaults to False.
         labels_tokens: Boolean. Whether labels and results belong to tokens. Defaults to False.
         pretrains: Boolean. Whether the labels are computed from the texts. Defaults to False.
-        learns_soft_labels: Boolean. Whether `Distillation` can train on teacher outputs. Defaults
-            to False.
+        learns_soft_labels: Boolean. Whether `Distillation` can train the task on teacher outputs.
+            Defaults to False.
         predicts_lists: Boolean. Whether `predict` returns a list with the outputs for each text.
             Defaults to False.
-        predicts_tokens: Boolean. Whether the task reads the prediction stream of families with two
+        predicts_tokens: Boolean. Whether the task uses the prediction stream, in families with two
             streams. Defaults to False.
         group_lengths: Boolean. Whether `fit` groups examples of similar length into batches.
             Defaults to True.
         packs_batches: Boolean. Whether texts in a batch can be packed on JAX. See
-            `choose_sequence_counts`. Packing requires `logits_of` to compute outputs from
-            `encoded`, and a loss that averages over examples without depending on batches. Defaults
-            to False.
-        goes_step_by_step: Optional string. A recurrent layer, such as "an LSTM". TensorFlow trains
-            it without XLA, because XLA needs a fixed number of steps. Defaults to None.
+            `choose_sequence_counts`. Packing requires that `logits_of` computes outputs from
+            `encoded`, and that the loss is a mean over examples which does not depend on the batch.
+            Defaults to False.
+        goes_step_by_step: Optional string. Name of a recurrent layer, such as "an LSTM".
+            TensorFlow trains such a task without XLA, which requires a fixed number of steps.
+            Defaults to None.
 
     Example:
         >>> from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -222,26 +227,27 @@ class TaskRecord:
 
 
 class PresetTask(Protocol):
-    """The attributes of tasks that are used to load and save presets.
+    """Task attributes that are required for loading and saving presets.
 
     Attributes:
-        record: `TaskRecord` of the task class.
-        head_record: `Head` of the backbone's family.
-        problem_type: String as in config.json, or None for tasks without problem types.
+        record: The `TaskRecord` of the task class.
+        head_record: The `Head` of the backbone's family.
+        problem_type: String. Problem type in config.json. None for tasks without problem types.
         labels: Optional list of strings. Class names.
         num_classes: Optional integer. Number of classes.
-        new_head: Optional tuple of arrays. Initial weights of a new head. None means that the
+        new_head: Optional tuple of arrays. Initial weights of a new head. None if the
             checkpoint contains a head.
-        kept_weights: Dict from tensor names to checkpoint values, for heads built by `fit`.
-        given_head: Optional layer that users pass to replace the family's head.
+        kept_weights: Dict from tensor names to values in the checkpoint, for heads that `fit`
+            builds.
+        given_head: Optional layer. Layer that a user passed to replace the family's head.
         weights_before_adapters: Dict of arrays. See `adapters.weights_before_adapters`.
-        head: Optional layers to apply after the backbone.
+        head: Optional layer that is applied to the backbone's outputs.
         backbone: Backbone. The encoder.
-        preprocessor: Preprocessor from `record.preprocessor_class`, or None.
+        preprocessor: Instance of `record.preprocessor_class`, or None.
         learning_rate: Float. Recommended peak learning rate for further training.
         default_learning_rate: Float. Peak learning rate of the family.
-        last_evaluation: Dict of floats. Results of the last `evaluate` with the current weights,
-            for the model card.
+        last_evaluation: Dict of floats. Results of the last `evaluate` with the current
+            weights, for the model card.
     """
 
     record: TaskRecord
@@ -262,20 +268,20 @@ class PresetTask(Protocol):
 
     @classmethod
     def head_of(cls, family: Family) -> Head:
-        """Return the family's head for this task."""
+        """Return a family's head for this task."""
 
     @classmethod
     def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        """Return constructor arguments from config.json, overridden by the caller's arguments."""
+        """Return constructor arguments from config.json. Arguments of the caller override them."""
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Explain why a checkpoint head cannot be loaded. Return None if it can be loaded."""
+        """Explain why a checkpoint head cannot be loaded. Return None when it can be loaded."""
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
-        """Return the row of each label in a checkpoint head with partly different labels.
+        """Return each label's row in a checkpoint's head, if some labels are new.
 
-        The row of a new label is None. The result is None if the head is used without changes, or
-        if it is not used.
+        The row of a new label is None. The result is None if all rows or no rows of the head are
+        used.
         """
 
     def train_pooler(self) -> None:

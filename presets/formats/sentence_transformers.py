@@ -1,8 +1,8 @@
-"""Read folders from all sentence-transformers versions, and write files that all models share.
+"""Read folders of all sentence-transformers versions, and write the files that all models have.
 
-`modules.json` lists the modules of a model: an encoder, a pooling, dense layers, a normalization.
-Files for each module are in the root or in a subfolder. This module never imports classes named in
-`modules.json`.
+`modules.json` lists a model's modules, for example an encoder, pooling, dense layers and
+normalization. A module's files are in the root or in a subfolder. Classes named in
+`modules.json` are never imported.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ _OLD_NAMES = {
 
 
 class Module(NamedTuple):
-    """An entry of `modules.json`.
+    """An entry in `modules.json`.
 
     Attributes:
-        kind: String. Class name without its package.
-        path: String. Subfolder path, or "" for the root.
+        kind: String. Class name without the package.
+        path: String. Subfolder's path, or "" for the root.
     """
 
     kind: str
@@ -99,12 +99,12 @@ class Module(NamedTuple):
 
 
 def find_encoder_files(files: FolderFiles) -> FolderFiles:
-    """Return encoder files from the root or from a subfolder such as `0_Transformer`.
+    """Return the encoder's files, in the root or in a subfolder such as `0_Transformer`.
 
-    For a Router with several encoders, this is the document encoder.
+    If a Router has several encoders, the files of the document encoder are returned.
 
     Args:
-        files: `FolderFiles` for a preset. Its modules do not need to be supported.
+        files: `FolderFiles` for a preset. Its other modules do not need to be supported.
 
     Returns:
         A `FolderFiles`.
@@ -124,18 +124,19 @@ def find_encoder_files(files: FolderFiles) -> FolderFiles:
 
 
 def read_first_module(files: FolderFiles) -> Mapping:
-    """Return the first `modules.json` entry without any checks. Missing files return {}."""
+    """Return the first entry in `modules.json` without checks, or {} when the file is missing."""
     entries = files.read_json_array(MODULES) if MODULES in files else []
     return entries[0] if entries and isinstance(entries[0], dict) else {}
 
 
 class Routes(NamedTuple):
-    """Router modules.
+    """Router modules, with separate routes for queries and documents.
 
     Attributes:
         query: List of `Module` for queries.
-        document: List of `Module` for documents, starting with an encoder.
-        default: String, "query" or "document". The route for texts without a role.
+        document: List of `Module` for documents. The first module is an encoder.
+        default: String, "query" or "document". The route for texts that are not declared as queries
+            or documents.
     """
 
     query: Sequence[Module]
@@ -161,7 +162,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
     count = len(files.read_json_array(MODULES))
     if count != 1 or first.get("path") != "":
         raise invalid(
-            f"{files.path / MODULES}: the number of modules is {count}, and the path of the Router",
+            f"{files.path / MODULES} has {count} modules, and the path of the Router",
             first.get("path"),
             "a single module, a Router with the path ''",
         )
@@ -177,14 +178,14 @@ def read_routes(files: FolderFiles) -> Routes | None:
         isinstance(name, str | None) for name in (*mappings.values(), default)
     ):
         raise ValueError(
-            f"{path}: route_mappings is {quote(mappings)}, default_route is {quote(default)}. "
-            "Expected an object with route names as values, and a route name."
+            f"{path}: route_mappings is {quote(mappings)} and default_route is {quote(default)}. "
+            "Expected an object whose values are route names, and the name of a route."
         )
     routes = {role: _route(config, role, path) for role in ("query", "document")}
     if routes["document"][0].kind not in ENCODERS:
         raise ValueError(
-            f"{path}: the document route begins with {routes['document'][0].kind}. Expected "
-            f"one of {', '.join(ENCODERS)}."
+            f"{path}: the first module for documents is {routes['document'][0].kind}. Expected one "
+            f"of {', '.join(ENCODERS)}."
         )
     if default is None and parameters.get("allow_empty_key", True):
         default = next(iter(config["structure"]))
@@ -193,7 +194,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
 
 
 def _get_route_name(config: Mapping, role: str, path: object) -> str:
-    """Return the route name for a role. Roles are "query" and "document"."""
+    """Return the route name for a role, "query" or "document"."""
     structure, mappings = config.get("structure", {}), {}
     for key, route in (config.get("parameters", {}).get("route_mappings") or {}).items():
         try:
@@ -211,13 +212,13 @@ def _get_route_name(config: Mapping, role: str, path: object) -> str:
     if found not in structure:
         raise ValueError(
             f"{path} has no route for {'queries' if role == 'query' else 'documents'}. Expected "
-            f"{role!r} in structure or in route_mappings."
+            f"{role!r} in `structure` or in `route_mappings`."
         )
     return found
 
 
 def _route(config: Mapping, role: str, path: object) -> list[Module]:
-    """Check and return all modules on a role's route."""
+    """Check the modules on the route for a role, and return them."""
     name, modules = _get_route_name(config, role, path), []
     ids = config["structure"][name]
     if not isinstance(ids, list) or not ids:
@@ -234,13 +235,14 @@ def _route(config: Mapping, role: str, path: object) -> list[Module]:
 
 
 def _check_kind(given: object, known: Sequence[str], what: str) -> str:
-    """Check that this module class is known, and return its name without the package."""
+    """Check that a module class is known, and return its name without the package."""
     matched = _TYPE.fullmatch(given) if isinstance(given, str) else None
     if matched is None or matched[1] not in known:
         raise invalid(
             what,
             given,
-            f"one of {', '.join(known)} in sentence_transformers. Code in a folder is never run",
+            f"one of {', '.join(known)} in sentence_transformers, because code in a folder is "
+            "never run",
         )
     return matched[1]
 
@@ -283,7 +285,7 @@ def read_embedding_modules(files: FolderFiles) -> list[Module]:
         A list of `Module`.
 
     Raises:
-        ValueError: If these modules or their order are not supported for text embeddings. See also
+        ValueError: If the modules or their order are not supported for text embeddings. See also
             `read_modules`.
     """
     modules = read_modules(files)
@@ -292,18 +294,18 @@ def read_embedding_modules(files: FolderFiles) -> list[Module]:
     if not re.fullmatch(rf"{first}( Dense)*( Normalize)?", " ".join(kinds)):
         raise ValueError(
             f"{files.path / MODULES}: the modules are {', '.join(kinds) or 'none'}. Expected a "
-            "Transformer, a Pooling, any number of Dense, and at most one Normalize, in this "
-            f"order, or a {STATIC} instead of the first two."
+            f"Transformer and a Pooling, or a {STATIC} instead of both, followed by any number of "
+            "Dense and at most one Normalize."
         )
     return modules
 
 
 def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) -> None:
-    """Check that this package implements all settings in an encoder module.
+    """Check that this package implements all Transformer module settings.
 
     Args:
         files: `FolderFiles` for the encoder.
-        task: String. A task in transformers, such as "feature-extraction".
+        task: String. Name of a task in transformers, such as "feature-extraction".
         has_roles: Boolean. Whether the model has settings for queries and documents. Defaults to
             False.
 
@@ -330,14 +332,16 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
         decided = name_today in known or name_today in IRRELEVANT
         if not decided and value not in (None, False, [], {}):
             raise invalid(
-                f"{files.path / name}: {field}", value, "null. Other values are not implemented"
+                f"{files.path / name}: {field}",
+                value,
+                "null, because other values are not implemented",
             )
 
 
 def _flatten_settings(settings: Mapping) -> Iterator[tuple[str, str, object]]:
-    """Yield (name, current name, value) for all fields of `sentence_bert_config.json`.
+    """Yield the name, current name and value of each field in `sentence_bert_config.json`.
 
-    This yields fields inside `..._kwargs` one by one.
+    Fields inside `..._kwargs` are also yielded one by one.
     """
     for name, value in settings.items():
         name_today = _OLD_NAMES.get(name, name)
@@ -349,7 +353,7 @@ def _flatten_settings(settings: Mapping) -> Iterator[tuple[str, str, object]]:
 
 
 def read_transformer_settings(files: FolderFiles) -> tuple[str, dict]:
-    """Return the name and content of `sentence_bert_config.json`. A missing file is read as {}.
+    """Return the name and content for `sentence_bert_config.json`. Missing files are read as {}.
 
     Args:
         files: `FolderFiles` for the encoder.
@@ -381,10 +385,10 @@ def read_length(files: FolderFiles) -> int | None:
 
 
 def read_tokenizer_length(files: FolderFiles) -> int | None:
-    """Return the maximum sequence length from `tokenizer_config.json`. Missing lengths return None.
+    """Return the maximum length in `tokenizer_config.json`, or None when this is not set.
 
     Args:
-        files: `FolderFiles`. Encoder files, or files with a static table.
+        files: `FolderFiles` for the encoder or the static table.
     """
     name = "tokenizer_config.json"
     length = files.read_json(name).get("model_max_length") if name in files else None
@@ -393,7 +397,7 @@ def read_tokenizer_length(files: FolderFiles) -> int | None:
 
 
 def check_case(files: FolderFiles, tokenizer) -> None:
-    """Check that a tokenizer lowercases texts if `do_lower_case` is true.
+    """Check that a tokenizer converts texts to lower case if `do_lower_case` is true.
 
     Args:
         files: `FolderFiles` for the encoder.
@@ -404,12 +408,12 @@ def check_case(files: FolderFiles, tokenizer) -> None:
     """
     name, settings = read_transformer_settings(files)
     if settings.get("do_lower_case") and not getattr(tokenizer, "lowercase", False):
-        cure = "write false there, and lowercase the texts before you pass them"
+        cure = "set it to false, and convert texts to lower case before you pass them"
         if hasattr(tokenizer, "strip_accents"):
             cure = 'write "do_lower_case": true, "strip_accents": false into tokenizer_config.json'
         raise ValueError(
-            f"{files.path / name}: do_lower_case is true, but the tokenizer keeps upper case. Make "
-            f"them agree: {cure}."
+            f"{files.path / name}: do_lower_case is true, but the tokenizer keeps upper case. To "
+            f"resolve the contradiction, {cure}."
         )
 
 
@@ -420,7 +424,7 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
         files: `FolderFiles` for the whole folder.
 
     Returns:
-        A dict with `prompts` and `default_prompt`, without empty values.
+        A dict with `prompts` and `default_prompt`. Empty values are left out.
 
     Raises:
         ValueError: If `prompts` is not an object with strings, or if the default prompt is missing.
@@ -430,7 +434,7 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
     if not isinstance(prompts, dict) or not all(
         isinstance(text, str | type(None)) for text in prompts.values()
     ):
-        raise invalid(f"{path}: prompts", prompts, "an object of names and texts")
+        raise invalid(f"{path}: prompts", prompts, "an object that maps names to strings")
     # For models without prompts, sentence-transformers writes empty prompts with these names.
     empty = {n for n, text in prompts.items() if not text and n in ("query", "document")}
     prompts = {n: text or "" for n, text in prompts.items() if n not in empty or n == default}
@@ -445,17 +449,17 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
 
 
 def read_model_settings(files: FolderFiles) -> dict:
-    """Read `config_sentence_transformers.json`. Missing files return {}.
+    """Read `config_sentence_transformers.json`. If the file is missing, return {}.
 
     Raises:
-        ValueError: If unknown fields are set, because they may affect vectors.
+        ValueError: If unknown fields are set, because they could change the vectors.
     """
     settings = files.read_json(MODEL_SETTINGS) if MODEL_SETTINGS in files else {}
     for name, value in settings.items():
         if name not in (*MODEL_FIELDS, *IRRELEVANT_MODEL_FIELDS) and value:
             raise ValueError(
-                f"{files.path / MODEL_SETTINGS}: unknown field {quote(name)}, which may change the "
-                f"vectors. Expected {', '.join(MODEL_FIELDS)}."
+                f"{files.path / MODEL_SETTINGS}: the field {quote(name)} is unknown and could "
+                f"change the vectors. Expected {', '.join(MODEL_FIELDS)}."
             )
     return settings
 
@@ -465,8 +469,8 @@ def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
 
     Args:
         files: `FolderFiles` for the whole folder.
-        known: List of strings. The similarities that the model supports. The first one is the
-            default.
+        known: List of strings. Similarities that the model supports. The first similarity is
+            the default.
 
     Raises:
         ValueError: If the similarity is not in `known`.
@@ -491,7 +495,7 @@ def read_count(files: FolderFiles, field: str) -> int | None:
 
 
 def select_modules(modules: Sequence[Module], kind: str) -> list[Module]:
-    """Return the modules of the given kind."""
+    """Select the modules of the given kind."""
     return [module for module in modules if module.kind == kind]
 
 
@@ -520,7 +524,8 @@ def make_settings_json(
     Args:
         task: Task with a `similarity_function`.
         model_type: String. Class name in sentence-transformers.
-        **counts: Optional integers, read by `read_count`. Fields that are None are omitted.
+        **counts: Optional integers that `read_count` reads. If a value is None, the field is
+            omitted.
     """
     preprocessor = task.preprocessor
     return {

@@ -1,8 +1,9 @@
 """Read and write the folders of SparseEncoder models from sentence-transformers.
 
-The layout of versions 5.0 to 5.3 is written. Later versions also read it. Token weights are stored
-in `sparse_linear.pt`, as in BGE-M3. When queries use a second encoder, the document encoder is
-written to the root, so that transformers can find it, and the query encoder to a subfolder.
+Folders are written in the layout of versions 5.0 to 5.3, which later versions can also read. Token
+weights are stored in `sparse_linear.pt`, as in BGE-M3. If queries use a second encoder, it is
+written to a subfolder, and the document encoder is written to the root, so that transformers can
+find it.
 """
 
 from __future__ import annotations
@@ -64,11 +65,12 @@ QUERY_MODEL = "query_0_MLMTransformer"  # folder of a query encoder
 
 
 class SparseFolder(FolderFormat):
-    """SparseEncoder folders from sentence-transformers or BGE-M3.
+    """Folder format of `SparseEncoder`: sentence-transformers or BGE-M3.
 
     Args:
-        load_table_class: Function that imports the class for a table of query term weights.
-        read_tokenizer: Function to call with table files and a family. Returns the tokenizer.
+        load_table_class: Function that imports the layer class for a table of query term weights.
+        read_tokenizer: Function that takes table files and a family, and returns the
+            tokenizer.
     """
 
     opened_by = "SparseEncoder"
@@ -101,10 +103,10 @@ class SparseFolder(FolderFormat):
         return arguments
 
     def _read_own_arguments(self, checkpoint: Checkpoint) -> dict[str, object]:
-        """Return the arguments except the query encoder.
+        """Return all task arguments except the query encoder.
 
-        Folders without `SpladePooling` contain an encoder or a masked language model. In this case
-        no arguments are needed.
+        A folder without `SpladePooling` contains an encoder or a masked language model. In this
+        case, no arguments are needed.
         """
         files = checkpoint.files.root
         modules = _list_modules(checkpoint)
@@ -186,7 +188,7 @@ class SparseFolder(FolderFormat):
 
 
 def _list_modules(checkpoint: Checkpoint) -> Sequence[Module]:
-    """Return all modules in a folder. For a Router, return the route to this checkpoint."""
+    """Return a folder's modules. If it has a Router, return the route of this checkpoint."""
     files = checkpoint.files.root
     if (routes := theirs.read_routes(files)) is not None:
         same = (r for r in (routes.document, routes.query) if r[0].path == checkpoint.files.inside)
@@ -198,8 +200,8 @@ class QueryTable(NamedTuple):
     """A table of query term weights in a preset.
 
     Attributes:
-        files: `FolderFiles` for its folder.
-        module: Table `Module`, or None for an `idf.json` file without modules.
+        files: `FolderFiles` for the table's folder.
+        module: The `Module` of the table, or None for an `idf.json` file without modules.
         is_trained: Boolean. Whether `fit` updates the table.
     """
 
@@ -209,7 +211,7 @@ class QueryTable(NamedTuple):
 
 
 def _read_query_table(checkpoint: Checkpoint) -> QueryTable | None:
-    """Return a preset's query table, or None if it has no table.
+    """Return the table of query term weights in a preset, or None when there is no table.
 
     Args:
         checkpoint: Open `Checkpoint` to load from.
@@ -240,7 +242,7 @@ def _read_query_table(checkpoint: Checkpoint) -> QueryTable | None:
 
 
 def _find_query_model(checkpoint: Checkpoint) -> FolderFiles | None:
-    """Return files for a separate query encoder. Presets with one encoder return None.
+    """Return files for a separate query encoder, or None when the preset has one encoder.
 
     Args:
         checkpoint: Open `Checkpoint` to load from.
@@ -261,13 +263,13 @@ def _restore_query_table(
     """Load query table weights.
 
     Args:
-        weight: Variable of shape (vocabulary,). The weights of the table.
-        tokenizer: Tokenizer of queries.
+        weight: Variable of shape (vocabulary,) to assign the weights to.
+        tokenizer: The tokenizer of queries.
         checkpoint: Open `Checkpoint` to load from.
         allow_nonfinite: Boolean. See `Safeguards`.
 
     Raises:
-        ValueError: If weights have another shape, or if a token is not in the vocabulary.
+        ValueError: If the weight shape is unexpected, or if tokens are not in the vocabulary.
     """
     table = _read_query_table(checkpoint)
     files = table.files
@@ -291,12 +293,12 @@ def _read_token_weights(given: object, files: FolderFiles, tokenizer) -> tuple[n
     """Read weights by token from a JSON file.
 
     Args:
-        given: Path in the configuration. Only its file name is used.
+        given: String. Path in the configuration, of which only the file name is used.
         files: `FolderFiles` for the table.
-        tokenizer: Tokenizer of queries.
+        tokenizer: The tokenizer of queries.
 
     Returns:
-        A tuple (weights with shape (vocabulary,), path to the file).
+        A tuple of the weights, with shape (vocabulary,), and the file's path.
     """
     name = given.replace("\\", "/").split("/")[-1] if isinstance(given, str) else None
     where = next((part for part in (files, files.root) if name in part), None)
@@ -309,23 +311,23 @@ def _read_token_weights(given: object, files: FolderFiles, tokenizer) -> tuple[n
     if missing := [token for token in weights if token not in known]:
         raise ValueError(
             f"{path}: {len(missing)} tokens are not in the vocabulary, such as "
-            f"{quote(missing[0])}. Expected the tokens of the preset's tokenizer."
+            f"{quote(missing[0])}. Expected tokens of the tokenizer in the preset."
         )
     values = np.zeros(len(known))
     for token, value in weights.items():
         if type(value) not in (int, float):
-            raise invalid(f"{path}: the weight of {quote(token)}", value, "a number")
+            raise invalid(f"{path}: {quote(token)}", value, "a number")
         values[known[token]] = value
     return convert_to_float32(values), path
 
 
 def _read_model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dict[str, object]:
-    """Return `max_terms` and the similarity from the model settings.
+    """Read `max_terms` and the similarity from the model settings.
 
     Args:
         files: `FolderFiles` for the whole folder.
-        of_others: Tuple of strings. Similarities to ignore, because they belong to other vectors in
-            the same folder. Defaults to ().
+        of_others: Tuple of strings. Similarities to ignore, because they belong to other kinds of
+            vectors in the same folder. Defaults to ().
     """
     settings, similarity = theirs.read_model_settings(files), SPARSE_SIMILARITIES[0]
     found, model_type = (settings.get(n) for n in ("similarity_fn_name", "model_type"))
@@ -340,20 +342,20 @@ def _open_token_weights(checkpoint: Checkpoint) -> LinearFile:
     layer = LinearFile(checkpoint.files, SPARSE_LINEAR)
     if layer.units != 1:
         raise ValueError(
-            f"{checkpoint.folder / SPARSE_LINEAR}: weight has {layer.units} outputs per token. "
-            "Expected one."
+            f"{checkpoint.folder / SPARSE_LINEAR}: the layer has {layer.units} outputs per token. "
+            "Expected one output."
         )
     layer.check_width(checkpoint.config[checkpoint.family.config_keys["hidden_dim"]])
     return layer
 
 
 def _check_modules(files: FolderFiles, modules: list[Module], encoder: FolderFiles) -> None:
-    """Check that all modules together are a masked language model with pooling."""
+    """Check that the modules are a masked language model followed by pooling."""
     kinds = [module.kind for module in modules]
     if kinds not in _OF_ENCODERS:
         raise ValueError(
             f"{files.path / MODULES}: the modules are {', '.join(kinds)}. Expected an "
-            "MLMTransformer, or a Transformer, and a SpladePooling, in this order."
+            "MLMTransformer or Transformer, followed by a SpladePooling."
         )
     name, settings = theirs.read_transformer_settings(encoder)
     if kinds[0] == "Transformer" and "transformer_task" not in settings:
@@ -373,12 +375,12 @@ def _make_pooling_config(task: keras.Model) -> dict[str, object]:
 
 
 def _make_query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str, object]]:
-    """Create the files of the query modules.
+    """Create the files of the modules for queries.
 
-    This does not include configuration, weights or tokenizer for a second encoder.
+    This does not include configuration, weights and tokenizer for a second encoder.
 
     Returns:
-        A tuple (list of module folders, dict from file paths to contents).
+        A tuple of the list of module folders, and a dict from file paths to contents.
     """
     queries = task.query_encoder
     if isinstance(queries, keras.Model):

@@ -1,8 +1,8 @@
 """Read and write folders of static embeddings from sentence-transformers and model2vec.
 
-A table has one row per token. In compressed tables, several tokens share a row, and a mapping and
-weights select and scale it. This writes model2vec files together with sentence-transformers files,
-to support both libraries.
+A table has one row per token. In a compressed table, several tokens share a row: a mapping selects
+each token's row, and a weight scales it. Folders are written such that both libraries can read
+them.
 
 Comments use these letters for shapes: V vocabulary, R rows, D vector size.
 """
@@ -52,9 +52,9 @@ TABLE_BYTES, TABLE_RATIO = 2**29, 16
 
 
 class StoredFile(NamedTuple):
-    """A tokenizer.json file that has not been read yet.
+    """A tokenizer.json file that is read later, when the tokenizer is needed.
 
-    It has the same methods as `StoredTokenizer`.
+    This class has the same methods as `StoredTokenizer`.
     """
 
     files: Mapping[str, object]
@@ -62,24 +62,24 @@ class StoredFile(NamedTuple):
 
     @property
     def kind(self) -> StoredFile:
-        """Return an object that loads the tokenizer class."""
+        """An object whose method `load` returns the tokenizer class."""
         return self
 
     def load(self) -> type[FileTokenizer]:
-        """Return the class of the tokenizer."""
+        """Return the tokenizer class."""
         return FileTokenizer
 
     def arguments(self, family: object) -> dict:
-        """Return further tokenizer arguments."""
+        """Return additional arguments for the tokenizer."""
         return {}
 
     def list_special_tokens_to_add(self, tokenizer: FileTokenizer) -> list:
-        """Return special tokens from the files that are missing in the tokenizer."""
+        """Return the special tokens in the files that the tokenizer does not have."""
         return []
 
 
 def find_static_module(files: FolderFiles) -> Module | None:
-    """Return the table module for folders with static embeddings, else None.
+    """Return the table's module in a folder of static embeddings, or None in other folders.
 
     Args:
         files: `FolderFiles` for the whole folder.
@@ -93,7 +93,7 @@ def find_static_module(files: FolderFiles) -> Module | None:
 
 
 class StaticCheckpoint(Checkpoint):
-    """A folder of static embeddings.
+    """The checkpoint in a folder of static embeddings.
 
     Args:
         files: `FolderFiles` for the whole folder.
@@ -101,8 +101,8 @@ class StaticCheckpoint(Checkpoint):
         module: `Module` of the table.
 
     Raises:
-        ValueError: If tokenizer.json is missing, if weight names or shapes differ, or if the
-            mapping exceeds the table.
+        ValueError: If tokenizer.json is missing, if weight names or shapes are unexpected, or if
+            the mapping contains rows outside of the table.
     """
 
     @property
@@ -119,7 +119,7 @@ class StaticCheckpoint(Checkpoint):
         self.config_file = files.path / (CONFIG if CONFIG in files else MODULES)
         if TOKENIZER not in self.files:
             raise ValueError(
-                f"{self.files.path} has no {TOKENIZER}, which static embeddings need. Add the file."
+                f"{self.files.path} has no {TOKENIZER}. Static embeddings require this file."
             )
         [file] = open_weights(self.files)
         self._file, names = file, set(file.shapes)
@@ -137,12 +137,12 @@ class StaticCheckpoint(Checkpoint):
         count = shapes.get(MAPPING, table)[0]
         if shapes.get(STATIC_WEIGHTS, (count,)) != (count,):
             raise invalid(
-                f"{file.path}: the shape of {STATIC_WEIGHTS}", shapes[STATIC_WEIGHTS], f"({count},)"
+                f"{file.path}: {STATIC_WEIGHTS}.shape", shapes[STATIC_WEIGHTS], f"({count},)"
             )
         stored, needed = 4 * table[0] * table[1], 4 * count * table[1]
         if needed > max(TABLE_BYTES, TABLE_RATIO * stored):
             raise ValueError(
-                f"{file.path}: {MAPPING} expands a table of {stored} bytes to {needed} bytes. "
+                f"{file.path}: {MAPPING} would expand a table of {stored} bytes to {needed} bytes. "
                 f"Expected at most {max(TABLE_BYTES, TABLE_RATIO * stored)}."
             )
         sizes = {"vocab_size": count, "hidden_size": table[1]}
@@ -160,8 +160,8 @@ class StaticCheckpoint(Checkpoint):
             rows = np.asarray(self._file.read(MAPPING))
             if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(table):
                 raise ValueError(
-                    f"{self._file.path}: {MAPPING} has an index outside of {self._table}. "
-                    f"Expected integers from 0 to {len(table) - 1}."
+                    f"{self._file.path}: {MAPPING} contains a row that {self._table} does not "
+                    f"have. Expected integers from 0 to {len(table) - 1}."
                 )
             table = table[rows]
         if STATIC_WEIGHTS in self._file.shapes:
@@ -176,14 +176,14 @@ class StaticCheckpoint(Checkpoint):
         return StoredFile({"tokenizer_json": text, "keeps_unknown": keeps})
 
     def read_own_arguments(self) -> dict[str, object]:
-        """Return the `TextEmbedder` arguments in the config.json of model2vec."""
+        """Read the arguments for `TextEmbedder` in the config.json of model2vec."""
         if "normalize" not in self.own:
             return {}
         check_argument(f"{self.config_file}: normalize", self.own["normalize"], JSON_FLAG)
         return {"normalize": self.own["normalize"]}
 
     def length(self) -> int | None:
-        """Return the maximum number of tokens to read per text."""
+        """Return the maximum number of tokens that are used per text."""
         default = MAX_LENGTH if self._table == MODEL2VEC else None
         length = self.own.get("max_length", default)
         check_argument(f"{self.config_file}: max_length", length, COUNT_OR_NULL)
@@ -195,7 +195,7 @@ def make_static_files(task: keras.Model, dtype: object) -> dict[str, object]:
 
     Args:
         task: `TextEmbedder` to save.
-        dtype: Dtype of the stored table, or None for float32.
+        dtype: Dtype of the stored table. If None, float32 is used.
     """
     table = task.backbone.table()
     tokenizer, preprocessor = None, task.preprocessor

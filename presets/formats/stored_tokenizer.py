@@ -1,4 +1,4 @@
-"""Read tokenizer files in a preset as plain data."""
+"""Read a preset's tokenizer files as plain data."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _LONGEST = 2**20  # in tokens. Tokenizers without a limit have 1e30
 
 
 class StoredTokenizer(NamedTuple):
-    """Tokenizer class and files for a tokenizer that has not been built yet.
+    """Tokenizer class and files for creating a tokenizer later.
 
     Attributes:
-        kind: `TokenizerClass`. Tokenizer class.
+        kind: `TokenizerClass`. The tokenizer's class.
         files: `TokenizerFiles`. The contents of the files.
-        added: Tuple of strings. Special tokens for this model that are not in the files.
+        added: Tuple of strings. Special tokens that the model needs but the files do not contain.
     """
 
     kind: TokenizerClass
@@ -41,13 +41,13 @@ class StoredTokenizer(NamedTuple):
     added: tuple[str, ...] = ()
 
     def arguments(self, family: Family | None) -> dict[str, object]:
-        """Return the constructor arguments for text pairs, sides and the maximum length.
+        """Read constructor arguments, for example the padding side and the maximum length.
 
-        Arguments are read from these files. Missing values are the defaults of the class. For
-        families without segments, this disables segment ids.
+        Missing values have the class's defaults. For families without segments, segment ids
+        are disabled.
 
         Args:
-            family: `Family` for this model, or None if unknown.
+            family: `Family` of the model, or None when it is unknown.
 
         Raises:
             ValueError: If field values are invalid, or if the start token is on the wrong side.
@@ -57,7 +57,7 @@ class StoredTokenizer(NamedTuple):
             last, first = "after the texts", "before the texts"
             puts, expected = (last, first) if self.kind.first_column else (first, last)
             raise ValueError(
-                f"{self.files.json_path}: post_processor adds the start token {puts}. Expected the "
+                f"{self.files.json_path}: post_processor puts the start token {puts}. Expected the "
                 f"start token {expected}, as in {self.kind.name}."
             )
         segments = template.uses_segments and (family is None or family.uses_segments)
@@ -68,10 +68,10 @@ class StoredTokenizer(NamedTuple):
         return found if in_text is None else {**found, "special_tokens_in_text": in_text}
 
     def _returns_segments(self) -> bool:
-        """Return whether transformers passes segment ids to the model.
+        """Return whether the tokenizer in transformers returns segment ids.
 
-        If the files do not contain `model_input_names`, classes of version 4 return segment ids.
-        These files have no "backend" field. In version 5, some classes do not return segment ids,
+        Without `model_input_names`, this depends on the version. Version 4, which does not write a
+        "backend" field, returns segment ids. In version 5, some classes do not return segment ids,
         for example the ALBERT tokenizer and the generic class.
         """
         names = self.files.config_value("model_input_names")
@@ -81,10 +81,10 @@ class StoredTokenizer(NamedTuple):
         return not is_of_5 or self.files.tokenizer_class in _WITH_SEGMENTS
 
     def list_special_tokens_to_add(self, tokenizer: Tokenizer) -> list[dict[str, object]]:
-        """Return special tokens from the files, without tokens that were already added.
+        """Return the special tokens in the files that were not added to the tokenizer yet.
 
         Args:
-            tokenizer: Tokenizer built from these files.
+            tokenizer: The tokenizer that was created from the files.
 
         Raises:
             ValueError: If a special token is not in the vocabulary.
@@ -137,7 +137,7 @@ def _read_sides(files: TokenizerFiles) -> dict[str, str]:
 
 
 def _read_max_length(files: TokenizerFiles) -> dict[str, int]:
-    """Read the maximum length in tokenizer_config.json. Old versions name it "max_len"."""
+    """Read the maximum length in tokenizer_config.json, which old versions call "max_len"."""
     config = files.contents.get("tokenizer_config.json", {})
     for name in ("model_max_length", "max_len"):
         if (length := config.get(name)) is not None:
@@ -148,11 +148,11 @@ def _read_max_length(files: TokenizerFiles) -> dict[str, int]:
 
 
 def check_max_length(length: object, field: str) -> int | None:
-    """Check a maximum length. Return None when the value means no limit.
+    """Check a maximum length. Return None when this value means no limit.
 
     Args:
         length: Value found in the file.
-        field: String. File and field for the error message.
+        field: String. File and the field, for the error message.
 
     Raises:
         ValueError: If the length is not an integer greater than 2.
@@ -170,12 +170,13 @@ def check_max_length(length: object, field: str) -> int | None:
 def read_stored_tokenizer(
     files: FolderFiles, config: Mapping, default: TokenizerClass | None
 ) -> StoredTokenizer:
-    """Read tokenizer files in a folder and choose a tokenizer class.
+    """Read the tokenizer files in a folder, and choose the tokenizer class.
 
     Args:
         files: `FolderFiles` for a preset.
         config: Dict. Content from config.json, or {} if this file is missing.
-        default: Optional `TokenizerClass`. Class to use when files do not determine it.
+        default: Optional `TokenizerClass`. Class to use when it cannot be determined from the
+            files.
 
     Raises:
         ValueError: If a tokenizer file is invalid. See also `choose_tokenizer`.
@@ -186,9 +187,9 @@ def read_stored_tokenizer(
 
 
 def _fix_pair_template(stored: StoredTokenizer) -> StoredTokenizer:
-    """Fix the template for text pairs in models that never read pairs.
+    """Replace the template for text pairs when it has a second start token, as in gliner folders.
 
-    In gliner folders, the template of DeBERTa has an additional start token before the second text.
+    Such models never read pairs, so the template does not affect them.
     """
     contents = stored.files.contents
     template = stored.files.part("post_processor")
@@ -207,14 +208,14 @@ def _fix_pair_template(stored: StoredTokenizer) -> StoredTokenizer:
 
 
 def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerFiles:
-    """Read tokenizer files in a folder for a known class.
+    """Read the files that a tokenizer class needs.
 
     Args:
         files: `FolderFiles` for a preset.
-        kind: `TokenizerClass`. Tokenizer class.
+        kind: `TokenizerClass`. The tokenizer's class.
 
     Returns:
-        A `TokenizerFiles`, the input of `kind.load().from_files(...)`.
+        A `TokenizerFiles`, which `kind.load().from_files(...)` accepts.
 
     Raises:
         ValueError: If files are missing or too large.

@@ -103,7 +103,7 @@ class TestBadFiles:
     @pytest.mark.parametrize(
         ("name", "tensors", "message"),
         [
-            (LINEARS[0], {"weight": np.ones((2, 8))}, "weight has 2 outputs"),
+            (LINEARS[0], {"weight": np.ones((2, 8))}, " has 2 outputs"),
             (LINEARS[0], {"weight": np.ones((1, 9))}, "dimension 9.* 8"),
             (LINEARS[1], {"weight": np.ones((8, 9))}, "dimension 9.* 8"),
             (LINEARS[1], {"weight": np.ones(8)}, "the tensors are"),
@@ -197,16 +197,16 @@ class TestIndex:
 class TestParts:
     def test_another_backbone_and_other_lengths_are_refused(self, model):
         other = ez.SparseEncoder.from_preset(FOLDER)
-        with pytest.raises(ValueError, match="terms and dense"):
+        with pytest.raises(ValueError, match="terms.* and .*dense"):
             ez.HybridEmbedder(model.dense, other, model.tokens)
         prepare = type(model.tokens.preprocessor)
         settings = {**model.tokens.preprocessor.get_config(), "query_length": 9}
         tokens = ez.LateInteraction(model.dense.backbone, prepare(**settings), dim=4)
-        with pytest.raises(ValueError, match="tokens reads 9 .* 20"):
+        with pytest.raises(ValueError, match="tokens.* reads 9 .* 20"):
             ez.HybridEmbedder(model.dense, model.terms, tokens)
         settings = {**model.tokens.preprocessor.get_config(), "skiplist": ["."]}
         tokens = ez.LateInteraction(model.dense.backbone, prepare(**settings), dim=4)
-        with pytest.raises(ValueError, match="skiplist of tokens"):
+        with pytest.raises(ValueError, match="tokens.*skiplist"):
             ez.HybridEmbedder(model.dense, model.terms, tokens)
 
     def test_what_the_form_has_no_field_for_is_not_saved(self, model, tmp_path):

@@ -499,7 +499,7 @@ class TestPresets:
             ez.SequenceClassifier.from_preset("org/name@v1")
         assert asked == ["hf://org/name@v1"]
         for path in ("./org/name", "a/b/c", "no_such_preset"):
-            with pytest.raises(ValueError, match="No preset"):
+            with pytest.raises(ValueError, match="does not exist"):
                 ez.SequenceClassifier.from_preset(path)
 
     @pytest.mark.parametrize(

@@ -389,7 +389,7 @@ def outcome(family, suffix: str, cls: type, changed: dict, folder) -> str:
     except ValueError as error:
         named = [name for key in changed for name in (key, *written_as(family, key))]
         # transformers' own size is not that of the weights, whose shapes are all named.
-        named += ["do not fit config.json"] if LEFT_OUT in changed.values() else []
+        named += ["do not match config.json"] if LEFT_OUT in changed.values() else []
         refused = any(name in str(error) for name in named)
         return f"refused: {error}" if refused else f"refuses: {error}"
     except Exception as error:

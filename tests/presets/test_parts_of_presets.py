@@ -47,11 +47,11 @@ class TestTokenizer:
         backbone = tiny.backbone(get_family("bert"))
         tokenizer = tiny.tokenizer(get_family("bert"))
         backbone.save_to_preset(tmp_path / "model", tokenizer=tokenizer)
-        with pytest.raises(ValueError, match="of a tokenizer"):
+        with pytest.raises(ValueError, match="a tokenizer"):
             tokenizer.save_to_preset(tmp_path / "model")
         assert (tmp_path / "model" / "model.safetensors").exists()
         tokenizer.save_to_preset(tmp_path / "tokenizer")
-        with pytest.raises(ValueError, match="of a preset"):
+        with pytest.raises(ValueError, match="a preset"):
             backbone.save_to_preset(tmp_path / "tokenizer")
         assert ez.Tokenizer.from_preset(tmp_path / "tokenizer").get_config()
 
@@ -157,9 +157,9 @@ class TestOwnBackbone:
         ez.SequenceClassifier(plain, num_classes=2).save_to_preset(tmp_path / "plain")
         caplog.clear()
         assert type(Plain.from_preset(tmp_path / "plain")) is Plain
-        assert "was saved from" not in caplog.text
+        assert "was saved as" not in caplog.text
         ez.BertBackbone.from_preset(tmp_path / "plain")
-        assert "was saved from Plain and is opened as BertBackbone" in caplog.text
+        assert "was saved as a Plain but is loaded as a BertBackbone" in caplog.text
         plain.enable_lora(2)
         plain.save_to_preset(tmp_path / "lora")  # merged, as for other backbones
 

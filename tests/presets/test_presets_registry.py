@@ -102,7 +102,9 @@ def test_listing_needs_neither_keras_nor_tensorflow():
 def test_an_unknown_name_suggests_the_closest(name, hint):
     with pytest.raises(ValueError) as caught:
         ez.Backbone.from_preset(name)
-    assert str(caught.value).startswith(f"No preset '{name}'.") and hint in str(caught.value)
+    assert str(caught.value).startswith(f"The preset '{name}' does not exist.") and hint in str(
+        caught.value
+    )
 
 
 def test_a_file_is_no_preset(tmp_path):

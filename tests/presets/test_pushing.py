@@ -182,7 +182,7 @@ class TestFailures:
     @pytest.mark.slow
     def test_of_a_server_that_is_not_there(self, hub, classifier):
         hub.stop()
-        with pytest.raises(ValueError, match="^hf://user/model: the model was not pushed"):
+        with pytest.raises(ValueError, match="^hf://user/model: .*not be uploaded"):
             classifier.push_to_hub("user/model")
 
     @pytest.mark.slow
@@ -190,7 +190,7 @@ class TestFailures:
         classifier.push_to_hub("user/model")
         before = {name: path.read_bytes() for name, path in hub.files("user/model").items()}
         hub.refuse["/api/models/user/model/commit/main"] = 500
-        with pytest.raises(ValueError, match="the model was not pushed.* 500"):
+        with pytest.raises(ValueError, match="not be uploaded.* 500"):
             classifier.push_to_hub("user/model", dtype="float16")
         hub.refuse.clear()
         assert before == {n: path.read_bytes() for n, path in hub.files("user/model").items()}

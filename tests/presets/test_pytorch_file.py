@@ -144,7 +144,7 @@ def test_parts_of_storages_as_the_first_versions_wrote_them():
 def test_a_training_checkpoint_is_refused_with_its_keys(is_zip):
     model = {"weight": torch.ones(2)}
     said = refusal(saved({"state_dict": model, "epoch": 3}, is_zip))
-    assert "'state_dict' contains other objects than tensors" in said and "'epoch'" in said
+    assert "'state_dict' contains objects that are neither tensors" in said and "'epoch'" in said
     assert "torch.save(model.state_dict(), path)" in said
     assert "'optimizer' contains" in refusal(saved({**model, "optimizer": [{0: model}]}, is_zip))
     assert "dictionary of tensors" in refusal(saved(torch.ones(2), is_zip))
@@ -426,17 +426,20 @@ HOSTILE = {
         ORDERED + b"}" + text("__setstate__") + named("os.system") + b"sb",
         "uses the name 'os.system'",
     ),
-    "a name as a value": (named("torch.FloatStorage"), "'a' contains other objects than tensors"),
+    "a name as a value": (
+        named("torch.FloatStorage"),
+        "'a' contains objects that are neither tensors",
+    ),
     "a storage as a value": (
         b"(" + text("storage") + named("torch.FloatStorage") + text("0") + text("cpu") + b"K\6tQ",
-        "'a' contains other objects than tensors",
+        "'a' contains objects that are neither tensors",
     ),
     "another persistent id": (b"(" + text("module") + b"NNNNtQ", "a storage is malformed"),
     "a persistent id of text": (text("0") + b"Q", "a storage is malformed"),
     "a persistent id in text": (b"P0\n", "the instruction PERSID"),
-    "a key that is a tuple": (b"})Ns", "a key that is neither text nor"),
+    "a key that is a tuple": (b"})Ns", "a key that is neither a string nor"),
     "a key that is a huge number": (b"}" + number(2**61 - 1) + b"Ns", "nor a small number"),
-    "a key that is a tensor": (b"}" + tensor() + b"Ns", "a key that is neither text nor"),
+    "a key that is a tensor": (b"}" + tensor() + b"Ns", "a key that is neither a string nor"),
     "a key twice": (b"}(" + (text("a") + b"N") * 2 + b"u", "sets the key 'a' twice"),
     "a key without a value": (b"}(" + text("a") + b"u", "sets a key without a value"),
     "an entry of a tuple": (b")Na", "modifies an object that is not a list"),
@@ -572,11 +575,11 @@ TENSORS = {
     "a path": ({"key": "../../etc/passwd"}, "passwd' is missing|does not match its tensors"),
     "a part beyond": (
         {"part": text("v") + number(3) + number(4) + b"\x87"},
-        "a part of storage '0' exceeds it",
+        "a part of storage '0'",
     ),
     "a negative part": (
         {"part": text("v") + number(-1) + number(4) + b"\x87"},
-        "a part of storage '0' exceeds it",
+        "a part of storage '0'",
     ),
     "beyond its part": (
         {"part": text("v") + number(2) + number(4) + b"\x87"},
@@ -632,14 +635,14 @@ def test_a_file_cut_off_anywhere_is_refused(is_zip):
 @pytest.mark.parametrize("more", [b"\0", b"PK\5\6", bytes(22), b"#!/bin/sh"])
 def test_bytes_before_and_after_are_refused(is_zip, more):
     content = saved({"a": torch.ones(3)}, is_zip)
-    assert re.search("expected|ends with", refusal(content + more))
+    assert re.search("expected|end with", refusal(content + more))
     assert re.search("starts with", refusal(more + content))
 
 
 def test_two_files_in_one_are_refused():
     archive, stream = both(state(a=tensor()))
     assert "expected" in refusal(stream + archive)
-    assert "ends with its directory" in refusal(archive + stream)
+    assert "end with its zip directory" in refusal(archive + stream)
     assert "does not end at the end of the file" in refusal(archive + archive)
 
 
@@ -656,7 +659,7 @@ def test_a_file_that_becomes_shorter_is_noticed():
     [
         (b"", "is cut off: it has 0 bytes"),
         (b"PK", "is cut off"),
-        (b"PK\3\4", "a zip archive ends with its directory"),
+        (b"PK\3\4", "not end with its zip directory"),
         (b"\x80", "is cut off"),
         (b"version https://git-lfs", "starts with b'version '"),
         (bytes(257) + b"ustar" + bytes(250), "a tar archive"),
@@ -701,7 +704,7 @@ ZIPS = {
         "'a/data.pkl' is compressed",
     ),
     "bzip2": (archive_of(*GOOD, method=zipfile.ZIP_BZIP2), "'a/data.pkl' is compressed"),
-    "a comment": (archive_of(*GOOD, comment=b"x"), "ends with its directory"),
+    "a comment": (archive_of(*GOOD, comment=b"x"), "end with its zip directory"),
     "an absolute name": (archive_of(*GOOD, ("/etc/passwd", b"")), "'/etc/passwd' is not a plain"),
     "a name above": (archive_of(*GOOD, ("a/../b", b"")), "'a/../b' is not a plain name"),
     "a drive": (archive_of(*GOOD, ("C:/b", b"")), "'C:/b' is not a plain name"),
@@ -713,8 +716,8 @@ ZIPS = {
         "'a/data/0' and 'a/DATA/0' only differ in case",
     ),
     "a pickle of two cases": (archive_of(*GOOD, ("a/Data.pkl", b"")), "only differ in case"),
-    "capitals": (archive_of(*GOOD, ("a/BYTEORDER", b"big")), "'a/BYTEORDER' is in capitals"),
-    "capitals of numbers": (archive_of(GOOD[0], ("a/Data/0", FLOATS)), "is in capitals"),
+    "capitals": (archive_of(*GOOD, ("a/BYTEORDER", b"big")), "'a/BYTEORDER' contains capital"),
+    "capitals of numbers": (archive_of(GOOD[0], ("a/Data/0", FLOATS)), "contains capital"),
     "another pickle": (
         archive_of(*GOOD, ("a/model.pkl", b"")),
         "has a second pickle, 'a/model.pkl'",
@@ -754,11 +757,11 @@ PATCHES = {
     "no zip64": (CENTRAL, 1, 42, b"\xff" * 4, "'a/data/0' has no size"),
     "a disk": (CENTRAL, 1, 34, b"\1", "has two sizes"),
     "a name that goes on": (CENTRAL, 1, 28, b"\xff\xff", "zip directory is damaged|not a plain"),
-    "another header": (LOCAL, 1, 0, b"XXXX", "header of the zip entry 'a/data/0' is not"),
-    "another name": (LOCAL, 1, 30, b"b", "header of the zip entry 'a/data/0' is not"),
-    "another method": (LOCAL, 0, 8, b"\x08", "header of the zip entry 'a/data.pkl' is not"),
-    "other flags": (LOCAL, 0, 6, b"\1", "header of the zip entry 'a/data.pkl' is not"),
-    "a long extra field": (LOCAL, 0, 28, b"\xff", "header of the zip entry 'a/data.pkl' is not"),
+    "another header": (LOCAL, 1, 0, b"XXXX", "header of the zip entry 'a/data/0'"),
+    "another name": (LOCAL, 1, 30, b"b", "header of the zip entry 'a/data/0'"),
+    "another method": (LOCAL, 0, 8, b"\x08", "header of the zip entry 'a/data.pkl'"),
+    "other flags": (LOCAL, 0, 6, b"\1", "header of the zip entry 'a/data.pkl'"),
+    "a long extra field": (LOCAL, 0, 28, b"\xff", "header of the zip entry 'a/data.pkl'"),
     "fewer entries": (END, 0, 8, b"\1\0\1\0", "its zip directory is damaged"),
     "two counts": (END, 0, 8, b"\1\0", "does not end at the end of the file"),
     "another disk": (END, 0, 4, b"\1", "does not end at the end of the file"),

@@ -154,9 +154,9 @@ REFUSED = {
     "empty": ({"text": TEXT, "label": [[3, 3, "A"]]}, "3 to 3 "),
     "turned": ({"text": TEXT, "label": [[3, 1, "A"]]}, "3 to 1 "),
     "negative": ({"text": TEXT, "label": [[-3, 1, "A"]]}, "-3 to 1 "),
-    "other text": (task([region(0, 3, "PER", "Rom")]), "'Ann'.*'Rom'"),
+    "other text": (task([region(0, 3, "PER", "Rom")]), "'Rom'.*'Ann'"),
     "HTML": (task([region("/p[1]/text()[1]", "/p[1]/text()[1]", "A")]), "/p.1./text"),
-    "annotators": (task(REGIONS, REGIONS[:1]), "2 annotations"),
+    "annotators": (task(REGIONS, REGIONS[:1]), "2 .*annotations"),
     "boxes": (task([{"type": "rectanglelabels", "value": {"x": 1}}]), "type rectanglelabels"),
     "two texts": (task([], data={"a": TEXT, "b": TEXT}), "'a', 'b'.*text_key"),
     "no annotations": ({"data": {"text": TEXT}}, "no annotations.*'data'"),
@@ -285,14 +285,14 @@ def test_relations_are_counted(caplog):
     ):
         caplog.clear()
         ez.read_annotations([OF_TAGGERS["Prodigy"], row])
-        assert all(word in caplog.text for word in ("Relations", "1 rows", "row 1"))
+        assert all(word in caplog.text for word in ("relations", "1 rows", "row 1"))
 
 
 def test_kinds_are_not_mixed():
     rows = [OF_TAGGERS["doccano, JSONL"], {"text": TEXT, "label": ["PER"]}]
-    with pytest.raises(ValueError, match="Row 0 .*spans, row 1 .*labels"):
+    with pytest.raises(ValueError, match="Row 0 .*spans, .*row 1 .*labels"):
         ez.read_annotations(rows)
-    with pytest.raises(ValueError, match="Row 0 .*'site' or 'mood'"):
+    with pytest.raises(ValueError, match="Row 0 .*'site'.* 'mood'"):
         ez.read_annotations([{**MIN, "text": TEXT, "site": "web", "mood": "up"}])
 
 
@@ -438,7 +438,7 @@ class TestBrat:
     @pytest.mark.parametrize(
         ("annotations", "message"),
         [
-            ("T1\tX 0 3;10 14\tAnn Rome\n", "a.ann, line 1.*'Ann Rome'.* 2 parts"),
+            ("T1\tX 0 3;10 14\tAnn Rome\n", "a.ann, line 1.*'Ann Rome'.* 2 "),
             ("\nT1\tX 0 3\tBob\n", "a.ann, line 2.*'Ann'"),
             ("T1 X 0 3 Ann\n", "a.ann, line 1.*'T1 X 0 3 Ann'"),
             ("t1\tX 0 3\tAnn\n", "a.ann, line 1.*'t1"),

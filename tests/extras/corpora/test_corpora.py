@@ -90,7 +90,7 @@ def test_text_without_tokens_is_left_out(tokenizer, tmp_path):
     given = [["the cat", "\x01", "  "], ["\x01"], [], ["a dog"]]
     corpus = ez.PretrainingCorpus.from_documents(tmp_path / "c", given, tokenizer, verbose=0)
     assert held(corpus) == [ids(["the cat"]), ids(["a dog"])]
-    with pytest.raises(ValueError, match="no text"):
+    with pytest.raises(ValueError, match="empty"):
         ez.PretrainingCorpus.from_documents(tmp_path / "d", [[]], tokenizer, verbose=0)
 
 
@@ -143,7 +143,7 @@ def test_another_source_or_tokenizer_is_another_corpus(tokenizer, corpus, tmp_pa
     (tmp_path / "a.txt").write_text("the cat")
     with pytest.raises(ValueError, match="another corpus: source"):
         ez.PretrainingCorpus.from_files(corpus.folder, [tmp_path / "a.txt"], tokenizer, 100)
-    with pytest.raises(ValueError, match="another tokenizer"):
+    with pytest.raises(ValueError, match="different tokenizer"):
         corpus.check_tokenizer(other)
 
 
@@ -417,7 +417,7 @@ def test_parts_that_do_not_belong_together_are_refused(tokenizer, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             join(tmp_path / "joined", [first, *others], verbose=0)
-    with pytest.raises(ValueError, match=r"another corpus: part was \[0, 2\].* now \[1, 2\]"):
+    with pytest.raises(ValueError, match=r"another corpus: part was \[0, 2\].* \[1, 2\]"):
         part("first", part=(1, 2))
     with pytest.raises(ValueError, match=r"part is \(2, 2\)"):
         part("more", part=(2, 2))

@@ -80,7 +80,7 @@ def test_a_failure_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_another_activation_is_refused_with_what_to_do(tmp_path):
     here = make_classifier("gelu")
-    with pytest.raises(ValueError, match="activation .*'gelu'") as e:
+    with pytest.raises(ValueError, match="activation.*'gelu'") as e:
         here.save_to_preset(tmp_path / "new", format="keras_hub")
     assert "from_preset(..., activation='gelu_pytorch_tanh')" in str(e.value)
     assert not (tmp_path / "new").exists()
@@ -104,7 +104,7 @@ def test_tasks_that_kerashub_lacks_are_refused(tmp_path):
     bart = ez.BartBackbone(9, **SIZES)
     with pytest.raises(ValueError, match="MaskedLM.* BartBackbone"):
         ez.MaskedLM(bart).save_to_preset(tmp_path, format="keras_hub")
-    with pytest.raises(ValueError, match="num_decoder_layers.* is 2"):
+    with pytest.raises(ValueError, match="num_decoder_layers=2"):
         ez.BartBackbone(9, num_decoder_layers=2, **SIZES).save_to_preset(
             tmp_path, format="keras_hub"
         )
@@ -238,7 +238,7 @@ def test_a_backbone_becomes_a_task_that_kerashub_does_not_have(caplog):
 
 
 def test_only_kerashubs_models_are_taken():
-    with pytest.raises(TypeError, match="model is .*keras_hub.models"):
+    with pytest.raises(TypeError, match="model.* is .*keras_hub.models"):
         ez.Backbone.from_keras_hub(keras.Sequential())
     with pytest.raises(ValueError, match="contains a BertBackbone"):
         ez.RobertaBackbone.from_keras_hub(make_theirs().backbone)

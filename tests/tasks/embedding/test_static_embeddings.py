@@ -128,22 +128,22 @@ def test_it_trains_and_is_saved(tmp_path):
         (
             {"embeddings": TABLE, "mapping": np.arange(1, 9)},
             None,
-            "mapping .*outside of embeddings",
+            "mapping .* embeddings",
         ),
         (
             {"embeddings": TABLE, "weights": np.ones(5)},
             None,
-            r"weights is \(5,\). Expected \(8,\)",
+            r"weights.* is \(5,\). Expected \(8,\)",
         ),
-        ({"embeddings": TABLE[:5]}, None, "vocabulary has 8 tokens, but vocab_size in config.jso"),
+        ({"embeddings": TABLE[:5]}, None, "8 tokens, but vocab_size in config.jso"),
         (
             {"embeddings": TABLE},
             {"model_type": "model2vec", "max_length": -1},
             "max_length is -1. Expected an integer of 1 or more, or null",
         ),
         ({"embeddings": np.where(TABLE > 0, TABLE, np.nan)}, None, "NaN"),
-        ({"embeddings": TABLE > 0}, None, "'embeddings' is of type 'bool'. Expected float16"),
-        ({"embeddings": TABLE.astype("int64")}, None, "'embeddings' is of type 'int64'"),
+        ({"embeddings": TABLE > 0}, None, "'embeddings' has dtype 'bool'. Expected float16"),
+        ({"embeddings": TABLE.astype("int64")}, None, "'embeddings' has dtype 'int64'"),
         (
             None,
             {"model_type": "model2vec", "normalize": []},

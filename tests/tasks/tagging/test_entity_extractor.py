@@ -264,7 +264,7 @@ def test_a_head_that_is_there_in_part_is_damaged(name, change, message, tmp_path
     else:
         weights[name] = change(weights[name])
     save_file(weights, path)
-    with pytest.raises(ValueError, match=f"missing or have other shapes: .*{message}"):
+    with pytest.raises(ValueError, match=f"missing or have .* shapes: .*{message}"):
         ez.EntityExtractor.from_preset(tmp_path / "bert")
     # Another task has a new head, and the encoder.
     ez.TextEmbedder.from_preset(tmp_path / "bert")
@@ -340,9 +340,7 @@ def test_a_folder_of_an_old_version_names_its_encoder(model, hub, tmp_path):
     config = (tmp_path / "old" / "gliner_config.json").read_text()
     config = config.replace("org/encoder", "org/absent")
     (tmp_path / "old" / "gliner_config.json").write_text(config)
-    with pytest.raises(
-        ValueError, match=r"gliner_config.json only names its encoder. hf://org/abs"
-    ):
+    with pytest.raises(ValueError, match=r"gliner_config.json .*encoder.* hf://org/abs"):
         ez.EntityExtractor.from_preset(tmp_path / "old")
 
 
