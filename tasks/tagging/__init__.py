@@ -1,1 +1,1 @@
-"""Token classification: task, preprocessor, labels, decoding, metrics."""
+"""Token classification and entity extraction: tasks, preprocessors, decoding and metrics."""

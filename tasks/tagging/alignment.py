@@ -1,4 +1,4 @@
-"""Conversion of word tags and character spans to token labels.
+"""Convert word tags and character spans to token labels, and token logits to word tags.
 
 Comments use these letters for shapes: N texts, P tokens of all texts, S spans of all texts, C tags,
 T types.
@@ -39,7 +39,7 @@ from encoder_zoo.tasks.tagging.tags import (
 logger = logging.getLogger("encoder_zoo")
 
 SPAN_MARKS = "span_marks"  # (B, L) int, an input for the entity metric
-INEXACT, LOST = 1, 2  # marks of spans that answers cannot match, with LOST once per span
+INEXACT, LOST = 1, 2  # Marks of spans that answers cannot match. Each lost span counts LOST once.
 ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `subword_tags`
 
 
@@ -59,7 +59,7 @@ def convert_words(
             word will be labelled.
 
     Returns:
-        Int32 labels (P,), and a boolean mask (P,) for labelled tokens.
+        Tuple of int32 labels (P,) and a boolean mask (P,) of the labelled tokens.
     """
     row = tokens.ids.value_rowids()
     index = array_ops.gather(tags.row_starts(), row) + array_ops.cast(
@@ -90,13 +90,13 @@ def compute_word_tags(
         logits: Float array of shape (P, C).
         word_counts: List of integers. Number of words per text.
         names: List of strings. Names of the tags.
-        by_all_tokens: Boolean. Whether all tokens in each word were labelled during training. If
-            False, only the first token was labelled.
+        by_all_tokens: Boolean. Whether training labelled all tokens of each word. If False, it only
+            labelled the first token.
         allowed: Optional `Transitions`. Valid transitions between tags. If None, all transitions
             are allowed.
 
     Returns:
-        List of tags per text. For words without tokens, the tag is O.
+        List of tags per text. A word without tokens has the tag O.
     """
     outside = names[outside_index(names) or 0]
     tags = [[outside] * count for count in word_counts]
@@ -108,7 +108,7 @@ def compute_word_tags(
     )
     found = best[begins]
     if by_all_tokens:
-        # The first of all tokens begins a word, so the last token ends a word.
+        # The first token of all tokens begins a word, so the last token ends a word.
         found = word_tags(names)[found, best[np.roll(begins, -1)]]
     examples, numbers = tokens.words.value_rowids().numpy(), tokens.words.flat_values.numpy()
     for row, word, tag in zip(examples[begins], numbers[begins], found, strict=True):
@@ -124,8 +124,8 @@ def convert_spans(
 ) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
     """Convert character spans to token labels.
 
-    Tokens are included in a span if they share a character with it. If a word is cut by a span,
-    both parts are treated as separate words.
+    A token belongs to a span if they share a character. If a span cuts a word, both parts of the
+    word are treated as separate words.
 
     Args:
         tokens: `TokenizedTexts`.
@@ -136,14 +136,14 @@ def convert_spans(
             word will be labelled.
 
     Returns:
-        Int32 labels (P,), booleans (P,) that mark the labelled tokens, and int32 marks (P,) of the
-        spans that answers cannot match (see `_marks`).
+        Tuple of int32 labels (P,), a boolean mask (P,) of the labelled tokens, and int32 marks (P,)
+        of the spans that answers cannot match (see `_marks`).
     """
     span = _find_token_spans(tokens, spans)
     # Mark the beginnings of spans and of text outside spans.
     other = (span != previous(span, -2)) | row_begins(tokens.ids)
     units = array_ops.ones_like(other) if all_tokens else other | word_begins(tokens)
-    # Only the first token of a unit is labelled, so its position depends on the unit's last token.
+    # Only the first token of a unit is labelled, so its tag depends on where the unit ends.
     unit = array_ops.cumsum(array_ops.cast(units, array_ops.int32)) - 1
     span_ends = array_ops.cast(following(other, True), array_ops.int32)
     ends = array_ops.gather(array_ops.math.segment_max(span_ends, unit), unit) > 0
@@ -166,7 +166,7 @@ def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor])
     """
     span = _find_token_spans(tokens, spans).numpy()
     inside = np.flatnonzero((span != np.append(-1, span[:-1])) & ~word_begins(tokens).numpy())
-    # The last value is for tokens without a span.
+    # the last value is for tokens without a span
     cut = np.zeros(len(spans["start"].flat_values) + 1, bool)
     cut[np.concatenate([span[inside], span[inside - 1]])] = True
     return cut[:-1]
@@ -175,12 +175,12 @@ def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor])
 def _find_token_spans(
     tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]
 ) -> array_ops.Tensor:
-    """Return the span index for each token (P,), or -1 for tokens without a span."""
+    """Return the index of the span of each token, shape (P,). Tokens without a span have -1."""
     order = array_ops.argsort(keys(spans["start"]))
     start_keys = array_ops.gather(keys(spans["start"]), order)
-    # The last span that starts before the token's end, if it ends after the token's start.
+    # the last span that starts before the end of the token, if it ends after its start
     span = array_ops.searchsorted(start_keys, keys(tokens.ends), side="left") - 1
-    none = array_ops.size(order)  # the index if there are no spans
+    none = array_ops.size(order)  # the index of tokens if there are no spans
     index = array_ops.gather(array_ops.concat([order, [none]], 0), array_ops.maximum(span, 0))
     row, end = (
         array_ops.gather(
@@ -199,11 +199,11 @@ def _marks(
     span: array_ops.Tensor,
     units: array_ops.Tensor,
 ) -> array_ops.Tensor:
-    """Return int32 marks (P,) of spans that cannot be predicted, because they cut tokens.
+    """Return int32 marks (P,) of spans that answers cannot match, because the spans cut tokens.
 
     A token has the mark `INEXACT` if its span begins or ends inside a token. The first token of a
-    unit has the mark `LOST` for each span that begins in the unit and has no token of its own. Both
-    kinds are logged in memory.
+    unit has the mark `LOST` for each span that begins in the unit and has no token of its own. For
+    data in memory, the number of spans of both kinds is logged.
 
     Args:
         tokens: `TokenizedTexts`.
@@ -225,14 +225,14 @@ def _marks(
     lost = ~_any_in_segments(inside, segment, count)
     if not array_ops.is_symbolic_tensor(span):
         log_spans(
-            "%d of the spans have no token of their own and are ignored.",
+            "%d of the spans have no token of their own, so they are ignored.",
             spans["start"],
             spans["end"],
             np.flatnonzero(lost.numpy()),
         )
         log_spans(
             "%d of the spans begin or end inside a token of the vocabulary. Answers contain the "
-            "whole token, which counts as wrong.",
+            "whole token, which counts as an error.",
             spans["start"],
             spans["end"],
             np.flatnonzero(inexact.numpy()),
@@ -254,7 +254,7 @@ def _marks(
 def _any_in_segments(
     values: array_ops.Tensor, segment: array_ops.Tensor, count: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return whether each of the first `count` segments contains True, given values (P,)."""
+    """Return whether each of the first `count` segments of values (P,) contains True."""
     numbers = array_ops.cast(values, array_ops.int32)
     return array_ops.math.unsorted_segment_sum(numbers, segment, count + 1)[:-1] > 0
 
@@ -262,7 +262,7 @@ def _any_in_segments(
 def log_spans(
     message: str, start: array_ops.RaggedTensor, end: array_ops.RaggedTensor, indices: np.ndarray
 ) -> None:
-    """Log the number of selected spans, if any, and where the first one is.
+    """Log the number of selected spans and the position of the first span, if there are any.
 
     Args:
         message: String with "%d" for the number of spans.
@@ -279,23 +279,23 @@ def log_spans(
 
 
 def _span_position(begins: array_ops.Tensor, ends: array_ops.Tensor) -> array_ops.Tensor:
-    """Return ONLY, FIRST, MIDDLE or LAST for each word."""
+    """Return the position of each word in its span: ONLY, FIRST, MIDDLE or LAST."""
     return array_ops.where(
         begins, array_ops.where(ends, ONLY, FIRST), array_ops.where(ends, LAST, MIDDLE)
     )
 
 
 def _index_type_tags(names: Sequence[str]) -> np.ndarray:
-    """Return tag indices (T, 4) of the only, first, middle and last word in spans of each type."""
+    """Return the tags (T, 4) of the only, first, middle and last word in spans of each type."""
 
     tags = parse_tags(names)
     pairs = list(zip(tags.prefixes.tolist(), tags.types.tolist(), strict=True))
-    numbers = {pair: i for i, pair in reversed([*enumerate(pairs)])}  # of the first tags
+    numbers = {pair: i for i, pair in reversed([*enumerate(pairs)])}  # tags of the first words
 
     def best(prefixes: Sequence[int], kind: int) -> int:
         return next(numbers[p, kind] for p in prefixes if (p, kind) in numbers)
 
-    choices = (  # of the only, first, middle and last word
+    choices = (  # tags of the only, first, middle and last word
         (SINGLE, BEGIN, END, INSIDE),
         (BEGIN, INSIDE, SINGLE, END),
         (INSIDE, BEGIN, SINGLE, END),
@@ -308,16 +308,16 @@ def _index_type_tags(names: Sequence[str]) -> np.ndarray:
 def _outside(names: Sequence[str]) -> int:
     index = outside_index(names)
     if index is None:
-        raise invalid("labels", names, "a tag O for text outside of spans")
+        raise invalid("labels", names, "a list with the tag O, for text outside of spans")
     return index
 
 
 def symbol_table(tokenizer) -> np.ndarray:
-    """Return booleans (vocabulary, 3) that describe the symbols of each token.
+    """Return a boolean table (vocabulary, 3) that describes the symbols in each token.
 
-    They state whether a token begins with a symbol, ends with a symbol, and consists of a symbol
-    that can be part of a word. Symbols are neither letters nor digits. An apostrophe cannot be part
-    of a word, because most corpora split words such as "'s" at the apostrophe.
+    The columns are: whether the token begins with a symbol, ends with a symbol, and consists of a
+    symbol that can be part of a word. Symbols are neither letters nor digits. An apostrophe cannot
+    be part of a word, because most corpora split words such as "'s" at the apostrophe.
 
     Example:
         >>> from encoder_zoo import BertTokenizer

@@ -1,4 +1,4 @@
-"""Conditional random field (CRF) in Keras, used to learn scores for tag transitions.
+"""Conditional random field (CRF) in Keras, which learns scores of tag transitions.
 
 Comments use these letters for shapes: B batch, L tokens, C tags.
 """
@@ -20,21 +20,21 @@ def best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
 
     Args:
         logits: Float tensor of shape (B, L, C).
-        mask: Boolean tensor of shape (B, L). Mask for real tokens, followed by padding.
+        mask: Boolean tensor of shape (B, L). True for real tokens, followed by padding.
         transitions: List of variables. Scores of the first tag (C,), of transitions between tags
             (C, C), and of the last tag (C,).
     """
     first, between, last = (ops.convert_to_tensor(scores) for scores in transitions)
     logits = ops.log(ops.maximum(ops.softmax(ops.cast(logits, "float32")), LEAST))
-    # Tags are floats, because Keras's scan on TensorFlow returns the dtype of its inputs.
+    # Tags are floats, because on TensorFlow the Keras scan returns the dtype of its inputs.
     same = ops.arange(ops.shape(last)[0], dtype=logits.dtype) + ops.zeros_like(logits[:, 0])
     real = ops.cast(mask, logits.dtype)[..., None]
     rest = ops.concatenate([logits, real], axis=-1)[:, 1:]
-    # An additional step, because PyTorch cannot scan zero steps.
+    # one more step, because PyTorch cannot scan zero steps
     rest = ops.transpose(ops.pad(rest, [[0, 0], [0, 1], [0, 0]]), (1, 0, 2))
 
     def forward(total, given):
-        """Add a token to the best sums (B, C) that end with each tag, and store the tag before."""
+        """Add a token to the best scores (B, C) per last tag, and store the previous tag."""
         is_real = given[..., -1:] > 0
         sums = total[:, :, None] + between
         before = ops.where(is_real, ops.cast(ops.argmax(sums, axis=1), logits.dtype), same)
@@ -52,10 +52,10 @@ def best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TagTransitions(ConfigFromSignature, keras.layers.Layer):
-    """Learned scores for the first tag, for tag transitions, and for the last tag.
+    """Layer with learned scores for the first tag, for tag transitions, and for the last tag.
 
-    The score of a sequence of tags y is the sum of the logits of its tags and of these scores. Its
-    probability is exp(score) divided by the sum of exp(score) over all sequences.
+    The score of a sequence of tags is the sum of its logits and its transition scores. The
+    probability of a sequence is exp(score), divided by the sum of exp(score) over all sequences.
 
     Args:
         units: Positive integer. Number of tags C.
@@ -70,7 +70,11 @@ class TagTransitions(ConfigFromSignature, keras.layers.Layer):
     Architectures for Named Entity Recognition, section 2.2.
     """
 
-    without_weight_decay = ("first", "between", "last")  # these weights are biases
+    without_weight_decay = (
+        "first",
+        "between",
+        "last",
+    )  # these weights are biases, so they have no weight decay
 
     def __init__(self, units: int, **kwargs):
         super().__init__(**{"dtype": "float32", **kwargs})
@@ -85,7 +89,7 @@ class TagTransitions(ConfigFromSignature, keras.layers.Layer):
         self.last = scores("last", self.units)
 
     def score(self, logits, tags, mask):
-        """Compute scores (B,) for tag sequences.
+        """Compute the scores (B,) of tag sequences.
 
         Args:
             logits: Float32 tensor of shape (B, L, C).
@@ -124,10 +128,10 @@ class TagTransitions(ConfigFromSignature, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CrfLoss(keras.losses.Loss):
-    """Compute the negative log-likelihood for tag sequences, divided by the number of tags.
+    """Compute the negative log-likelihood of tag sequences, divided by the number of tags.
 
-    Tokens with sample weight 0 are removed, to join the tokens before and after. For each text, the
-    mean over all token weights is used.
+    Tokens with the sample weight 0 are removed, so that the tokens before and after them are
+    adjacent. The weight of a text is the mean weight of its tokens.
 
     Args:
         transitions: `TagTransitions`.
@@ -135,8 +139,8 @@ class CrfLoss(keras.losses.Loss):
     Call arguments:
         y_true: Integer tensor of shape (B, L). Tags.
         y_pred: Float tensor of shape (B, L, C). Logits.
-        tokens: Optional float tensor of shape (B, L). Weights of tokens. If None, all tokens will
-            be used. Defaults to None.
+        tokens: Optional float tensor of shape (B, L). Weights of tokens. If None, all tokens are
+            used. Defaults to None.
 
     Returns:
         `call` returns a float tensor of shape (B, L). The loss of each text is distributed equally

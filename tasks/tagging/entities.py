@@ -1,4 +1,4 @@
-"""Find valid tag sequences with rules or learned scores, and decode entities from probabilities.
+"""Find the best tag sequences, with rules or learned scores, and decode entities.
 
 Comments use these letters for shapes: B batch, L tokens, P tokens of all texts, U units (tokens or
 words), G entities, C tags.
@@ -30,11 +30,12 @@ LEAST = 1e-30  # replaces the probability 0, whose logarithm is infinite
 
 
 class Transitions(NamedTuple):
-    """Valid first tags, transitions and last tags in a text, or their scores.
+    """Which first tags, transitions and last tags are valid, or their scores.
 
     Attributes:
         first: Array of shape (C,). Booleans, or float scores that are added to log-probabilities.
-        between: Array of shape (C, C). Whether the second tag can follow the first, or its score.
+        between: Array of shape (C, C). Whether the second tag can follow the first tag, or the
+            score of this transition.
         last: Array of shape (C,). Whether a text can end with the tag, or its score.
     """
 
@@ -44,10 +45,10 @@ class Transitions(NamedTuple):
 
 
 def transitions(tags: TagSet) -> Transitions:
-    """Return which tags can follow each other.
+    """Return the rules of a tagging scheme: which tags can follow each other.
 
-    A tag I or E must continue an entity of its type if the type has a tag B. If there are tags E
-    and S (or L and U), every entity must be ended. All other sequences are allowed.
+    If a type has a tag B, its tags I and E must continue an entity of this type. If there are tags
+    E and S (or L and U), every entity must be ended. All other sequences are allowed.
 
     Args:
         tags: `TagSet` of the C tags.
@@ -75,7 +76,7 @@ def transitions(tags: TagSet) -> Transitions:
 
 
 def add_scores(rules: Transitions | None, learned: Sequence[np.ndarray]) -> Transitions:
-    """Return the learned scores, with the lowest scores for transitions that the rules forbid."""
+    """Combine rules and learned scores. Transitions that the rules forbid get the lowest score."""
     if rules is None:
         return Transitions(*learned)
     pairs = zip(rules, learned, strict=True)
@@ -83,7 +84,7 @@ def add_scores(rules: Transitions | None, learned: Sequence[np.ndarray]) -> Tran
 
 
 def is_possible(labels: np.ndarray, row: np.ndarray, allowed: Transitions) -> bool:
-    """Return whether the tags (U,) of words in texts `row` are valid sequences."""
+    """Return whether all tags (U,) are valid sequences. `row` is the text of each word."""
     return bool(
         array_ops.reduce_all(_fits(array_ops.constant(labels), array_ops.constant(row), allowed))
     )
@@ -101,7 +102,7 @@ def best_tags(
             None, all transitions are allowed.
 
     Returns:
-        Int32 tensor of shape (U,). The tag for each unit.
+        Int32 tensor of shape (U,). Tag of each unit.
 
     Source: Forney 1973, The Viterbi Algorithm.
 
@@ -120,7 +121,7 @@ def best_tags(
         return best
     chosen = array_ops.ones_like(best) > 0
     if _are_rules(allowed):
-        # The most probable tags of a text are the answer if they are a valid sequence.
+        # If the most probable tags of a text are a valid sequence, they are the best sequence.
         number = array_ops.cumsum(array_ops.cast(row != previous(row, -1), array_ops.int64)) - 1
         wrong = array_ops.cast(~_fits(best, row, allowed), array_ops.int32)
         chosen = array_ops.gather(array_ops.math.segment_max(wrong, number) > 0, number)  # (U,)
@@ -137,11 +138,10 @@ def best_tags(
 def marginals(
     probabilities: array_ops.Tensor, row: array_ops.Tensor, scores: Transitions
 ) -> array_ops.Tensor:
-    """Compute the marginal probabilities (U, C) of tags over all sequences of tags.
+    """Compute the marginal probability (U, C) of each tag over all tag sequences of a text.
 
     Args:
-        probabilities: Float tensor of shape (U, C). Probabilities of each unit without its
-            neighbours.
+        probabilities: Float tensor of shape (U, C). Tag probabilities of each unit on its own.
         row: Int64 tensor of shape (U,). Text index for each unit, in ascending order.
         scores: `Transitions`. Scores of pairs of tags.
 
@@ -169,13 +169,13 @@ def marginals(
     )
 
     def forward(i, total, totals):
-        """Add unit i to the sums (N, C) over all sequences that end with each tag at i."""
+        """Add unit i to the sums (N, C) over all sequences that end at i, by their last tag."""
         longer = array_ops.reduce_logsumexp(total[:, :, None] + between, axis=1)
         total = array_ops.where(i == 0, first + edge, longer) + logits[i]
         return i + 1, total, totals.write(i, total)
 
     def backward(i, rest, rests):
-        """Add unit i to the sums (N, C) over all sequences after each tag at i."""
+        """Add unit i to the sums (N, C) over all sequences after i, by the tag at i."""
         follows = (i + 1 < array_ops.cast(lengths, array_ops.int32))[:, None]
         after = logits[array_ops.minimum(i + 1, shape[1] - 1)] + rest
         longer = array_ops.reduce_logsumexp(between + after[:, None], axis=2)
@@ -191,7 +191,7 @@ def marginals(
 
 
 def _logarithms(probabilities: array_ops.Tensor, row: array_ops.Tensor) -> array_ops.RaggedTensor:
-    """Convert probabilities (U, C) to logarithms, ragged (N, None, C) for the texts with units."""
+    """Convert probabilities (U, C) to ragged log-probabilities (N, None, C)."""
     number = array_ops.cumsum(array_ops.cast(row != previous(row, -1), array_ops.int64)) - 1
     values = array_ops.cast(probabilities, array_ops.float32)
     values = array_ops.math.log(array_ops.maximum(values, LEAST))
@@ -203,7 +203,7 @@ def _are_rules(allowed: Transitions) -> bool:
 
 
 def convert_to_scores(allowed: Transitions) -> Iterator[np.ndarray]:
-    """Yield additive float32 scores, which are 0 for transitions that a rule allows."""
+    """Yield float32 scores to add to log-probabilities. Transitions that a rule allows have 0."""
     for part in allowed:
         scores = np.where(part, 0.0, FORBIDDEN) if _are_rules(allowed) else part
         yield scores.astype("float32")
@@ -212,7 +212,7 @@ def convert_to_scores(allowed: Transitions) -> Iterator[np.ndarray]:
 def _fits(
     labels: array_ops.Tensor, row: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
-    """Return booleans (U,): whether each tag is allowed after the previous tag, or at an edge."""
+    """Return whether each tag (U,) is allowed after the previous tag or at an edge."""
     begins = row != previous(row, -1)
     ends = following(begins, True)
     pairs = array_ops.stack([previous(labels, 0), labels], axis=1)
@@ -225,7 +225,7 @@ def _fits(
 def _viterbi(
     scores: array_ops.Tensor, lengths: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
-    """Return the tags (N, L + 1) with the highest sum of scores, given scores (N, L, C)."""
+    """Return the tags (N, L + 1) with the highest sum of the scores (N, L, C)."""
     first, between, last = map(array_ops.constant, convert_to_scores(allowed))
     # The loops need at least one step, also if L is 0.
     scores = array_ops.pad(scores, [[0, 0], [0, 1], [0, 0]])
@@ -234,7 +234,7 @@ def _viterbi(
     stay = array_ops.where(same[:, None] == same, 0.0, array_ops.constant(FORBIDDEN))
 
     def forward(i, total, pointers):
-        """Add unit i to the best sums (N, C) that end with each tag, and store the tag before."""
+        """Add unit i to the best scores (N, C) per last tag, and store the previous tag."""
         inside = (i < array_ops.cast(lengths, array_ops.int32))[:, None]
         sums = total[:, :, None] + array_ops.where(i == 0, stay, between)  # (N, C, C)
         pointer = array_ops.where(
@@ -272,11 +272,11 @@ class Entity(TypedDict):
 
 
 class EntityExplanation(Entity, Attributions):
-    """An entity, with the contribution of each word in the text to the mean tag logit."""
+    """An entity, with the contribution of each word in the text to its logit."""
 
 
 class Units(NamedTuple):
-    """Tokens or words (U,) of texts.
+    """Tokens or words of all texts, which are tagged. All tensors have shape (U, ...).
 
     Attributes:
         row: Int64. Index of the text.
@@ -294,12 +294,12 @@ class Units(NamedTuple):
 
 
 class Entities(NamedTuple):
-    """Entities (G,) of texts, in the order of the texts.
+    """Entities of all texts, in the order of the texts. All tensors have shape (G,).
 
     Attributes:
         row: Int64. Index of the text.
-        label: Int32. Index in the tags' `type_names`, or the index of a tag with the strategy
-            "none".
+        label: Int32. Index in the `type_names` of the tags, or, with the strategy "none", the index
+            of a tag.
         start: Int32. Offset of the first character.
         end: Int32. Offset after the last character.
         score: Float32.
@@ -319,7 +319,7 @@ def find_entities(
     strategy: str = "simple",
     allowed: Transitions | None = None,
 ) -> Entities:
-    """Decode entities from token probabilities, using the same strategies as in transformers.
+    """Decode entities from token probabilities, with the strategies of transformers.
 
     Args:
         probabilities: Float tensor of shape (P, C). Probabilities of the tokens.
@@ -333,8 +333,8 @@ def find_entities(
             strategy "none" ignores it. If None, all transitions are allowed. Defaults to None.
 
     Returns:
-        `Entities`. The score is the mean probability of the entity's tokens or words. With scores
-        of pairs of tags, it is the mean of their `marginals`.
+        `Entities`. The score is the mean probability of the tokens or words in the entity. With
+        transition scores, it is the mean of their `marginals`.
     """
     row, starts, ends = tokens.ids.value_rowids(), tokens.starts, tokens.ends
     first = row_begins(tokens.ids)
@@ -378,7 +378,7 @@ def _trim_entities(found: Entities, texts: array_ops.Tensor) -> Entities:
 
 
 def above(found: Entities, thresholds: np.ndarray | None) -> Entities:
-    """Return all entities at or above the threshold for the label, or all entities for None."""
+    """Select the entities whose score reaches the threshold of their label. None keeps all."""
     if thresholds is None:
         return found
     kept = found.score >= array_ops.gather(array_ops.constant(thresholds), found.label)
@@ -388,7 +388,7 @@ def above(found: Entities, thresholds: np.ndarray | None) -> Entities:
 def entity_columns(
     found: Entities, texts: array_ops.Tensor, names: array_ops.Tensor
 ) -> dict[str, array_ops.RaggedTensor]:
-    """Return "label", "text", "start", "end" and "score" of entities, each ragged (N, None).
+    """Convert entities to columns "label", "text", "start", "end" and "score", ragged (N, None).
 
     Args:
         found: `Entities` in the texts.

@@ -1,4 +1,4 @@
-"""Extraction of entities from span logits.
+"""Extract entities from span logits.
 
 Comments use these letters for shapes: B batch, W words, K widths of spans, C labels, N texts, M
 windows.
@@ -39,7 +39,7 @@ Labels = Sequence[str] | Mapping[str, str] | Sequence[Sequence[str] | Mapping[st
 
 @dataclasses.dataclass(frozen=True)
 class EntityAnswers(Answers):
-    """Answers for an `EntityExtractor`. See there for a description of all settings.
+    """Answers for an `EntityExtractor`, which describes the settings.
 
     Attributes:
         labels: Optional list of strings. Default labels.
@@ -72,7 +72,7 @@ class EntityAnswers(Answers):
     ) -> list:
         """Extract entities from texts. See `EntityExtractor.extract_entities`."""
         if isinstance(texts, str) or is_doc(texts):
-            # A single text has a single set of labels.
+            # a single text has a single set of labels
             options = (threshold, nested, multi_label, batch_size)
             return self.extract_entities([texts], labels, *options)[0]
         texts = as_column(plain(texts))
@@ -99,7 +99,7 @@ class EntityAnswers(Answers):
         """Create the function to export. See `EntityExtractor.signatures`.
 
         Args:
-            run: Function to compute logits (B, W, K, C) from the model inputs.
+            run: Function that computes logits (B, W, K, C) from the model inputs.
             threshold, nested, multi_label: See `extract_entities`.
         """
 
@@ -124,7 +124,7 @@ class EntityAnswers(Answers):
 
     @prepares_in_numpy
     def find_logits(self, texts, labels, batch_size: int | None) -> list[np.ndarray]:
-        """Compute span logits (words, K, C) for each text."""
+        """Compute the span logits (words, K, C) of each text."""
         texts = as_column(plain(texts))
         _, prompts = label_sets(labels, self.labels, len(texts))
         words, read, examples = self._encode(texts, prompts)
@@ -141,7 +141,7 @@ class EntityAnswers(Answers):
     def least_scores(
         self, given: float | Mapping[str, float] | None, names: array_ops.RaggedTensor
     ) -> array_ops.RaggedTensor:
-        """Return the threshold for each label per text, ragged (N, None) float32.
+        """Return the threshold of each label of each text, float32, ragged (N, None).
 
         Args:
             given: See `extract_entities`.
@@ -157,13 +157,13 @@ class EntityAnswers(Answers):
         return names.with_values(array_ops.gather(array_ops.gather(values, index), found.idx))
 
     def _encode(self, texts, labels) -> tuple[WordsOfTexts, SpanWindows, dict]:
-        """Return words, windows and encoded examples for the given texts."""
+        """Split texts into words and windows, and encode the windows."""
         words = self.preprocessor.words(texts)
         examples, read = self.preprocessor.examples(words, self.preprocessor.prompts(labels))
         return words, read, examples
 
     def _candidates(self, examples: dict, batch_size, least: float) -> Candidates:
-        """Find all spans in windows with a logit above `least`, using logits as scores."""
+        """Find all spans in windows whose logit is above `least`. Their scores are logits."""
         parts = []
         for indices, outputs in self.runner.run_examples(examples, batch_size):
             outputs = np.asarray(outputs)  # (B, W, K, C)
@@ -184,7 +184,7 @@ class EntityAnswers(Answers):
     def _candidates_in_graph(
         self, run: Callable, examples: dict, least: array_ops.Tensor
     ) -> Candidates:
-        """Find all spans in windows with a score above `least`, inside `tf.function`."""
+        """Find all spans in windows whose score is above `least`, inside a `tf.function`."""
         counts = examples["word_count"], examples["label_positions"].row_lengths()
         words, labels = (array_ops.cast(n, array_ops.int64) for n in counts)  # (M,)
 
@@ -209,26 +209,26 @@ class EntityAnswers(Answers):
 
 
 def _above(found: Candidates, least: array_ops.RaggedTensor) -> Candidates:
-    """Return all candidates with a score above the threshold for the label."""
+    """Select the candidates whose score is above the threshold of their label."""
     return found.keep(found.score > span_decoding.get_text_values(least, found.row, found.label))
 
 
 def label_sets(
     labels: Labels | None, default: Sequence[str] | None, count: int
 ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
-    """Return label names for each text, and the labels to pass to the model.
+    """Return the label names of each text, and the labels that the model reads.
 
     Args:
         labels: See `EntityExtractor.extract_entities`.
-        default: Optional list of strings. Labels to use for None.
+        default: Optional list of strings. Labels if `labels` is None.
         count: Integer. The number of texts N.
 
     Returns:
         Two ragged string tensors of shape (N, None).
 
     Raises:
-        ValueError: If no labels are given, if there are empty or duplicate labels, or if the number
-            of label lists does not match the number of texts.
+        ValueError: If no labels are given, if a label is empty or occurs twice, or if the number of
+            label lists and the number of texts differ.
 
     Example:
         >>> names, prompts = label_sets({"PER": "a person"}, None, 2)
@@ -262,23 +262,21 @@ def label_sets(
 
 
 def _is_set(labels: object) -> bool:
-    """Return whether the value is a set of labels for a text instead of a single label."""
+    """Return whether a value is the labels of one text, instead of a single label."""
     return isinstance(labels, Collection) and not isinstance(labels, str | bytes)
 
 
 def label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Validate the labels for a text and return names and the labels to pass to the model."""
+    """Check the labels of a text. Return their names, and the labels that the model reads."""
     names = list(given)
     prompts = [*given.values()] if isinstance(given, Mapping) else names
     if not names:
-        raise ValueError(
-            "The list of labels is empty for one of the texts. Remove the text or add labels."
-        )
+        raise ValueError("`labels` is empty for one of the texts. Remove the text, or add labels.")
     for kind, values in (("labels", names), ("The descriptions of labels", prompts)):
         known = set()
         for i, value in enumerate(values):
             if not isinstance(value, str) or not value.strip():
-                raise invalid(f"{kind}[{i}]", value, "a name such as 'person', a string")
+                raise invalid(f"{kind}[{i}]", value, "a string such as 'person'")
             check_writable(value, f"{kind}[{i}]")
             if value in known:
                 raise ValueError(f"{kind} contains {value!r} twice. Expected unique names.")

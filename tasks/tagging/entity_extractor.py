@@ -72,7 +72,7 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class EntityExtractorPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments for `EntityExtractor.from_preset`."""
+    """Types of the keyword arguments of `EntityExtractor.from_preset`."""
 
     labels: Sequence[str] | None
     thresholds: Mapping[str, float] | None
@@ -95,16 +95,16 @@ class Spans(Objective):
         loss = super().resolve_loss(loss)
         if get_keras_function(loss) is not None:
             raise ValueError(
-                f"{get_name(loss)} averages over spans, which would include the padding of texts "
-                "with fewer spans. Expected ez.SpanFocalLoss(), or a loss that returns the sum "
-                "over the spans of each text."
+                f"{get_name(loss)} averages over spans, which includes the padding of texts with "
+                "fewer spans. Expected ez.SpanFocalLoss(), or a loss that returns the sum over "
+                "the spans of each text."
             )
         return loss
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class EntityExtractor(Task):
-    """Extract entities of any type, whose labels are passed with each call (GLiNER).
+    """Extract entities of any type. Labels are passed with each call (GLiNER).
 
         model = ez.EntityExtractor.from_preset("hf://urchade/gliner_multi-v2.1")
         model.extract_entities("Zoë met Bob in Paris.", labels=["person", "city"])
@@ -112,9 +112,8 @@ class EntityExtractor(Task):
     The labels and the text are passed to the model together, and each span is compared to each
     label. Use `nested=True` to allow entities inside entities.
 
-    `from_preset` can be used to load span-based models from the gliner package. It can also be used
-    to load any encoder. In this case, new layers will be added, to be trained with `fit`. Presets
-    are saved in the gliner format.
+    `from_preset` loads span-based models from the gliner package. It also loads any encoder, and
+    adds new layers, which `fit` trains. Presets are saved in the gliner format.
 
     Args:
         backbone: The `Backbone` to use.
@@ -136,13 +135,12 @@ class EntityExtractor(Task):
         dropout: Float between 0 and 1. Dropout rate for all layers after the backbone. Defaults to
             0.4.
 
-    For `fit`, `x` can be a list of texts, or `(texts, labels)` with a list of labels per text. `y`
-    should contain a list of spans `{"start", "end", "label"}` per text with character offsets, as
-    for `TokenClassifier`. Overlapping spans are allowed. If no labels are passed in `x`, all labels
-    in the data will be used for each text. Labels without a span in the text are used as negatives.
-    For data with more than 25 labels, only the labels in the text and a random sample of all
-    remaining labels will be used. Words are included in a span if they share at least one character
-    with it.
+    For `fit`, `x` is a list of texts, or `(texts, labels)` with a list of labels per text. `y` is a
+    list of spans `{"start", "end", "label"}` per text with character offsets, as for
+    `TokenClassifier`. Spans can overlap. If `x` has no labels, all labels in the data are used for
+    each text. Labels without a span in the text are negatives. If the data has more than 25 labels,
+    only the labels in the text and a random sample of the other labels are used. A word belongs to
+    a span if they share a character.
 
     Call arguments:
         inputs: Dict. The inputs to the model, as returned from the preprocessor. For prepared
@@ -254,8 +252,8 @@ class EntityExtractor(Task):
                 `allow_nonfinite`.
 
         Raises:
-            ValueError: If the model was trained to score single words instead of spans. See
-                `Task.from_preset` for other errors.
+            ValueError: If the model scores single words instead of spans. See `Task.from_preset`
+                for other errors.
         """
         return super().from_preset(source, **arguments)
 
@@ -300,7 +298,7 @@ class EntityExtractor(Task):
             names |= {name for row in x[1] for name in row}
         if not names:
             raise ValueError(
-                "The data contains no spans, so the labels are unknown. Pass labels=[...]."
+                "The data contains no spans, so the labels cannot be learned. Pass labels=[...]."
             )
         self.labels = validate_labels(sorted(names))
         self.preprocessor.attach(self)
@@ -353,15 +351,15 @@ class EntityExtractor(Task):
 
         Args:
             texts: A text, a list of texts, or spaCy's `Doc` objects.
-            labels: List of names to look for, e.g. ["person", "court"]. This can also be a dict
-                mapping names to descriptions, to be passed to the model instead. Use a list of
-                lists or dicts to pass different labels for each text. If None, the labels of the
-                last `fit` will be used. Defaults to None.
+            labels: Optional list of names to look for, e.g. ["person", "court"], or dict of names
+                to descriptions, which the model reads instead of the names. Use a list of lists or
+                dicts for different labels per text. If None, the labels of the last `fit` are used.
+                Defaults to None.
             threshold: Optional float between 0 and 1, or dict mapping labels to floats. Only
                 entities with a higher score will be returned. For labels missing from the dict, 0.5
                 is used. If None, the thresholds from `tune_thresholds` or 0.5 will be used.
                 Defaults to None.
-            nested: Boolean. Whether to allow entities inside entities. If False, entities will not
+            nested: Boolean. Whether to allow entities inside entities. If False, entities do not
                 share words. Defaults to False.
             multi_label: Boolean. Whether to allow multiple labels for the same words. Defaults to
                 False.
@@ -377,8 +375,8 @@ class EntityExtractor(Task):
             passed, a single list will be returned.
 
         Raises:
-            ValueError: If no labels are given, if there are duplicate labels, or if the labels are
-                too long to leave space for the text.
+            ValueError: If no labels are given, if a label occurs twice, or if the labels leave no
+                space for the text.
         """
         options = (threshold, nested, multi_label, batch_size, missing)
         return self._answers_to(texts).extract_entities(texts, labels, *options)
@@ -390,18 +388,18 @@ class EntityExtractor(Task):
         nested: bool = False,
         multi_label: bool = False,
     ) -> dict[str, Callable]:
-        """Return the export signature for running `extract_entities` on "text" and "labels".
+        """Return the function to export. It runs `extract_entities` on "text" and "labels".
 
         Args:
             threshold, nested, multi_label: See `extract_entities`. The export keeps the current
                 thresholds.
 
         Returns:
-            Dict with a single function. This function takes "text" (N,) and "labels" (N, C), or (1,
-            C) to use the same labels for all texts. Shorter label lists should be padded with "".
-            It returns "count" of shape (N,) with the number of entities per text, and "label",
-            "text", "start", "end" and "score" of shape (N, G), with G the maximum number of
-            entities per text. Rows are padded with "" and 0.
+            Dict with a single function. It takes "text" (N,), and "labels" (N, C), or (1, C) for
+            the same labels in all texts. Shorter lists of labels are padded with "". It returns
+            "count" of shape (N,) with the number of entities per text, and "label", "text",
+            "start", "end" and "score" of shape (N, G), with G the maximum number of entities per
+            text. Rows are padded with "" and 0.
         """
 
         run = functools.partial(self, training=False)
@@ -419,10 +417,10 @@ class EntityExtractor(Task):
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, Any]:
-        """Compute precision, recall and F1 for `extract_entities`, in total and per label.
+        """Compute precision, recall and F1 of `extract_entities`, in total and per label.
 
-        In `evaluate`, all spans above the threshold are counted. In this method, only the spans
-        returned from `extract_entities` are counted.
+        `evaluate` counts all spans above the threshold. This method only counts the spans that
+        `extract_entities` returns.
 
         Args:
             x: List of texts.
@@ -449,18 +447,17 @@ class EntityExtractor(Task):
     ) -> dict[str, float]:
         """Tune the threshold for each label to maximize F1 on held-out texts.
 
-        The thresholds will be used for all subsequent answers, unless `threshold` is passed. For
-        labels not in the data, the thresholds will not change. The thresholds are saved with the
-        preset, and will be reset on the next call to `fit`.
+        The thresholds are used in all later answers, unless `threshold` is passed. The thresholds
+        of labels that are missing in the data do not change. The thresholds are saved with the
+        preset, and reset by the next `fit`.
 
         Args:
-            x, y: Texts and spans, as for `evaluate_entities`. These should not be part of the
+            x, y: Texts and spans, as for `evaluate_entities`. They should not be part of the
                 training data.
             labels, nested, multi_label, batch_size: See `evaluate_entities`.
 
         Returns:
-            Dict of labels to thresholds. For labels without spans, 0.5 will be kept, and the labels
-            will be logged.
+            Dict of labels to thresholds. A label without spans keeps 0.5, and a warning is logged.
 
         Example:
             >>> from encoder_zoo import EntityExtractor
@@ -475,7 +472,7 @@ class EntityExtractor(Task):
         return found
 
     def _score_labels(self, x, y=None, labels=None, **options) -> ScoredLabels:
-        """Return scores and labels to use in `tune_thresholds` and `display.thresholds`.
+        """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need.
 
         Args:
             x, y, labels: See `evaluate_entities`.

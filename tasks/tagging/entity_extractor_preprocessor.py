@@ -1,4 +1,4 @@
-"""Preprocessing for entity extraction: labels before the text, words, and spans of words.
+"""Preprocessor for entity extraction: puts labels before the text, and finds spans of words.
 
 Comments use these letters for shapes: N texts, M windows of all texts, B windows of a batch, L
 tokens, W words, K widths of spans, C labels, P tokens of all texts, S spans of all texts.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-# One text on its way, in windows of 3 tokens that share 1 (`max_words=3`, `doc_stride=1`):
+# Example of one text, in windows of 3 tokens that share 1 token (`max_words=3`, `doc_stride=1`):
 #
 #   text              A n n a   s i n g s   w h o   s i n g s       label: who, at 0-4 and 11-14
 #   words             Anna      sings       who     sings
@@ -76,7 +76,7 @@ MAX_LABELS = 25  # maximum number of labels per text in training
 
 
 class WordsOfTexts(NamedTuple):
-    """Words and tokens for a batch of texts.
+    """Words and tokens of a batch of texts.
 
     Attributes:
         starts: Ragged int32 tensor of shape (N, None). Start offset for each word.
@@ -84,8 +84,8 @@ class WordsOfTexts(NamedTuple):
         counts: Ragged int64 tensor of shape (N, None). Number of tokens per word.
         ids: Ragged int32 tensor of shape (N, None). Token ids for all words in a text.
         numbers: Ragged int32 tensor of shape (N, None). Word index for each token.
-        absent: Int64 tensor of shape (N,). Number of words without tokens. These words are not
-            included in any other attribute.
+        absent: Int64 tensor of shape (N,). Number of words without tokens. All other attributes
+            omit these words.
     """
 
     starts: array_ops.RaggedTensor
@@ -102,8 +102,8 @@ class Prompts(NamedTuple):
     Attributes:
         ids: Ragged int32 tensor of shape (N, None). Marker and label tokens for each label,
             followed by the separator.
-        positions: Ragged int32 tensor of shape (N, None). Position in `ids` to read each label
-            embedding from.
+        positions: Ragged int32 tensor of shape (N, None). Position in `ids` from which the
+            embedding of each label is read.
     """
 
     ids: array_ops.RaggedTensor
@@ -115,7 +115,7 @@ class SpanWindows(NamedTuple):
 
     Attributes:
         windows: Windows with offsets in tokens.
-        first_word: Int32 tensor of shape (M,). Text-level index for the first word in each window.
+        first_word: Int32 tensor of shape (M,). Index of the first word of each window in its text.
         word_count: Int64 tensor of shape (M,). Number of words per window.
     """
 
@@ -129,18 +129,18 @@ class EntityExtractorPreprocessor(Preprocessor):
     """Convert texts and labels to `[CLS] <<ENT>> person <<ENT>> city <<SEP>> text [SEP]`.
 
     Words are split as in GLiNER. A word is a sequence of letters and digits, and can contain
-    hyphens. All remaining characters except whitespace are used as separate words. Long texts are
-    split into overlapping windows. For each span, the prediction is taken from the window with the
-    middle of the span further from the edges. This way, spans with at most `doc_stride` tokens will
-    always be inside at least one window.
+    hyphens. All other characters except whitespace are separate words. Long texts are split into
+    overlapping windows. The prediction for a span is taken from the window in which the middle of
+    the span is farthest from the edges. A span of at most `doc_stride` tokens is always inside at
+    least one window.
 
     Args:
         tokenizer: The `Tokenizer` to use, from this package.
         sequence_length: Optional positive integer. Window length, including labels (see
             `Preprocessor`). Defaults to None.
         max_words: Positive integer. Maximum number of words per window. Defaults to 384.
-        doc_stride: Optional integer. Overlap between neighbouring windows, in tokens. If None, a
-            quarter of the window length will be used. Defaults to None.
+        doc_stride: Optional integer. Overlap between adjacent windows, in tokens. If None, a
+            quarter of the window length is used. Defaults to None.
         label_marker: Optional string. Token to add before each label. If None, "<<ENT>>" will be
             used if it is in the vocabulary, and the mask token otherwise. Defaults to None.
         separator: Optional string. Text to add between labels and words. If None, "<<SEP>>" will be
@@ -187,7 +187,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     @staticmethod
     def folder_format() -> FolderFormat:
-        """Return the folder format to use for presets."""
+        """The folder format of presets."""
         return gliner.GlinerFolder()
 
     def attach(self, task: EntityExtractor) -> None:
@@ -200,7 +200,7 @@ class EntityExtractorPreprocessor(Preprocessor):
     # -- texts and labels ----------------------------------------------------------------------
 
     def words(self, texts: array_ops.Tensor) -> WordsOfTexts:
-        """Split texts (N,) into words and tokenize them."""
+        """Split texts (N,) into words, and tokenize the words."""
         words, starts, ends = split_words(texts, self._kinds)
         ids = self.tokenizer.tokenize(words.flat_values)  # (words of all texts, None)
         counts = words.with_values(ids.row_lengths())  # ragged (N, None)
@@ -241,10 +241,10 @@ class EntityExtractorPreprocessor(Preprocessor):
         room = check_each(
             room,
             room >= min(self.max_width, self.max_sequence_length // 4),
-            ": its labels take ",
+            ": the labels take ",
             prompts.ids.row_lengths(),
-            f" of the {self.max_sequence_length - 2} tokens that the model reads, which leaves too "
-            "few for the text. Use fewer or shorter labels.",
+            f" of the {self.max_sequence_length - 2} tokens that the model reads, which leaves "
+            "too few tokens for the text. Use fewer or shorter labels.",
             unit="Text",
         )
         count = words.starts.row_lengths() + words.absent
@@ -274,7 +274,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         tokens = array_ops.concat([prompt, take(words.ids, windows)], axis=1)
         zeros = prompt.with_values(array_ops.zeros_like(prompt.values))
         index = array_ops.concat([zeros, stands.with_values(index)], axis=1)
-        # If a text has one window, words without tokens are counted at its end and have no
+        # If a text has one window, words without tokens are counted at its end, and have no
         # embedding, as in gliner.
         unseen = array_ops.where(fits, words.absent, array_ops.zeros_like(words.absent))
         examples = {
@@ -287,7 +287,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return examples, SpanWindows(windows, first_word, word_count)
 
     def _word_marks(self, words: WordsOfTexts) -> array_ops.RaggedTensor:
-        """Return a ragged boolean mask (N, None) for the tokens to count words by."""
+        """Return a ragged boolean mask (N, None) with one token per word, to count words."""
         numbers, begins = words.numbers.values, row_begins(words.numbers)
         if self.subtoken_pooling == "last":
             marks = (numbers != following(numbers, -1)) | following(begins, True)
@@ -322,7 +322,7 @@ class EntityExtractorPreprocessor(Preprocessor):
             sets = check_each(sets, right, *message, unit="Text", index=row)
             order = array_ops.argsort(keys(sets))
             found, given = array_ops.gather(keys(sets), order), array_ops.gather(given, order)
-            message = ": its labels have ", given[1:], " twice. Expected unique labels."
+            message = ": the labels contain ", given[1:], " twice. Expected unique labels."
             index = array_ops.gather(row, order)[1:]
             once = found[1:] != found[:-1]
             sets = check_each(sets, once, *message, unit="Text", index=index)
@@ -364,12 +364,12 @@ class EntityExtractorPreprocessor(Preprocessor):
         return list(names)
 
     def _targets(self, texts, words: WordsOfTexts, found: SpanWindows, sets, y, names) -> dict:
-        """Return training spans for each window, with first word, width minus 1, and label."""
+        """Return the training spans of each window: first word, width minus 1 and label."""
         if not array_ops.is_symbolic_tensor(texts):
             y = label_lists(y)
         start, end, label = locate_spans(y, texts, names)
         row = start.value_rowids()
-        # Indices over all texts of the words with which a span shares a character.
+        # The words that share a character with each span, as indices over all texts.
         begin = array_ops.searchsorted(keys(words.ends), keys(start), side="right")
         last = array_ops.searchsorted(keys(words.starts), keys(end), side="left") - 1
         first_of_text = array_ops.cast(
@@ -404,7 +404,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return dict(zip(("span_start", "span_width", "span_label"), kept, strict=True))
 
     def _report_cut(self, words: WordsOfTexts, start, end, begin, last) -> None:
-        """Log the number of spans starting or ending inside a word, as they cannot be predicted."""
+        """Log the number of spans that begin or end inside a word, which cannot be predicted."""
         if array_ops.is_symbolic_tensor(begin):
             return
         begin, last = (np.asarray(index, "int64") for index in (begin, last))
@@ -417,7 +417,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         log_spans(message, start, end, cut)
 
     def _report_wide(self, fits: array_ops.Tensor) -> None:
-        """Log the number of spans with too many words for training."""
+        """Log the number of spans that training ignores because they have too many words."""
         if array_ops.is_symbolic_tensor(fits):
             return
         if wide := int(np.sum(~np.asarray(fits))):
@@ -434,7 +434,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         word_index = examples["word_index"].to_tensor(shape=shape)
         inputs["word_index"] = array_ops.ensure_shape(word_index, inputs["token_ids"].shape)
         count = array_ops.maximum(array_ops.reduce_max(examples["word_count"]), 1)
-        if bucketed or self.sequence_length:  # one shape for each L
+        if bucketed or self.sequence_length:  # one shape per length L
             count = array_ops.maximum(count, shape[1])
         inputs["word_mask"] = array_ops.sequence_mask(examples["word_count"], count)
         inputs["label_positions"] = examples["label_positions"].to_tensor(-1)
@@ -463,7 +463,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     @functools.cached_property
     def _separator_ids(self) -> np.ndarray:
-        """The separator token, or its tokens (1, T) if it is not in the vocabulary."""
+        """The id of the separator, or its tokens (1, T) if it is not in the vocabulary."""
         if self.separator in set(self.tokenizer.get_vocabulary()):
             return np.array([[self.tokenizer.token_to_id(self.separator)]], np.int32)
         with array_ops.init_scope():
@@ -472,7 +472,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
 @functools.cache
 def compute_character_kinds() -> np.ndarray:
-    """Return the kind of each code point as uint8, based on Python's regular expressions.
+    """Return the kind of each character as uint8: part of a word, hyphen, whitespace or symbol.
 
     Example:
         >>> compute_character_kinds()[[ord(c) for c in " -_é!"]].tolist()
@@ -529,7 +529,7 @@ def split_words(
 def columns_in_rows(
     values: array_ops.RaggedTensor, sets: array_ops.RaggedTensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Look up each value in the set for its row. Return indices (S,) and a mask.
+    """Look up each value in the set of its row. Return its index (S,), and whether it was found.
 
     Example:
         >>> import tensorflow as tf
@@ -550,9 +550,9 @@ def columns_in_rows(
 
 
 def shuffle_rows(sets: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-    """Shuffle the values in each row. For equal rows, the order will be the same.
+    """Shuffle the values in each row. Equal rows get the same order.
 
-    This prevents the model from inferring the meaning of a label from the label position.
+    Otherwise, the model could learn the meaning of a label from its position.
     """
     row = array_ops.cast(sets.value_rowids(), array_ops.float32)
     shape = [array_ops.size(sets.values)]
@@ -563,7 +563,7 @@ def shuffle_rows(sets: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
 
 
 def sample_labels(y: list[list[dict]], names: Sequence[str]) -> array_ops.RaggedTensor:
-    """Collect the span labels for each text, with random labels added up to `MAX_LABELS`.
+    """Collect the labels of the spans of each text, and add random labels up to `MAX_LABELS`.
 
     Args:
         y: List with spans per text.

@@ -1,4 +1,4 @@
-"""Metrics of tagging: accuracy, and the F1 of entities with the correct type and boundaries.
+"""Metrics for tagging: token accuracy, and F1 of entities with correct type and boundaries.
 
 Comments use these letters for shapes: B batch, L sequence, C tags, T types.
 """
@@ -28,10 +28,10 @@ ENTITY_AVERAGES = ("micro", "macro", "weighted")
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
-    """Compute the weighted share of positions with the correct class.
+    """Compute the weighted fraction of positions with the correct class.
 
-    The Keras metric first computes a mean over each example, including padding. As a result, a
-    position has less weight in a longer batch.
+    The Keras metric first computes the mean of each example, including padding, so a position has
+    less weight in a longer batch.
 
     Call arguments:
         y_true: Integer tensor of shape (B, L). Classes.
@@ -52,18 +52,18 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
-    """Compute the precision, recall and F1 of entities like seqeval and the CoNLL script.
+    """Compute the precision, recall and F1 of entities, like seqeval and the CoNLL script.
 
-    Positions with weight 0 or a negative tag are removed, to join the tokens before and after. This
-    way, the metric can be used with token labels from `TokenClassifier`. For logits, the best tag
-    per token is used. For `evaluate` and for validation in `fit`, the best tag sequence is used, as
-    in the task's answers (see `valid_tags` and `crf`).
+    Positions with the weight 0 or a negative tag are removed, so that the tokens before and after
+    them are adjacent. The metric can therefore be used with token labels from `TokenClassifier`.
+    From logits, the best tag per token is used. In `evaluate` and in the validation of `fit`, the
+    best tag sequence is used, as in the answers of the task (see `valid_tags` and `crf`).
 
     Args:
         labels: List of strings. All tags, in the order of the model's outputs.
-        average: String. How to average scores. Use "micro" to count all entities together. Use
-            "macro" for the mean over all types in the data. Use "weighted" to weight this mean by
-            the number of true entities per type.
+        average: String. How to average scores. "micro" counts all entities together. "macro" is the
+            mean over all types in the data. "weighted" is the mean over all types, weighted by the
+            number of true entities.
 
     Call arguments:
         y_true: Integer tensor of shape (B, L). Tags.
@@ -99,21 +99,21 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self._marks = None
         tags, count = parse_tags(self.labels), len(self.labels)
         self.type_names = tags.type_names
-        # An additional tag outside all spans, for masked tokens.
+        # one more tag outside of all spans, for masked tokens
         self._prefixes = np.append(tags.prefixes, OUTSIDE).astype("int32")
         self._types = np.append(tags.types, len(tags.type_names)).astype("int32")
         self.counts = self.add_variable(
             shape=(3, len(self.type_names)), initializer="zeros", name="counts"
         )
         shapes = {"first": (count,), "between": (count, count), "last": (count,)}
-        # Each replica has all values.
+        # each replica has all values
         self.transitions = [
             self.add_variable(shape=shape, initializer="zeros", aggregation="mean", name=name)
             for name, shape in shapes.items()
         ]
 
     def read_inputs(self, inputs: object) -> None:
-        """Read marks for spans in the next batch that cannot be predicted.
+        """Read the marks of spans in the next batch that cannot be predicted.
 
         Args:
             inputs: Dict. Inputs of the model. Only `SPAN_MARKS` is read, if it exists.
@@ -121,7 +121,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self._marks = inputs.get(SPAN_MARKS) if isinstance(inputs, Mapping) else None
 
     def read_task(self, task: keras.Model) -> None:
-        """Read the current transition scores from a task with the same tags."""
+        """Read the current transition scores of a task with the same tags."""
         if getattr(task, "labels", None) == self.labels:
             set_transitions(self, task._answers.get_transitions())
 
@@ -161,7 +161,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self.counts.assign_add(ops.stack(counts, axis=0))
 
     def _spans(self, tags, valid):
-        """Return the starts of spans (B, L), their types, and their exclusive ends."""
+        """Return whether a span starts at each position (B, L), its type, and its exclusive end."""
         tags = ops.where(valid, tags, len(self.labels))
         prefix, kind = ops.take(self._prefixes, tags), ops.take(self._types, tags)
         before = ops.pad(prefix[:, :-1], [[0, 0], [1, 0]], constant_values=OUTSIDE)
@@ -170,13 +170,17 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
 
         length = ops.shape(tags)[1]
         breaks = begins | (prefix == OUTSIDE)
-        positions = ops.sort(ops.where(breaks, ops.arange(length), length), axis=1)  # of the breaks
+        positions = ops.sort(
+            ops.where(breaks, ops.arange(length), length), axis=1
+        )  # positions of the breaks
         positions = ops.pad(positions, [[0, 0], [0, 1]], constant_values=length)
-        number = ops.cumsum(ops.cast(breaks, "int32"), axis=1)  # of breaks up to here
+        number = ops.cumsum(
+            ops.cast(breaks, "int32"), axis=1
+        )  # number of breaks up to this position
         return begins, kind, ops.take_along_axis(positions, number, axis=1)  # the next break
 
     def _count(self, found, kind, weight):
-        """Return the summed weights (T,) of the spans of each type."""
+        """Sum the weights of the spans of each type, shape (T,)."""
         one_hot = ops.one_hot(kind, len(self.type_names) + 1, dtype=self.dtype)[..., :-1]
         return ops.sum(one_hot * (ops.cast(found, self.dtype) * weight)[..., None], axis=(0, 1))
 
@@ -201,7 +205,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
 
 
 def _report(counts: np.ndarray, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Compute the scores for each type from counts (3, T). See `EntityF1.report`."""
+    """Compute the scores of each type from counts (3, T). See `EntityF1.report`."""
     scores = {**compute_f1_scores(*map(ops.convert_to_tensor, counts)), "support": counts[2]}
     scores = {name: ops.convert_to_numpy(values).tolist() for name, values in scores.items()}
     return {
@@ -232,19 +236,19 @@ def score_tags(
     """Compute entity scores from tag names, for sentences of any length.
 
     Args:
-        true: List with true tags per sentence.
-        predicted: List with predicted tags per sentence.
+        true: List of lists of strings. True tags of each sentence.
+        predicted: List of lists of strings. Predicted tags of each sentence.
         scheme: Optional string. Use "IOB1", "IOB2" or "IOBES" to only count well-formed entities,
             as in seqeval's strict mode. If None, malformed tags will be read as in the CoNLL
             script. Defaults to None.
-        tag_set: Optional list of strings. All tags. This is needed e.g. to read LOC as the type for
-            an isolated E-LOC. If None, all tags in the data will be used. Defaults to None.
+        tag_set: Optional list of strings. All tags. Needed, for example, to read LOC as the type of
+            an isolated E-LOC. If None, all tags in the data are used. Defaults to None.
 
     Returns:
         See `score_entities`.
 
     Raises:
-        ValueError: If the number of true and predicted tags is different for a sentence.
+        ValueError: If the numbers of true and predicted tags of a sentence differ.
 
     Example:
         >>> scores = score_tags([["B-PER", "O"]], [["B-PER", "B-PER"]])
@@ -260,7 +264,7 @@ def score_tags(
         if len(right) != len(guess):
             raise ValueError(
                 f"Sentence {row} has {len(right)} true and {len(guess)} predicted tags. Expected "
-                "the same number."
+                "equal numbers."
             )
     occurring = {tag for rows in (true, predicted) for tags in rows for tag in tags}
     vocabulary = sorted(occurring | set(tag_set or []))
@@ -271,7 +275,7 @@ def score_tags(
 
 
 def to_triples(rows: Iterable[Iterable[Mapping]]) -> list[set[tuple[str, int, int]]]:
-    """Convert the entities of each text to a set of tuples (label, start, end)."""
+    """Convert the entities of each text to a set of tuples (label, start, end), to compare them."""
     return [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
 
 
@@ -308,7 +312,7 @@ def score_by_type(
     names: Sequence[str],
     thresholds: Sequence[float],
 ) -> ScoredLabels:
-    """Return the scores of predicted entities by type, and whether they are correct.
+    """Collect the scores of predicted entities by type, and whether each entity is correct.
 
     Args:
         true: List with a set of true entities (type, start, end) for each text.

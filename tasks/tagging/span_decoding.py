@@ -1,4 +1,4 @@
-"""Entity selection based on span scores in windows.
+"""Select entities from the scores of spans in windows.
 
 Comments use these letters for shapes: N texts, M windows, W words, K widths, C labels, P
 candidates, G entities.
@@ -34,7 +34,7 @@ class Candidates(NamedTuple):
     score: array_ops.Tensor
 
     def keep(self, kept: array_ops.Tensor) -> Candidates:
-        """Return the candidates selected by the boolean mask `kept` (P,)."""
+        """Select the candidates in a boolean mask (P,)."""
         return Candidates(*(array_ops.boolean_mask(field, kept) for field in self))
 
     def ordered(self, order: array_ops.Tensor) -> Candidates:
@@ -45,7 +45,7 @@ class Candidates(NamedTuple):
 def merge_windows(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> Candidates:
     """Convert candidates in windows to candidates in texts.
 
-    Each span is only taken from the window assigned to the middle token.
+    Each span is only taken from one window: the window that its middle token is read from.
 
     Args:
         found: `Candidates` in windows, sorted by window.
@@ -58,7 +58,7 @@ def merge_windows(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> 
     text = array_ops.gather(read.windows.example, window)
     first = array_ops.gather(read.first_word, window)
     start, end = found.start + first, found.end + first
-    # The index of each word's first token among all tokens of its text.
+    # the index of the first token of each word among all tokens of its text
     counts = array_ops.cast(words.counts.values, array_ops.int64)
     behind = array_ops.cumsum(counts)  # of all texts
     base = array_ops.gather(array_ops.cast(words.ids.row_starts(), array_ops.int64), text)
@@ -77,7 +77,7 @@ def merge_windows(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> 
 
 
 def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
-    """Select the best spans from overlapping spans, as in gliner.
+    """Select the best of overlapping spans, as in gliner.
 
     A span is selected unless it overlaps a selected span with a higher score, or with the same
     score and an earlier position. With `nested`, spans can be inside each other. With
@@ -88,8 +88,8 @@ def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
         nested, multi_label: See `EntityExtractor.extract_entities`.
 
     Returns:
-        The selected `Candidates`, sorted by text and first word. If several have the same first
-        word, the best comes first.
+        The selected `Candidates`, sorted by text and first word. If several spans have the same
+        first word, the best span comes first.
 
     Example:
         >>> import tensorflow as tf
@@ -104,7 +104,8 @@ def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
     spans = list(zip(row.tolist(), start.tolist(), end.tolist(), strict=True))
     kept: dict[tuple[int, int, int], bool] = {}
     taken: set[tuple[int, int]] = set()  # words of the selected spans
-    # The last word of the selected span that begins at a word, or the first if it ends there.
+    # For each word: the last word of a selected span that begins at it, or the first word of a
+    # selected span that ends at it.
     last, first = {}, {}
 
     def clashes(row: int, start: int, end: int) -> bool:
@@ -117,7 +118,7 @@ def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
     chosen = []
     for i in np.argsort(-score, kind="stable").tolist():
         row, start, end = span = spans[i]
-        if span in kept:  # the other label overlaps the same spans
+        if span in kept:  # other labels of the same words overlap the same spans
             if kept[span] and multi_label:
                 chosen.append(i)
             continue
@@ -132,21 +133,22 @@ def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
 
 
 def choose_in_graph(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
-    """Return the same result as `choose`, inside `tf.function`.
+    """Select the best of overlapping spans, like `choose`, inside a `tf.function`.
 
     Spans that are not connected by a chain of overlapping spans are independent. Each step decides
-    on one span of every connected group. The number of steps is therefore the size of the largest
-    group, and the cost grows with the number of candidates.
+    about one span of every connected group, so the number of steps is the size of the largest
+    group.
     """
     order = array_ops.argsort(found.score, direction="DESCENDING", stable=True)
     found = found.ordered(order)
     row, start, end = (array_ops.cast(field, array_ops.int64) for field in found[:3])
-    # Indices over all texts, with gaps between texts. The last indices are for overlong windows.
+    # indices over all texts, with gaps between texts. The last indices are for windows that are too
+    # long.
     most = array_ops.reduce_max(array_ops.concat([end, [0]], axis=0)) + 2
     widest = array_ops.reduce_max(array_ops.concat([end - start, [0]], axis=0)) + 1
     size = (array_ops.reduce_max(array_ops.concat([row, [0]], axis=0)) + 1) * most + widest
     start, end = row * most + start, row * most + end
-    # Distinct spans, the best first. The other labels of a span share its result.
+    # distinct spans, the best first. All labels of a span share the result.
     span = array_ops.unique(start * widest + end - start).idx  # (P,)
     count = array_ops.reduce_max(array_ops.concat([span, [-1]], axis=0)) + 1
     position = array_ops.range(array_ops.size(span))
@@ -159,7 +161,9 @@ def choose_in_graph(found: Candidates, nested: bool, multi_label: bool) -> Candi
         begin, stop = array_ops.gather(start, chosen), array_ops.gather(end, chosen)
         words = begin[:, None] + array_ops.range(widest)  # (S, widest)
         inside = words <= stop[:, None]
-        if nested:  # the last words of spans that begin here, and the first of spans that end here
+        if (
+            nested
+        ):  # the last words of spans that begin at it, and the first of spans that end at it
             later = array_ops.gather(a, words) > stop[:, None]
             earlier = array_ops.gather(b, words) < begin[:, None]
             later &= inside & (words > begin[:, None])
@@ -196,7 +200,7 @@ def choose_in_graph(found: Candidates, nested: bool, multi_label: bool) -> Candi
 def _steps(
     start: array_ops.Tensor, end: array_ops.Tensor, size: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Divide spans into steps. Each step contains the next best span of every overlapping group.
+    """Divide spans into steps. A step contains the next best span of every connected group.
 
     Args:
         start, end: Int64 tensors of shape (U,). First and last words of the spans, the best span
@@ -252,7 +256,7 @@ def entity_columns(
 def get_text_values(
     values: array_ops.RaggedTensor, row: array_ops.Tensor, number: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return the values of words or labels.
+    """Gather values of words or labels, such as offsets, by text and index.
 
     Args:
         values: Ragged tensor of shape (N, None).

@@ -1,4 +1,4 @@
-"""Layers for `EntityExtractor` to map token embeddings to span logits, and the loss.
+"""Layers of `EntityExtractor` that map token embeddings to span logits, its loss and its metric.
 
 Comments use these letters for shapes: B batch, L tokens, W words, K widths of spans, C labels, D
 dimensions of token embeddings, H dimensions of word embeddings, F = 4 H.
@@ -21,12 +21,12 @@ from encoder_zoo.tasks.training.metrics import compute_f1_scores
 
 SpanMode = Literal["markerV0", "markerV1", "marker"]
 SubtokenPooling = Literal["first", "last", "mean", "max"]
-# Width of the hidden layer of a projection as a multiple of its outputs, by span mode.
+# Width of the hidden layer of a projection, as a multiple of its output width, by span mode.
 _WIDENING = {"markerV0": 4, "markerV1": 4, "marker": 2}
 
 
 class Affine(keras.layers.Layer):
-    """Linear layer with bias. Parts of the kernel are also used separately in `SpanHead`.
+    """Linear layer with bias. `SpanHead` also uses parts of its kernel separately.
 
     Args:
         units: Positive integer. Output width.
@@ -71,7 +71,7 @@ class TwoAffine(keras.layers.Layer):
 
 
 class LstmWeights(keras.layers.Layer):
-    """Weights for a single LSTM direction, in the same layout as in PyTorch (gates i, f, g, o).
+    """Weights of a single LSTM direction, in the layout of PyTorch (gates i, f, g, o).
 
     Args:
         units: Positive integer. State width.
@@ -95,7 +95,7 @@ class BidirectionalLstm(keras.layers.Layer):
     """Bidirectional LSTM over words. Padding at the end is ignored.
 
     Args:
-        units: Positive integer. Output width. Half of the units are used for each direction.
+        units: Positive integer. Output width. Each direction has half of the units.
 
     Call arguments:
         x: Float tensor of shape (B, W, D).
@@ -124,8 +124,8 @@ class BidirectionalLstm(keras.layers.Layer):
             ops.matmul(x, ops.transpose(one.weight_ih)) + one.bias_ih + one.bias_hh
             for one in self.directions
         ]
-        # The time axis comes first, and the second direction is reversed. Its padding then comes
-        # first and leaves the state at 0.
+        # The time axis comes first. The second direction is reversed, so its padding comes first
+        # and leaves the state at 0.
         real = ops.cast(mask, gates[0].dtype)[..., None]
         # A single tensor, because Keras's scan on TensorFlow rejects two tensors of unknown length.
         ahead, back = (ops.concatenate([gate, real], axis=-1) for gate in gates)
@@ -148,14 +148,14 @@ class BidirectionalLstm(keras.layers.Layer):
 
 
 class SpanInputs(NamedTuple):
-    """Additional inputs for `SpanHead`, to be passed with the token embeddings.
+    """Inputs of `SpanHead`, in addition to the token embeddings.
 
     Attributes:
-        word_index: Integer tensor of shape (B, L). One-based word index for each token, or 0 for
-            tokens not used for a word.
-        word_mask: Boolean tensor of shape (B, W). Mask for existing words.
-        label_positions: Integer tensor of shape (B, C). Token position for each label, or -1 for
-            missing labels.
+        word_index: Integer tensor of shape (B, L). Index of the word of each token, starting at 1,
+            or 0 for tokens that belong to no word.
+        word_mask: Boolean tensor of shape (B, W). True for words, False for padding.
+        label_positions: Integer tensor of shape (B, C). Token position of each label, or -1 for
+            padding.
     """
 
     word_index: object
@@ -165,16 +165,16 @@ class SpanInputs(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanHead(ConfigFromSignature, keras.layers.Layer):
-    """Score each span with up to K words for each label, using the layers from GLiNER.
+    """Compute a logit for each span of up to K words and each label, as in GLiNER.
 
-    The word embedding w is computed from tokens with an LSTM. For the label embedding p, the
-    embedding at the label marker is used. With each F as linear, ReLU and linear, the logit for the
-    span from word i to word j is
+    An LSTM computes the word embeddings w from tokens. The label embedding p is the embedding at
+    the label marker. Each F is a linear layer, a ReLU and a linear layer. The logit of the span
+    from word i to word j is
 
         F_o(relu([F_s(w_i); F_e(w_j)])) . F_p(p)
 
-    The first linear layer in F_o is computed per word, and the second is multiplied by the labels
-    first. This way, (K, F) additions are needed per span, but no matrix products.
+    The first linear layer of F_o is computed per word, and the second is first multiplied by the
+    labels. A span therefore needs (K, F) additions, but no matrix products.
 
     Args:
         hidden_dim: Positive integer. Width H for word embeddings.
@@ -258,7 +258,7 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
         return ops.where(valid, logits, MASKED_LOGIT)
 
     def _span_logits(self, words, word_mask, labels, training) -> list:
-        """Compute span logits (B, W, C) for each width from 1 to K."""
+        """Compute a list of span logits (B, W, C), for each width from 1 to K."""
         out, width = self.out.inner if self.out else self.out_affine, self.hidden_dim
         kernel = ops.cast(out.kernel, self.compute_dtype)
 
@@ -289,7 +289,7 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
 
 
 def shift_words(x, steps: int):
-    """Return x (B, W, ...) shifted to the left by `steps` words, padded with zeros.
+    """Shift x (B, W, ...) to the left by `steps` words, and pad it with zeros.
 
     Example:
         >>> import numpy as np
@@ -303,14 +303,14 @@ def shift_words(x, steps: int):
 
 
 def pool_words(x, word_index, count, pooling: SubtokenPooling):
-    """Pool token embeddings into word embeddings (B, W, D), with zeros for words without tokens.
+    """Pool token embeddings to word embeddings (B, W, D). Words without tokens get zeros.
 
     Args:
         x: Float tensor of shape (B, L, D). Token embeddings.
         word_index: Integer tensor of shape (B, L). See `SpanInputs`.
         count: Integer. Number of words W.
-        pooling: String. Use "mean" or "max" to pool all tokens per word. For all other values,
-            there should be a single token per word in `word_index`.
+        pooling: String. "mean" or "max" pools all tokens of a word. With any other value,
+            `word_index` must have a single token per word.
     """
     batch = ops.shape(x)[0]
     rows = ops.arange(batch, dtype="int32")[:, None] * (count + 1)
@@ -331,13 +331,13 @@ def pool_words(x, word_index, count, pooling: SubtokenPooling):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanFocalLoss(ConfigFromSignature, keras.losses.Loss):
-    """Compute the focal loss for span logits, summed over all spans per example.
+    """Compute the focal loss of span logits, summed over all spans of an example.
 
     Args:
         gamma: Float. Focusing parameter. Spans are weighted by (1 - p) ** gamma, where p is the
-            probability for the correct answer. Use 0 for binary cross-entropy. Defaults to 0.0.
-        alpha: Optional float between 0 and 1. Weight for spans with the label. For all other spans,
-            1 - alpha is used. If None, all spans will be weighted equally. Defaults to None.
+            probability of the correct answer. Use 0 for binary cross-entropy. Defaults to 0.0.
+        alpha: Optional float between 0 and 1. Weight of spans with the label. All other spans have
+            the weight 1 - alpha. If None, all spans have the same weight. Defaults to None.
 
     Call arguments:
         y_true: Tensor of shape (B, W, K, C). 1 for spans with the label, and 0 otherwise.
@@ -375,10 +375,10 @@ class SpanFocalLoss(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
-    """Compute precision, recall and F1 for all spans and labels above a threshold.
+    """Compute precision, recall and F1 of all pairs of a span and a label above a threshold.
 
-    All overlapping spans are counted. This is different from `extract_entities`, where only some of
-    these spans are selected.
+    All overlapping spans are counted. In contrast, `extract_entities` only selects some of the
+    overlapping spans.
 
     Args:
         threshold: Float between 0 and 1. Minimum score. Defaults to 0.5.

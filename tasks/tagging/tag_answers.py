@@ -1,4 +1,4 @@
-"""Extraction of entities and tags from token logits.
+"""Extract entities and tags from token logits.
 
 Comments use these letters for shapes: C tags, P tokens of all texts, W windows.
 """
@@ -55,7 +55,7 @@ TagScores = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class TagAnswers(Answers):
-    """Answers for a `TokenClassifier`. See there for a description of all settings.
+    """Answers for a `TokenClassifier`, which describes the settings.
 
     Attributes:
         tag_names: List of C strings.
@@ -108,7 +108,7 @@ class TagAnswers(Answers):
         """Create the function to export. See `TokenClassifier.signatures`.
 
         Args:
-            run: Function to compute ragged logits (W, None, C) for examples.
+            run: Function that computes ragged logits (W, None, C) of examples.
             strategy, threshold: See `extract_entities`.
         """
         strategy = strategy or self.best_strategy
@@ -121,7 +121,7 @@ class TagAnswers(Answers):
         return find
 
     def _find(self, scores, tokens: TokenizedTexts, strategy: str, threshold) -> dict:
-        """Return entity columns for all texts, based on scores (P, C)."""
+        """Find entities from scores (P, C), and convert them to columns."""
         transitions = self.get_transitions()
         found = entities.find_entities(scores, tokens, self.tags, strategy, transitions)
         found = entities.above(found, self.least_scores(threshold, strategy))
@@ -146,7 +146,7 @@ class TagAnswers(Answers):
         )
 
     def find_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
-        """Return tokens and logits (P, C) for the given texts."""
+        """Tokenize texts, and compute the logits (P, C) of their tokens."""
         tokens = self.preprocessor.tokens(x, self.split_symbols)
         if not int(tokens.ids.nrows()):
             return tokens, np.zeros((0, len(self.tag_names)), "float32")
@@ -159,7 +159,7 @@ class TagAnswers(Answers):
         return tokens, self._merge(tokens, run).numpy()
 
     def _merge(self, tokens: TokenizedTexts, run: Callable) -> array_ops.Tensor:
-        """Merge the window outputs into logits (P, C) for all tokens."""
+        """Run the model on windows, and merge the outputs into logits (P, C) for all tokens."""
         windows = self.preprocessor.windows(tokens)
         outputs = run(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
         column = self.preprocessor.tokenizer.first_column
@@ -172,29 +172,29 @@ class TagAnswers(Answers):
 
     @property
     def best_strategy(self) -> str:
-        """The strategy from the settings, or "simple" by default."""
+        """The strategy in the settings, or "simple"."""
         return self.strategy or "simple"
 
     @property
     def joining_strategy(self) -> str:
-        """The strategy used to count entities. "none" is replaced by "simple"."""
+        """The strategy for counting entities, which is "simple" instead of "none"."""
         return "simple" if self.best_strategy == "none" else self.best_strategy
 
     def entity_names(self, strategy: str) -> list[str]:
-        """Return the label names for `find_entities`."""
+        """Return the names of the labels that `find_entities` returns as indices."""
         return list(self.tag_names if strategy == "none" else self.tags.type_names)
 
     def least_scores(self, given, strategy: str) -> np.ndarray | None:
-        """Return the minimum score for each of `entity_names`, or None without thresholds."""
+        """Return the minimum score of each label in `entity_names`, or None without thresholds."""
         given = self.thresholds if given is None else given
         if given is None:
             return None
         least = expand_thresholds(given, self.tags.type_names, 0.0)
-        # With the strategy "none", the label of an answer is a tag with the threshold of its type.
+        # With the strategy "none", labels are tags, and a tag has the threshold of its type.
         return np.append(least, np.float32(0))[self.tags.types] if strategy == "none" else least
 
     def get_transitions(self) -> entities.Transitions | None:
-        """Return the valid tag transitions or their scores, or None if all are allowed."""
+        """Return the valid tag transitions or their scores. None allows all transitions."""
         rules = entities.transitions(self.tags) if self.valid_tags else None
         if self.tag_scores is None:
             return rules

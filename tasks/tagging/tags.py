@@ -47,14 +47,14 @@ class TagSet(NamedTuple):
 
 
 class Notation(NamedTuple):
-    """The notation of the position in a span, as in B-PER, B_PER, PER-B or b-per."""
+    """How tags mark the position in a span, as in B-PER, B_PER, PER-B or b-per."""
 
     separator: str = "-"
     is_suffix: bool = False
     is_lower: bool = False
 
     def split(self, tag: str) -> tuple[str, str]:
-        """Split a tag into its letter and its type. Without a prefix, the letter is empty."""
+        """Split a tag into its position letter and its type. Without a prefix, the letter is ""."""
         parts = tag.rpartition(self.separator) if self.is_suffix else tag.partition(self.separator)
         kind, _, letter = parts if self.is_suffix else parts[::-1]
         if self.is_lower:
@@ -76,7 +76,7 @@ OTHERS = [
 
 
 def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
-    """Return the notation of tags, and a dict of tags inside spans to their letters and types.
+    """Detect the notation of tags. Return it, and the letter and type of each tag inside spans.
 
     If at least one tag is written like B-PER, this notation is used. Another notation is only used
     if all tags follow it.
@@ -84,7 +84,8 @@ def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
     known = set(tags)
     parts = {tag: DEFAULT.split(tag) for tag in known - {"O"}}
     letters, of_kind = {letter for letter, _ in parts.values()}, _collect_letters(parts.values())
-    # Letters such as M, E and S are only prefixes if others occur, so "E-mail" can be a type.
+    # Letters such as M, E and S are only prefixes if other prefixes occur, so "E-mail" can be a
+    # type.
     company = {kind for kind, found in of_kind.items() if len(found) > 1}
     has_middle = any(letter == "M" and kind in company for letter, kind in parts.values())
     read = {*"BIESLU", *("MW" if has_middle else "")}
@@ -101,7 +102,7 @@ def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
 
 
 def _collect_letters(parts: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    """Return the letters of each type that occurs with prefixes."""
+    """Return the position letters of each type that occurs with prefixes."""
     found: dict[str, set[str]] = {}
     for letter, kind in parts:
         if letter:
@@ -157,7 +158,7 @@ def outside_index(tags: Sequence[str]) -> int | None:
 
 
 def notation_line(tags: Sequence[str]) -> str | None:
-    """Return a log line that explains how unusual tags are read, or None for IOB1, IOB2 and IOBES.
+    """Describe in a log line how unusual tags are read. Return None for IOB1, IOB2 and IOBES.
 
     Example:
         >>> notation_line(["O", "B-PER", "M-PER", "E-PER", "S-PER"])
@@ -179,8 +180,8 @@ def notation_line(tags: Sequence[str]) -> str | None:
     if letters and plain:
         return (
             f"Tags follow {scheme}, but {', '.join(map(repr, plain[:5]))} "
-            f"{'have' if len(plain) > 1 else 'has'} no prefix of this scheme. Tags without prefix "
-            "are used as separate types."
+            f"{'have' if len(plain) > 1 else 'has'} no prefix of this scheme. Tags without a "
+            "prefix are used as separate types."
         )
     unknown = [] if letters else _find_unknown_notation(plain)
     if unknown:
@@ -192,13 +193,13 @@ def notation_line(tags: Sequence[str]) -> str | None:
     if not letters and outside_index(tags) is not None and plain:
         return (
             f"Tags such as {plain[0]!r} have no prefixes. Adjacent words with the same tag are "
-            "combined to one entity."
+            "combined into one entity."
         )
     return None
 
 
 def _find_unknown_notation(tags: Sequence[str]) -> list[str]:
-    """Return tags that only differ in a prefix or suffix, so they may follow an unknown scheme."""
+    """Find tags that only differ in a prefix or suffix, as in an unknown scheme."""
     for pattern in (rf"(?:{PLACE})[-_:/|.](?P<kind>.+)", rf"(?P<kind>.+)[-_:/|.](?:{PLACE})"):
         kinds: dict[str, list[str]] = {}
         for tag in tags:
@@ -212,7 +213,7 @@ def _find_unknown_notation(tags: Sequence[str]) -> list[str]:
 
 
 def begins_span(prefix, kind, previous_prefix, previous_kind):
-    """Return whether a span begins at each word. The span ends before the next begin or O.
+    """Return whether a span begins at each word. It ends before the next begin or O.
 
     Like the CoNLL script, this supports all schemes and malformed tags. It accepts NumPy arrays and
     tensors of every backend.
@@ -235,16 +236,16 @@ def begins_span(prefix, kind, previous_prefix, previous_kind):
 def find_spans(
     tags: Sequence[str], scheme: str | None = None, tag_set: Sequence[str] | None = None
 ) -> list[tuple[str, int, int]]:
-    """Find all spans in a sentence from tags.
+    """Find all spans in a sentence from its tags.
 
     Args:
-        tags: List of strings, with a tag per word.
-        scheme: Optional string. Use "IOB1", "IOB2", "IOE1", "IOE2" or "IOBES" to only count
-            well-formed spans for this scheme. "BIO", "BIOES", "BILOU", "BMES" and "BMEWO" can also
-            be used as alternative names. If None, tags will be read as in the CoNLL script, and
-            malformed tags will also be used to mark spans. Defaults to None.
-        tag_set: Optional list of strings. All tags, to be passed to `parse_tags`. If None, the tags
-            in the sentence will be used. Defaults to None.
+        tags: List of strings. Tag of each word.
+        scheme: Optional string. With "IOB1", "IOB2", "IOE1", "IOE2" or "IOBES", only well-formed
+            spans of this scheme are found. "BIO", "BIOES", "BILOU", "BMES" and "BMEWO" are accepted
+            as other names. If None, tags are read as in the CoNLL script, and malformed tags also
+            mark spans. Defaults to None.
+        tag_set: Optional list of strings. All tags, for `parse_tags`. If None, the tags in the
+            sentence are used. Defaults to None.
 
     Returns:
         List of tuples (type, index of the first word, index after the last word).
@@ -272,7 +273,7 @@ def find_spans(
 def span_bounds(
     prefixes: np.ndarray, types: np.ndarray, scheme: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the starts and ends of spans in a sentence, given prefixes and types (L,)."""
+    """Find the starts and ends of spans in a sentence, from its prefixes and types (L,)."""
     scheme = SCHEME_NAMES.get(scheme, scheme)
     if scheme not in (None, *SCHEMES):
         known = ", ".join((*SCHEMES, *SCHEME_NAMES))
@@ -293,7 +294,7 @@ def span_bounds(
     breaks = np.append(np.flatnonzero(begins | (prefixes == OUTSIDE)), len(prefixes))
     ends = breaks[np.searchsorted(breaks, starts, side="right")]
     good = np.ones(len(starts), bool)
-    if scheme == "IOB1":  # an invalid B also does not end a span of a single B
+    if scheme == "IOB1":  # an invalid B does not end a span of a single B either
         good = (prefixes[ends - 1] != BEGIN) | ~np.append(stray, False)[ends]
     elif scheme == "IOB2":
         good = prefixes[starts] == BEGIN
@@ -309,7 +310,7 @@ def _get_previous(values: np.ndarray, first: int) -> np.ndarray:
 
 
 def all_tags(types: Iterable[str]) -> list[str]:
-    """Return the IOB2 tags of types, with O first.
+    """Return the IOB2 tags of entity types. O is first.
 
     Example:
         >>> all_tags(["PER", "LOC"])
@@ -319,15 +320,15 @@ def all_tags(types: Iterable[str]) -> list[str]:
 
 
 def subword_tags(tags: Sequence[str]) -> np.ndarray:
-    """Return the token tags to use for words or spans with several tokens.
+    """Return the tags of tokens in words that have several tokens.
 
     Args:
         tags: List of strings. All C tags.
 
     Returns:
-        Integer array of shape (C, 4). Indices in `tags`, for words with each tag: the tags of the
-        only token, the first token, a middle token and the last token. B-PER continues as I-PER,
-        and S-PER begins as B-PER, if the scheme has these tags.
+        Integer array of shape (C, 4). Indices in `tags`. For a word with each tag, the tags of its
+        only token, first token, middle tokens and last token. B-PER continues as I-PER, and S-PER
+        begins as B-PER, if the scheme has these tags.
 
     Example:
         >>> subword_tags(["O", "B-PER", "I-PER"]).tolist()
@@ -357,8 +358,8 @@ def word_tags(tags: Sequence[str]) -> np.ndarray:
         tags: List of strings. All C tags.
 
     Returns:
-        Integer array of shape (C, C). Indices in `tags`, for words with each combination of the
-        tags of the first and the last token. For invalid combinations, the tag of the first token.
+        Integer array of shape (C, C). Indices in `tags`. The tag of a word whose first token and
+        last token have two given tags. For an invalid combination, the tag of the first token.
 
     Example:
         >>> tags = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
@@ -373,7 +374,7 @@ def word_tags(tags: Sequence[str]) -> np.ndarray:
 
 
 def sort_tags(tags: Iterable[str]) -> list[str]:
-    """Sort tags in the order of a head's outputs: O first, then by type, and by B, I, E, S.
+    """Sort tags in the order of the outputs of a head: O first, then by type, and by B, I, E, S.
 
     Example:
         >>> sort_tags(["I-PER", "B-PER", "O", "B-LOC"])

@@ -1,4 +1,4 @@
-"""Token classification: named entities, parts of speech.
+"""Token classification, such as named entity recognition and part-of-speech tagging.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, C tags, P tokens of all texts.
 """
@@ -62,13 +62,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-MANY_CUT = 0.01  # from this share of spans that cut a word, answers consist of tokens
+MANY_CUT = 0.01  # if at least this fraction of spans cut a word, answers consist of tokens
 FIRST_BATCHES = 32  # number of batches of a dataset whose spans are checked
-TRANSITIONS_RATE = 100.0  # learning rate of the scores of pairs of tags, relative to other weights
+TRANSITIONS_RATE = 100.0  # learning rate of the transition scores, relative to other weights
 
 
 class TokenClassifierPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments for `TokenClassifier.from_preset`."""
+    """Types of the keyword arguments of `TokenClassifier.from_preset`."""
 
     labels: Sequence[str] | None
     num_classes: int | None
@@ -99,32 +99,32 @@ class TokenClassifier(LabelledTask):
         dropout: Optional float between 0 and 1. Dropout rate to apply before the output layer. If
             None, the rate of the backbone will be used. Defaults to None.
         strategy: Optional string. Default strategy for `extract_entities` and exports, to be saved
-            with the preset. For any strategy except "first", all tokens will be labelled during
-            training. If None, "simple" will be used until `fit` sets the strategy to "first", or to
-            "average" if all tokens are labelled. If at least 1% of all spans begin or end inside a
-            word, `fit` will label all tokens and set the strategy to "simple". Defaults to None.
+            with the preset. With any strategy except "first", training labels all tokens. If None,
+            "simple" is used until `fit` sets the strategy to "first", or to "average" if all tokens
+            are labelled. If at least 1% of all spans begin or end inside a word, `fit` labels all
+            tokens, and sets the strategy to "simple". Defaults to None.
         valid_tags: Optional boolean. Whether to return only valid tag sequences in answers and
-            exports (e.g. no I-PER after B-LOC). If True, the most probable valid sequence will be
-            returned. If None, False will be used until `fit` sets this to True for training data
-            with valid tag sequences (IOB2 and IOBES, also called BIO and BILOU, but not IOB1). This
+            exports (e.g. no I-PER after B-LOC). If True, the most probable valid sequence is
+            returned. If None, False is used until `fit` sets `valid_tags` to True for training data
+            with valid tag sequences (IOB2 and IOBES, also called BIO and BILOU, but not IOB1). The
             setting is saved with the preset. Defaults to None.
-        head: Optional keras layer. Custom head for mapping token embeddings (B, L, D) to logits (B,
+        head: Optional Keras layer. Custom head that maps token embeddings (B, L, D) to logits (B,
             L, C). This layer is saved in `.keras` files. In presets, only the weights are stored.
             Use `from_preset(folder, head=...)` to load them into the same layer. If None, the head
             of the family will be used. Defaults to None.
-        split_symbols: Boolean or "outer". Whether to split words at symbols when answering. For
-            example, the period in "London." will be a separate word. Use True to split at all
-            symbols, as when training on spans. Use "outer" to keep symbols between letters, e.g.
-            the hyphen in "Rhein-Main", as when training on words. Use False to keep the words from
-            the vocabulary. This is set by `fit` and saved with the preset. Defaults to False.
+        split_symbols: Boolean or "outer". Whether to split words at symbols in answers. For
+            example, the period in "London." is then a separate word. True splits at all symbols, as
+            in training on spans. "outer" keeps symbols between letters, e.g. the hyphen in
+            "Rhein-Main", as in training on words. False keeps the words of the vocabulary. `fit`
+            sets the value, and it is saved with the preset. Defaults to False.
         temperature: Positive float. Value to divide the logits by when computing scores. This is
             set by `calibrate`. Defaults to 1.0.
         thresholds: Optional dict mapping entity types to minimum scores (see `tune_thresholds`). If
             None, all entities will be returned. Defaults to None.
-        crf: Boolean. Whether to add a linear-chain conditional random field (CRF) to learn scores
-            for tag pairs. If True, the most probable tag sequence will be returned, and each score
-            is the marginal probability for the tag. This model is not supported by transformers, so
-            no head will be found when loading the preset there. Defaults to False.
+        crf: Boolean. Whether to add a linear-chain conditional random field (CRF), which learns
+            scores of tag pairs. If True, the most probable tag sequence is returned, and a score is
+            the marginal probability of the tag. transformers does not support CRFs, and finds no
+            head in such a preset. Defaults to False.
 
     For `fit` and `evaluate`, `x` can be a list of texts, lists of words, or texts with spans. Texts
     with spans can be passed as a spaCy `Doc`, `(text, {"entities"})`, or `{"text", "spans"}` as in
@@ -204,7 +204,7 @@ class TokenClassifier(LabelledTask):
         super().__init__(backbone, preprocessor, **kwargs)
         if crf and head is not None:
             raise ValueError(
-                "crf=True needs the default head of the family. Remove head=... or crf=True."
+                "crf=True requires the default head of the family. Remove head=... or crf=True."
             )
         self.crf = crf
         if crf:
@@ -251,7 +251,7 @@ class TokenClassifier(LabelledTask):
     @property
     def head_record(self) -> Head:
         record = super().head_record
-        # Different weight names prevent readers without a CRF from using only the logits.
+        # With other weight names, software without a CRF cannot load the head and ignore the CRF.
         return dataclasses.replace(record, output=CRF, has_crf=True) if self.crf else record
 
     def learning_rate_shares(self) -> dict[int, float]:
@@ -318,7 +318,7 @@ class TokenClassifier(LabelledTask):
         return self.preprocessor.label_all_tokens != labelled_all
 
     def _set_resolution(self, share: float) -> None:
-        """Set `label_all_tokens` and the strategy to values that can represent the spans.
+        """Set `label_all_tokens` and the strategy, so that answers can match the spans.
 
         Args:
             share: Float. Fraction of spans that cut a word.
@@ -348,7 +348,7 @@ class TokenClassifier(LabelledTask):
             )
 
     def _measure_cut_spans(self, given: Given) -> float:
-        """Return the fraction of spans that cut a word, in the first batches of a dataset."""
+        """Return the fraction of spans in the first batches of a dataset that cut a word."""
         if not given.is_read_in_batches:
             return self.preprocessor.measure_cut_spans(given.x, given.y)
         seen = self.preprocessor.batched(given.x, BATCH_SIZE).take(FIRST_BATCHES)
@@ -357,7 +357,7 @@ class TokenClassifier(LabelledTask):
         return float(np.mean(shares)) if shares else 0.0
 
     def _are_valid(self, x, y) -> bool | None:
-        """Return whether the tags of `fit` are valid sequences, or None if this is unknown."""
+        """Return whether the tags in the training data are valid sequences, or None if unknown."""
         if y is None:
             return None
         tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
@@ -422,8 +422,8 @@ class TokenClassifier(LabelledTask):
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
                 Defaults to None.
             threshold: Optional float between 0 and 1, or dict mapping entity types to floats.
-                Minimum score to return an entity. If None, the thresholds of `tune_thresholds`, if
-                any will be used. Defaults to None.
+                Minimum score to return an entity. If None, the thresholds of `tune_thresholds` are
+                used, if there are any. Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".
@@ -446,7 +446,7 @@ class TokenClassifier(LabelledTask):
     def signatures(
         self, strategy: Strategy | None = None, threshold: Probability | Thresholds | None = None
     ) -> dict[str, Callable]:
-        """Return the export signature for running `extract_entities` on "text".
+        """Return the function to export. It runs `extract_entities` on "text".
 
         Args:
             strategy, threshold: See `extract_entities`.
@@ -466,8 +466,8 @@ class TokenClassifier(LabelledTask):
     ) -> list[list[str]]:
         """Predict a tag per word, in the format used by `seqeval.metrics`.
 
-        The tag is taken from the first token in each word. If the model was trained with all tokens
-        labelled, all tokens in the word will be used to predict the tag.
+        The tag of a word is the tag of its first token. If training labelled all tokens, all tokens
+        of the word are used to predict its tag.
 
         Args:
             words: Lists of words, or spaCy's `Doc` objects.
@@ -514,7 +514,7 @@ class TokenClassifier(LabelledTask):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Extract entities and compute word-level explanations for them.
+        """Extract entities, and compute the contribution of each word to them.
 
         The result can be displayed with `ez.display.explanation`.
 
@@ -530,11 +530,11 @@ class TokenClassifier(LabelledTask):
 
         Returns:
             List of entities per text, as returned from `extract_entities`, with "texts", "words",
-            "logit" and "baseline" added to each entity (see `SequenceClassifier.explain`). To
-            compute "logit", the best tag logit for the label is averaged over the entity's tokens.
-            For the strategy "first", only the first token in each word is used. If a text is split
-            into several windows, the words are taken from the window with the entity. If a single
-            text is passed, a single list will be returned.
+            "logit" and "baseline" added to each entity (see `SequenceClassifier.explain`). "logit"
+            is the mean over the tokens of the entity of the best tag logit for the label. With the
+            strategy "first", only the first token of each word is used. If a text is split into
+            several windows, the words are taken from the window with the entity. If a single text
+            is passed, a single list will be returned.
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
         """
@@ -547,7 +547,7 @@ class TokenClassifier(LabelledTask):
     def evaluate_entities(
         self, x: object, y: object, scheme: str | None = None, batch_size: PositiveInt | None = None
     ) -> dict[str, Any]:
-        """Compute the total precision, recall and F1 for entities, and the scores per entity type.
+        """Compute the precision, recall and F1 of entities, in total and per entity type.
 
         This method can be used to evaluate `predict_tags` and `extract_entities` on whole texts of
         any length. The metric in `evaluate` is based on the same tag sequences, but is computed for
@@ -556,8 +556,8 @@ class TokenClassifier(LabelledTask):
         Args:
             x: Lists of words, or texts.
             y: Tags of the words, or spans of the texts, as for `fit`.
-            scheme: Optional string. Tagging scheme to use for tags. With "IOB1", "IOB2" or "IOBES",
-                only well-formed entities will be counted. Defaults to None.
+            scheme: Optional string. Tagging scheme. With "IOB1", "IOB2" or "IOBES", only
+                well-formed entities are counted. Defaults to None.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
                 Defaults to None.
 
@@ -576,7 +576,7 @@ class TokenClassifier(LabelledTask):
         return entity_metrics.score_entities(true, entity_metrics.to_triples(found))
 
     def _true_tags(self, x, y) -> list[list[str]]:
-        """Check the tags of words and return their names."""
+        """Check the tags of words, and convert them to names."""
         tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
         return [[self.tag_names[tag] for tag in row] for row in tags.to_list()]
 
@@ -629,12 +629,12 @@ def has_spans(given: Given) -> bool:
 
 
 def labels_in_data(given: Given) -> list[str] | int:
-    """Return the names of the tags in the data of `fit`, or their number."""
+    """Return the names of the tags in the training data, or the number of tags."""
     if given.y is None:
         return token_labels.learn_labels(token_labels.collect_labels(given.x))
     learned = token_labels.learn_labels(given.y)
     if given.kind != "arrays":
-        # Errors in the tags must be raised before the head is built for these tags.
+        # Raise errors for invalid tags before the head is built.
         count, names = count_and_names(learned)
         token_labels.check_labels(given.x, given.y, names, count)
     return learned

@@ -1,4 +1,4 @@
-"""Preprocessing of texts or sentences split into words, with labels for tokens.
+"""Preprocessor for texts, or sentences split into words, with labels for tokens.
 
 Comments use these letters for shapes: B batch, L sequence, N texts, P tokens of all texts.
 """
@@ -59,16 +59,16 @@ if TYPE_CHECKING:
 class TokenClassifierPreprocessor(Preprocessor):
     """Convert texts or sentences split into words to `[CLS] tokens [SEP]`, with labels for tokens.
 
-    Texts that are longer than the model's maximum length are split into overlapping examples. Each
-    token is only labelled in one of them. Labels are tags of words, by name or index, or spans of
-    characters.
+    Texts that are longer than the maximum length of the model are split into overlapping windows.
+    Each token is only labelled in one of its windows. Labels are tags of words, by name or index,
+    or spans of characters.
 
     Args:
         tokenizer: The `Tokenizer` to use, from this package.
         sequence_length: Optional positive integer. Length of a window (see `Preprocessor`).
             Defaults to None.
-        doc_stride: Optional integer. Overlap between neighbouring windows, in tokens. If None, a
-            quarter of the window length will be used. Defaults to None.
+        doc_stride: Optional integer. Overlap between adjacent windows, in tokens. If None, a
+            quarter of the window length is used. Defaults to None.
         label_all_tokens: Boolean. Whether to label every token of a word. If False, only the first
             token is labelled. Defaults to False.
 
@@ -133,7 +133,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         return make_windows(tokens.ids.row_lengths(), capacity, doc_stride)
 
     def examples(self, tokens: TokenizedTexts, windows: Windows) -> dict:
-        """Create one example of token ids for every window."""
+        """Create an example with token ids for every window."""
         return {**self.pack([take(tokens.ids, windows)]), "text_index": windows.example}
 
     def separate(self, x, y) -> tuple:
@@ -176,7 +176,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         return self.add_frame(weights.with_flat_values(weights.flat_values * counted))
 
     def align_labels(self, x, tokens: TokenizedTexts, y) -> tuple:
-        """Return labels (P,), a mask of labelled tokens, and marks of spans (None for words)."""
+        """Return labels (P,), a mask of labelled tokens, and marks of spans (words have None)."""
         words, in_graph = is_words(x), array_ops.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:
             raise ValueError(
@@ -193,7 +193,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         return convert_spans(tokens, labels, self.labels, self.label_all_tokens)
 
     def measure_cut_spans(self, x, y) -> float:
-        """Return the share of spans that begin or end inside a word.
+        """Return the fraction of spans that begin or end inside a word.
 
         Args:
             x: List of texts.

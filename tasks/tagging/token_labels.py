@@ -1,6 +1,6 @@
-"""Validation of token labels (word tags or character spans) and conversion to indices.
+"""Check token labels (word tags or character spans), and convert them to indices.
 
-Error messages will point to the example, or to the batch position when used inside `tf.data`.
+Error messages name the example. Inside `tf.data`, they name its position in the batch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SPAN = ("start", "end", "label")
 def check_spans(
     y, texts: array_ops.Tensor, labels: list[str] | None
 ) -> dict[str, array_ops.RaggedTensor]:
-    """Validate character spans and convert them to integers, in memory or inside `tf.data`.
+    """Check character spans, and convert them to integers, in memory or inside `tf.data`.
 
     Args:
         y: List of `{"start", "end", "label"}` per text. Inside `tf.data`, this should be a dict
@@ -78,10 +78,10 @@ def check_spans(
 def locate_spans(
     y, texts: array_ops.Tensor, names: Sequence[str]
 ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
-    """Return start, end and label index for each span, ragged (N, None) int32.
+    """Return the start, end and label index of each span, int32, ragged (N, None).
 
-    Whitespace and invisible characters are stripped from spans, as they are sometimes selected by
-    annotators.
+    Whitespace and invisible characters at the edges of spans are removed, because annotators
+    sometimes select them.
 
     Args:
         y, texts: See `check_spans`. Overlapping spans are allowed.
@@ -107,7 +107,7 @@ def locate_spans(
 
 
 def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor) -> None:
-    """Log the number of spans with corrected edges, with the first span as an example.
+    """Log how many spans have corrected edges, and show the first of them.
 
     Args:
         y: The original spans per text.
@@ -122,8 +122,8 @@ def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_o
         example, (start, end) = int(row[moved[0]]), given[moved[0]]
         logger.warning(
             "%d of the spans begin or end with whitespace or invisible characters, or before an "
-            "accent of their last letter. These characters are removed, and accents are added. "
-            "First span: example %d, %r, from %d to %d.",
+            "accent of their last letter. The characters are removed from the spans, and the "
+            "accents are added. First span: example %d, %r, from %d to %d.",
             len(moved),
             example,
             bytes.decode(texts[example].numpy())[start:end],
@@ -135,12 +135,12 @@ def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_o
 def warn_misaligned_spans(
     spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor, tokens: TokenizedTexts
 ) -> None:
-    """Log the number of spans starting or ending inside a word, with the first span as an example.
+    """Log how many spans begin or end inside a word, and show the first of them.
 
-    In most cases, this happens when offsets are given in bytes or for a different version of the
-    text. Scripts without capital letters are not checked, as spaces are often not used between
-    words, or particles are attached to names. Letters that are words of the tokenizer, such as the
-    residues of a protein, are not checked either.
+    The usual cause are offsets in bytes, or offsets for another version of the text. Scripts
+    without capital letters are not checked, because many do not separate words by spaces, or attach
+    particles to names. Letters that are words of the tokenizer, such as the residues of a protein,
+    are not checked either.
 
     Args:
         spans: Spans from `check_spans`.
@@ -177,21 +177,21 @@ def warn_misaligned_spans(
 
 
 def _inside_word(text: str, offset: int) -> bool:
-    """Return whether the offset is between two digits or letters (for scripts with capitals)."""
+    """Return whether an offset is between two digits or letters (in scripts with capitals)."""
     before, after = text[max(offset - 1, 0) : offset], text[offset : offset + 1]
     both_letters = before.lower() != before.upper() and after.lower() != after.upper()
     return both_letters or (before.isdigit() and after.isdigit())
 
 
 def _types(labels: Sequence[str] | None) -> list[str]:
-    """Return all span types supported by the tags."""
+    """Return all types of spans that the tags can mark."""
     if labels is None:
-        raise ValueError("Spans need label names. Create the classifier with labels=[...].")
+        raise ValueError("Spans require label names. Create the classifier with labels=[...].")
     return parse_tags(labels).type_names
 
 
 def _columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple:
-    """Return ragged starts and ends (N, None) as int32, and a list with all labels."""
+    """Return the starts and ends of spans, int32, ragged (N, None), and a list of all labels."""
     if len(y) != len(texts):
         raise ValueError(
             f"Received {len(texts)} texts, but spans for {len(y)} texts. Expected one list per "
@@ -205,13 +205,13 @@ def _columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple:
 
 
 def _check_types(y: Sequence[Sequence]) -> None:
-    """Raise an error for the first label that is not a span."""
+    """Raise a ValueError for the first label that is not a span."""
     for example, spans in enumerate(y):
         for span in spans:
             if not isinstance(span, dict) or not set(SPAN) <= set(span):
                 raise ValueError(
                     f"Example {example}: {quote(span)} is not a span. Expected a dict with start, "
-                    "end and label, or a tuple of these."
+                    "end and label, or a tuple (start, end, label)."
                 )
             for name in ("start", "end"):
                 if not isinstance(span[name], int | np.integer):
@@ -219,7 +219,7 @@ def _check_types(y: Sequence[Sequence]) -> None:
 
 
 def _make_ragged_spans(y: dict) -> tuple:
-    """Return ragged starts and ends (N, None) as int32, and all labels, without padding."""
+    """Return the starts, ends and labels of spans in tensors, without padding."""
     label = y["label"]
     if not isinstance(label, array_ops.RaggedTensor):
         padding = "" if label.dtype == array_ops.string else None
@@ -230,13 +230,13 @@ def _make_ragged_spans(y: dict) -> tuple:
         if not isinstance(values, array_ops.RaggedTensor):
             values = array_ops.RaggedTensor.from_tensor(values, lengths=label.row_lengths())
         same = values.row_lengths() == label.row_lengths()
-        values = check_each(values, same, f" does not have one {name} per label.", unit="Example")
+        values = check_each(values, same, f" must have one {name} per label.", unit="Example")
         bounds.append(array_ops.cast(values, array_ops.int32))
     return *bounds, label.flat_values
 
 
 def label_lists(y) -> list[list]:
-    """Convert labels to Python values per example, with spans as `{"start", "end", "label"}`.
+    """Convert labels to lists of Python values. Spans become dicts `{"start", "end", "label"}`.
 
     Args:
         y: Tags or spans as lists, arrays or tensors, or a dict `{"start", "end", "label"}` with
@@ -258,16 +258,16 @@ def label_lists(y) -> list[list]:
         return _split_columns(y)
     y = _plain(y)
     if not is_list(y):
-        raise invalid("y", y, "a list for every example")
+        raise invalid("y", y, "a list of labels for every example")
     rows = [_read_example(_plain(row)) for row in y]
     for i, row in enumerate(rows):
         if not is_list(row):
-            raise invalid(f"Example {i} of y", row, "a list of tags or of spans")
+            raise invalid(f"Example {i} of `y`", row, "a list of tags or of spans")
     return [[_as_label(_plain(value)) for value in row] for row in rows]
 
 
 def span_lists(y) -> list[list[dict]]:
-    """Convert spans for each example, as in `label_lists`.
+    """Convert the spans of each example to dicts, like `label_lists`.
 
     Raises:
         ValueError: If a label is not a span.
@@ -278,7 +278,7 @@ def span_lists(y) -> list[list[dict]]:
 
 
 def _read_example(row):
-    """Read the labels from the dict used by spaCy and Prodigy."""
+    """Read the labels in a dict from spaCy or Prodigy."""
     if isinstance(row, dict) and not {"entities", "spans"}.isdisjoint(row):
         return row.get("entities", row.get("spans"))
     return row
@@ -293,11 +293,11 @@ def _as_label(value):
 
 
 def separate_labels(x, y, labels: Sequence[str] | None = None) -> tuple:
-    """Return texts and spans, or words and tags, even if both are passed to `fit` in `x`.
+    """Return texts and spans, or words and tags, also if `x` contains both.
 
     Args:
-        x: Rows (see `read_annotations`), or any inputs to be converted to plain lists. If `y`
-            contains tags, documents will be converted to words.
+        x: Rows (see `read_annotations`), or any other inputs, which are converted to plain lists.
+            If `y` contains tags, documents are converted to words.
         y: Optional labels.
         labels: Optional list of strings. All tags, if they are known. Defaults to None.
 
@@ -313,7 +313,7 @@ def separate_labels(x, y, labels: Sequence[str] | None = None) -> tuple:
 
 
 def _read_documents(documents: Sequence, y) -> tuple:
-    """Return texts and spans, or words and tags, from the given documents."""
+    """Return the texts and spans, or the words and tags, of documents."""
     texts, y = [*map(get_text, documents)], plain(y)
     if isinstance(y, dict) or len(y) != len(documents):
         return texts, y
@@ -327,18 +327,19 @@ def _read_documents(documents: Sequence, y) -> tuple:
 
 def _split_columns(y: dict) -> list[list[dict]]:
     if not set(SPAN) <= set(y):
-        raise invalid("The keys of y", sorted(y), "start, end and label")
+        raise invalid("The keys of `y`", sorted(y), "'start', 'end' and 'label'")
     texts = zip(*(label_lists(y[name]) for name in SPAN), strict=True)
     try:
         return [[dict(zip(SPAN, s, strict=True)) for s in zip(*t, strict=True)] for t in texts]
     except ValueError:
         raise ValueError(
-            "start, end and label in y have different lengths for a text. Expected equal lengths."
+            "The lists 'start', 'end' and 'label' in `y` differ in length for a text. Expected "
+            "equal lengths."
         ) from None
 
 
 def _plain(value):
-    """Convert tensors to lists, numbers or bytes, and bytes to str."""
+    """Convert tensors to Python values, and bytes to strings."""
     if isinstance(value, array_ops.RaggedTensor):
         return value.to_list()
     if array_ops.is_tensor(value):
@@ -372,7 +373,9 @@ def learn_labels(y: Iterable) -> list[str]:
     rows = label_lists(y)
     values = [value for row in rows for value in row]
     if not values:
-        raise ValueError("The data contains no tags, so the labels are unknown. Pass labels=[...].")
+        raise ValueError(
+            "The data contains no tags, so the labels cannot be learned. Pass labels=[...]."
+        )
     kind = _kind(values[0])
     for i, row in enumerate(rows):
         for j, value in enumerate(row):
@@ -380,7 +383,7 @@ def learn_labels(y: Iterable) -> list[str]:
                 raise invalid(
                     f"Example {i}, label {j}",
                     value,
-                    "names of tags, or spans with start, end and the name of a label",
+                    "the name of a tag, or a span with start, end and the name of a label",
                 )
     if kind == "span":
         odd = sorted({s["label"] for s in values if re.match("[BIESLU]-", s["label"])})
@@ -403,7 +406,7 @@ def learn_labels(y: Iterable) -> list[str]:
 
 
 def _kind(value) -> str | None:
-    """Describe a label for error messages: the name of a tag, a number, or a span."""
+    """Return the kind of a label: the name of a tag, a number or a span."""
     if isinstance(value, dict):
         return "span" if isinstance(value.get("label"), str) else None
     if isinstance(value, str):
@@ -412,7 +415,7 @@ def _kind(value) -> str | None:
 
 
 def check_labels(x, y, labels: list[str] | None, num_classes: int):
-    """Check and convert labels with `check_tags` for words and `check_spans` for texts."""
+    """Check and convert labels: tags of words, or spans of texts."""
     if is_words(x):
         return check_tags(y, as_word_tensor(x).row_lengths(), labels, num_classes)
     texts = as_column(x)
@@ -423,11 +426,10 @@ def check_labels(x, y, labels: list[str] | None, num_classes: int):
 def check_tags(
     y, word_counts: array_ops.Tensor, labels: list[str] | None, num_classes: int
 ) -> array_ops.RaggedTensor:
-    """Validate word tags and convert them to indices, in memory or inside `tf.data`.
+    """Check word tags, and convert them to indices, in memory or inside `tf.data`.
 
     Args:
-        y: List of tag names or indices per example. Inside `tf.data`, this should be ragged or
-            padded.
+        y: List of tag names or indices per example. Inside `tf.data`, a ragged or padded tensor.
         word_counts: Int64 tensor of shape (N,). Number of words per example.
         labels: Optional list of strings. Names of the tags.
         num_classes: Positive integer. Number of tags C.
@@ -436,8 +438,8 @@ def check_tags(
         Ragged int32 tensor of shape (N, None).
 
     Raises:
-        ValueError: If the number of tags does not match the number of words, or if a tag is
-            unknown.
+        ValueError: If the number of tags and the number of words of an example differ, or if a tag
+            is unknown.
         tf.errors.InvalidArgumentError: If a tag is invalid inside `tf.data`.
     """
     if array_ops.is_symbolic_tensor(word_counts):
@@ -478,13 +480,13 @@ def _make_ragged_tags(y: array_ops.Tensor, word_counts: array_ops.Tensor) -> arr
         return y
     if y.dtype == array_ops.string:
         return array_ops.RaggedTensor.from_tensor(y, padding="")
-    # 0 is also a valid tag, so at least as many tags as words are kept.
+    # 0 is also a valid tag, so at least one tag per word is kept.
     counts = array_ops.RaggedTensor.from_tensor(array_ops.maximum(y, 0), padding=0).row_lengths()
     return array_ops.RaggedTensor.from_tensor(y, lengths=array_ops.maximum(counts, word_counts))
 
 
 def collect_labels(dataset: tf.data.Dataset) -> list:
-    """Return labels y for all examples in a dataset, without padding ""."""
+    """Collect the labels of all examples in a dataset, without the padding ""."""
     labels = []
     for element in dataset:
         y = keras.utils.unpack_x_y_sample_weight(element)[1]
