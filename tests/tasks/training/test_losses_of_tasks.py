@@ -297,7 +297,7 @@ def test_a_loss_is_its_formula_or_refused(case, name):
             task.model.compile(loss=loss)
         return
     if name in WHOLE and task.weight is not None:
-        with pytest.raises(ValueError, match=f"{type(loss).__name__} .*single number"):
+        with pytest.raises(ValueError, match=f"{type(loss).__name__} .*single"):
             task.computed(loss, task.weight)
         return
     expected = task.expected(name, weight=task.weight)
@@ -338,7 +338,7 @@ def test_loss_and_metric_of_one_name_agree(case, name):
             task.metric(metric)
         return
     if name in WHOLE and task.weight is not None:
-        with pytest.raises(ValueError, match="single number"):
+        with pytest.raises(ValueError, match="single"):
             task.metric(metric, task.weight)
         return
     sign = -1 if name == "cosine_similarity" else 1  # of Keras's metric, against its loss
@@ -534,7 +534,7 @@ def test_what_is_no_loss_is_refused_at_once(case, loss, message):
 
 def test_values_that_cannot_be_weighed_are_refused():
     tokens, labels = CASES["tokens"], CASES["labels"]
-    with pytest.raises(ValueError, match="single number"):
+    with pytest.raises(ValueError, match="single"):
         tokens.computed(lambda y, z: ops.mean(z), LABELLED)
     with pytest.raises(ValueError, match=r"values is \(2,\)"):
         tokens.computed(lambda y, z: ops.mean(z, axis=(1, 2)), LABELLED)
@@ -547,7 +547,7 @@ def test_spans_take_sums_of_each_text_alone():
     with pytest.raises(ValueError, match="BinaryCrossentropy.* padding"):
         model.compile(loss="binary_crossentropy")
     model.compile(loss=lambda y, z: ops.mean(z, axis=-1))
-    with pytest.raises(ValueError, match="values is .*padding"):
+    with pytest.raises(ValueError, match=" is .*padding"):
         model.compute_loss({}, tf.zeros((2, 3, 2, 4)), tf.zeros((2, 3, 2, 4)), training=False)
 
 
