@@ -63,17 +63,17 @@ logger = logging.getLogger("encoder_zoo")
 NO_NEGATIVES = """gradient_accumulation_steps does not add negatives, because texts are only \
 compared within a batch. For more negatives, use a larger batch_size with \
 compile(chunk_size=...)."""
-# The possible forms of the data that `fit` receives.
+# The forms of training data.
 PAIRS, SCORES, VECTORS = "pairs", "scores", "vectors"
 
 
 def make_role_signatures(
     answer: Callable[[array_ops.Tensor, str | None], dict], default: str | None
 ) -> dict[str, Callable]:
-    """Return the export signatures "serving_default", "query" and "document" for texts.
+    """Create the functions to export: "serving_default", "query" and "document".
 
     Args:
-        answer: A function to embed texts with a prompt.
+        answer: Function that embeds texts with a prompt.
         default: Optional string. Prompt for "serving_default".
     """
     return {
@@ -84,14 +84,14 @@ def make_role_signatures(
 
 
 class EmbedOptions(TypedDict, total=False):
-    """Keyword arguments of `embed`: `dim` of a `TextEmbedder`, `max_terms` of a `SparseEncoder`."""
+    """Types of the `embed` arguments `dim` (`TextEmbedder`) and `max_terms` (`SparseEncoder`)."""
 
     dim: int | None
     max_terms: int | None
 
 
 class EmbedderCompileOptions(CompileOptions, total=False):
-    """Keyword arguments of `Embedder.compile` after `metrics`."""
+    """Types of the keyword arguments of `Embedder.compile` after `metrics`."""
 
     chunk_size: int | None
 
@@ -99,19 +99,19 @@ class EmbedderCompileOptions(CompileOptions, total=False):
 class Embedder(Task, Searchable[IndexKind]):
     """Base class for `TextEmbedder`, `LateInteraction` and `SparseEncoder`.
 
-    Subclasses should implement `embed` to return a dense vector per text, a sparse vector per text,
-    or a vector per token. All methods in this class can be used with all three kinds.
+    A subclass implements `embed`, which returns a dense vector per text, a sparse vector per text,
+    or a vector per token. All methods in this class support all three kinds.
 
     Attributes:
-        default_losses: Dict mapping each supported data format to a function to create the default
-            loss. An error is raised for all other formats.
-        vector_mask: String. Name of the input mask for the tokens to pool.
+        default_losses: Dict of each supported form of training data to a function that creates its
+            default loss. Any other form raises an error.
+        vector_mask: String. Name of the input that masks the tokens to pool.
     """
 
     default_losses: Mapping[str, Callable[[], keras.losses.Loss]]
     vector_mask = "pooling_mask"
     chunk_size: int | None = None
-    if not TYPE_CHECKING:  # editors should not suggest these names
+    if not TYPE_CHECKING:  # hidden from autocompletion in editors
         encode = ForeignName("embed(texts)")
         encode_query = ForeignName('embed(texts, prompt="query")')
         encode_document = ForeignName('embed(texts, prompt="document")')
@@ -134,7 +134,7 @@ class Embedder(Task, Searchable[IndexKind]):
             return self._vectors(inputs, training)
         first = {n: values for n, values in inputs.items() if not n.startswith(CANDIDATE)}
         first = self._query_vectors(first, training)  # (B, D)
-        # Reshaping to -1 in place of K fails on a replica without rows.
+        # Reshaping with -1 instead of K fails on a replica without rows.
         batch, count = ops.shape(inputs[CANDIDATE + "token_ids"])[:2]
         others = {  # (B * K, L)
             name.removeprefix(CANDIDATE): ops.reshape(values, (-1, ops.shape(values)[-1]))
@@ -144,12 +144,12 @@ class Embedder(Task, Searchable[IndexKind]):
         return self._stack_vectors(first, self._vectors(others, training), batch, count)
 
     def _stack_vectors(self, first, others, batch, count):
-        """Stack the vectors of all texts in a row, starting with the first text, (B, 1 + K, D)."""
+        """Stack the vectors of the first text and the other texts in each row, (B, 1 + K, D)."""
         others = ops.reshape(others, (batch, count, *ops.shape(others)[1:-1], self.embedding_dim))
         return ops.concatenate([first[:, None], others], axis=1)
 
     def _vectors(self, inputs, training):
-        """Embed inputs (B, L). This is done in chunks when training with `chunk_size`."""
+        """Embed inputs (B, L). In training with `chunk_size`, embed them in chunks."""
         call = super().call
         if not (training and self.chunk_size):
             return call(inputs, training)
@@ -161,11 +161,11 @@ class Embedder(Task, Searchable[IndexKind]):
         return recompute_in_chunks(self, of_part, inputs, self.chunk_size)
 
     def _pad_vectors(self, vectors, length):
-        """Pad the vectors in a chunk to the length used for the whole batch."""
+        """Pad the vectors of a chunk to the length of the whole batch."""
         return vectors
 
     def _query_vectors(self, inputs, training):
-        """Embed the first text in each row. Returns (B, D)."""
+        """Embed the first text in each row. Return vectors (B, D)."""
         return self._vectors(inputs, training)
 
     def compute_output_spec(self, inputs, training=None):
@@ -176,7 +176,7 @@ class Embedder(Task, Searchable[IndexKind]):
         return keras.KerasTensor((inputs["token_ids"].shape[0], *shape), "float32")
 
     def _get_text_shape(self, inputs) -> tuple[int | None, ...]:
-        """Return the output shape for a single text."""
+        """Return the shape of the output for a single text."""
         return (self.embedding_dim,)
 
     def prepared_inputs(self) -> list[str]:
@@ -199,18 +199,17 @@ class Embedder(Task, Searchable[IndexKind]):
         chunk_size: NonNegativeInt | None = None,
         **options: Unpack[CompileOptions],
     ) -> None:
-        """Configure the model for training. See also `TextModel.compile`.
+        """Configure the model for training. Works like `TextModel.compile`.
 
         Args:
             optimizer, metrics: See `TextModel.compile`.
-            loss: The loss to use for training. This can be a loss from `ez.losses`, any Keras loss,
-                or "auto" to use the default loss for the data.
-            chunk_size: Integer. The chunk size, in texts, for gradient caching (GradCache). This
-                allows training on large batches with many negatives while using only as much memory
-                as for a small batch. The loss and the gradients do not change, but the embeddings
-                have to be computed a second time during training. Use 0 to embed the whole batch at
-                once, as is done initially. If None, the current setting will be kept. Defaults to
-                None.
+            loss: Loss from `ez.losses`, any Keras loss, or "auto" for the default loss of the
+                training data. Defaults to "auto".
+            chunk_size: Optional integer. Number of texts per chunk for gradient caching
+                (GradCache). With chunks, a large batch with many negatives needs only as much
+                memory as a small batch. The loss and the gradients do not change, but training
+                computes the embeddings a second time. 0 embeds the whole batch at once, as in a new
+                model. If None, the current setting is kept. Defaults to None.
             **options: Additional arguments to pass to `TextModel.compile`.
 
         Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
@@ -227,7 +226,7 @@ class Embedder(Task, Searchable[IndexKind]):
         return Objective(self.default_losses[self.form or PAIRS])
 
     def _adapt(self, given, training=True) -> None:
-        """Choose the default loss based on the data format."""
+        """Choose the default loss for the form of the training data."""
         if given.kind == "arrays" or (self.compiled and not training):
             return
         x, y, _ = given.element
@@ -259,18 +258,18 @@ class Embedder(Task, Searchable[IndexKind]):
             documents: Documents to split, in any format supported by `index`.
             length: Integer. Maximum number of tokens per chunk. Chunks end at the end of a word.
                 Defaults to 256.
-            overlap: Integer. Maximum overlap between neighbouring chunks, in tokens. Defaults to 0.
-            late: Boolean. Whether to use late chunking. If True, the model is applied to each whole
-                document, and the token vectors are averaged per chunk. For example, a chunk with
-                "its capital" can then be similar to a query about Rome. This is only supported for
-                a `TextEmbedder` with mean pooling. Defaults to False.
+            overlap: Integer. Maximum overlap between adjacent chunks, in tokens. Defaults to 0.
+            late: Boolean. Whether to use late chunking, which embeds each whole document and then
+                averages the token vectors of each chunk. For example, a chunk with "its capital"
+                can then be similar to a query about Rome. Requires a `TextEmbedder` with mean
+                pooling. Defaults to False.
             **columns: `ids`, `metadata` and `text_column`, as in `build` of the index.
 
         Returns:
-            `Documents` with one entry per chunk, to be passed to `index` or `Index.add`. In
-            addition to the fields from the original document, three fields are added to each chunk:
-            "document" is the document's id or index, and "start" and "end" are character offsets in
-            the text. For documents with ids, the chunk ids will be e.g. "a17#0" and "a17#1".
+            `Documents` with one entry per chunk, for `index` or `Index.add`. A chunk has the fields
+            of its document, and three more: "document" is the id or index of the document, and
+            "start" and "end" are character offsets in its text. If the documents have ids, the
+            chunks have ids such as "a17#0" and "a17#1".
 
         Raises:
             ValueError: If `length` is too long for the model, if `overlap` is not smaller than
@@ -315,11 +314,11 @@ class Embedder(Task, Searchable[IndexKind]):
     ) -> dict[str, float]:
         """Evaluate the embeddings on a retrieval task.
 
-        For each query, all documents are ranked by similarity to the query and compared to the
-        relevant documents. Duplicate documents are merged. For ties, each metric is averaged
-        over all possible orders. Scores are computed in blocks to reduce memory usage, so only the
-        vectors need more memory for larger corpora. With sparse encoders, only documents that share
-        a term with the query will be found.
+        For each query, the documents are ranked by similarity, and the ranking is compared with the
+        relevant documents. Duplicate documents are merged. For ties, each metric is averaged over
+        all possible orders. Scores are computed block by block, so that only the vectors need more
+        memory for larger corpora. Sparse encoders only find documents that share a term with the
+        query.
 
         Args:
             queries: List, array or column of texts. In the format of BEIR, `queries` is {id:
@@ -329,12 +328,13 @@ class Embedder(Task, Searchable[IndexKind]):
             relevant: For each query, the index of its document, a list of indices, or {index:
                 grade}. If None, document `i` is used as the relevant document for query `i`.
                 Defaults to None.
-            cutoffs: Sequence of integers. Values for k, the number of top documents to evaluate on.
+            cutoffs: Sequence of integers. Values of k, the number of top documents that count.
                 Defaults to (1, 5, 10).
-            batch_size: Integer. The batch size used for the computation. Defaults to 32.
-            query_prompt: Prompt to use for the queries, as in `embed`. Defaults to "query".
-            document_prompt: Prompt to use for the documents, as in `embed`. Defaults to "document".
-            **options: Additional options to pass to `embed`: `dim` or `max_terms`.
+            batch_size: Optional positive integer. Number of texts per batch. If None, 32 is used.
+                Defaults to None.
+            query_prompt: Prompt for the queries, as in `embed`. Defaults to "query".
+            document_prompt: Prompt for the documents, as in `embed`. Defaults to "document".
+            **options: Options of `embed`: `dim` or `max_terms`.
 
         Returns:
             Dict with "ndcg@k", "mrr@k", "recall@k" and "accuracy@k" for each cutoff k, and
@@ -382,21 +382,22 @@ class Embedder(Task, Searchable[IndexKind]):
         """Evaluate the embeddings on a semantic textual similarity task.
 
         Args:
-            pairs: Text pairs to compare: `(first, second)`, a list of pairs, or a table with two
-                columns, as in `fit`.
-            scores: Sequence of reference scores for the pairs. Higher scores should be used for
-                more similar texts.
-            batch_size: Integer. The batch size used for the computation. Defaults to 32.
-            prompt: Prompt to use for all texts, as in `embed`. Defaults to None.
-            **options: Additional options to pass to `embed`: `dim` or `max_terms`.
+            pairs: Pairs of texts: `(first, second)`, a list of pairs, or a table with two columns,
+                as in `fit`.
+            scores: Sequence of floats. Reference scores of the pairs. More similar texts have
+                higher scores.
+            batch_size: Optional positive integer. Number of texts per batch. If None, 32 is used.
+                Defaults to None.
+            prompt: Prompt for all texts, as in `embed`. Defaults to None.
+            **options: Options of `embed`: `dim` or `max_terms`.
 
         Returns:
             Dict with the correlation between the computed similarities and the reference scores:
             "spearman" is the rank correlation, and "pearson" is the linear correlation.
 
         Raises:
-            ValueError: If `pairs` does not have two columns, if `scores` does not contain a finite
-                value per pair, or if all scores are equal.
+            ValueError: If `pairs` does not have two columns, if a pair does not have exactly one
+                finite score, or if all scores are equal.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -408,7 +409,7 @@ class Embedder(Task, Searchable[IndexKind]):
         columns = [np.asarray(column) for column in PAIR_COLUMNS.read(pairs)]
         if len(columns) != 2:
             raise ValueError(
-                f"pairs has {len(columns)} columns of texts. Expected two, (first, second)."
+                f"`pairs` has {len(columns)} columns of texts. Expected two, (first, second)."
             )
         named = zip(columns, ("first", "second"), strict=True)
         first, second = (check_texts(column, name) for column, name in named)
@@ -422,8 +423,8 @@ class Embedder(Task, Searchable[IndexKind]):
         found = compute_pair_scores(a, b, self.similarity_function)
         if np.ptp(found) == 0:
             raise ValueError(
-                f"All pairs have the similarity {found[0]:g}. Expected different values, because "
-                "they are needed to compute a correlation."
+                f"All pairs have the similarity {found[0]:g}. A correlation requires different "
+                "similarities."
             )
         return {"spearman": spearman(found, scores), "pearson": pearson(found, scores)}
 
@@ -444,14 +445,14 @@ class Embedder(Task, Searchable[IndexKind]):
         query_prompt: str | None = "query",
         document_prompt: str | None = "document",
     ) -> tuple[list[str], list[str], list[list[str]]]:
-        """Mine hard negatives for query-document pairs. The result can be passed to `fit`.
+        """Mine hard negatives for pairs of a query and a document. Pass the result to `fit`.
 
             embedder.fit(embedder.mine_negatives(queries, documents, relative_margin=0.05))
 
-        This method uses the documents that are most similar to the query as negatives. Documents
-        that are relevant to the same query text are skipped, and so are documents with the same
-        text as the query or as any relevant document. Rows with too few negatives are dropped from
-        the result, and a log message reports how many.
+        The negatives are the documents that are most similar to the query. Documents that are
+        relevant to the same query text are skipped, and also documents that are equal to the query
+        or to a relevant document. Rows with too few negatives are dropped, and their number is
+        logged.
 
         Args:
             queries: List, array or column of texts.
@@ -459,31 +460,32 @@ class Embedder(Task, Searchable[IndexKind]):
             relevant: For each query, the index of the relevant document, or a list of indices to
                 create several rows for the query. If None, document `i` is used as the relevant
                 document for query `i`. Defaults to None.
-            num_negatives: Integer. The number of negatives to return per row. Defaults to 3.
-            skip_top: Integer. The number of top documents to skip. This can be used to exclude
-                documents that are too similar and might be relevant. Defaults to 0.
-            top_k: Integer. The number of top documents to consider as negatives. Defaults to 100.
-            max_score: Float. Maximum similarity between the query and the negatives. If None, this
+            num_negatives: Integer. Number of negatives per row. Defaults to 3.
+            skip_top: Integer. Number of top documents to skip, because they may be relevant.
+                Defaults to 0.
+            top_k: Integer. Number of top documents that can be negatives. Defaults to 100.
+            max_score: Optional float. Maximum similarity of the query and a negative. If None, this
                 filter is disabled. Defaults to None.
-            absolute_margin: Float. Minimum difference between the similarity to the relevant
-                document and the similarity to the negatives. If None, this filter is disabled.
+            absolute_margin: Optional float. Minimum difference between the query's similarity to
+                the relevant document and its similarity to a negative. If None, this filter is
+                disabled. Defaults to None.
+            relative_margin: Optional float. Like `absolute_margin`, but as a fraction of the
+                similarity of the query and the relevant document. If None, this filter is disabled.
                 Defaults to None.
-            relative_margin: Float. Same as `absolute_margin`, but relative to the similarity
-                between the query and the relevant document. If None, this filter is disabled.
+            reranker: Optional `Reranker`, or any object with a method `score`. Its scores of the
+                `top_k` documents replace the similarities. Defaults to None.
+            batch_size: Optional positive integer. Number of texts per batch. If None, 32 is used.
                 Defaults to None.
-            reranker: `Reranker`, or any object with a method `score`, to be used for rescoring the
-                `top_k` documents instead of using the similarities. Defaults to None.
-            batch_size: Integer. The batch size used for the computation. Defaults to 32.
-            query_prompt: Prompt to use for the queries, as in `embed`. Defaults to "query".
-            document_prompt: Prompt to use for the documents, as in `embed`. Defaults to "document".
+            query_prompt: Prompt for the queries, as in `embed`. Defaults to "query".
+            document_prompt: Prompt for the documents, as in `embed`. Defaults to "document".
 
         Returns:
-            Tuple with P queries, P documents, and P lists with `num_negatives` negatives, sorted
-            from most to least similar.
+            Tuple of P queries, P documents, and P lists of `num_negatives` negatives, sorted from
+            most to least similar.
 
         Raises:
             ValueError: If `queries` or `documents` is empty, if `relevant` does not match them, or
-                if there are not enough negatives for any query.
+                if no query has enough negatives.
 
         Source: Karpukhin et al. 2020, Dense Document Retrieval, section 3.2. Margins: Moreira et
         al. 2024, NV-Retriever, section 3.
@@ -523,7 +525,7 @@ class Embedder(Task, Searchable[IndexKind]):
 
 
 def check_pooled_by_mean(embedder: Any) -> None:
-    """Check that the model supports late chunking.
+    """Raise a ValueError if the model does not support late chunking.
 
     Raises:
         ValueError: If the embedder is not a TextEmbedder with mean pooling.
@@ -531,15 +533,16 @@ def check_pooled_by_mean(embedder: Any) -> None:
     pooling = getattr(embedder, "pooling", None)
     if embedder.record.name != "text_embedder" or pooling not in ("mean", ["mean"]):
         raise ValueError(
-            f"late=True needs pooling='mean'. {type(embedder).__name__} has pooling={pooling!r}."
+            f"late=True requires pooling='mean', but this {type(embedder).__name__} has "
+            f"pooling={pooling!r}."
         )
 
 
 def prepare_vectors(embedder: Any, vectors: Any) -> Any:
-    """Check vectors and normalize them when the cosine similarity is used.
+    """Check vectors, and normalize them if the similarity is the cosine.
 
     Raises:
-        ValueError: If any value is NaN, infinite or too large.
+        ValueError: If a value is NaN, infinite or too large.
     """
     if isinstance(vectors, list):
         return vectors
@@ -550,7 +553,7 @@ def prepare_vectors(embedder: Any, vectors: Any) -> Any:
 
 
 def make_store(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | Postings:
-    """Build a store for exact search from the result of `compared`."""
+    """Build a store for exact search from prepared vectors."""
     if isinstance(vectors, list):
         return TokenVectors.create(vectors, "float32")
     if isinstance(vectors, np.ndarray):
@@ -564,7 +567,7 @@ def take(vectors: Any, indices: Sequence[int]) -> Any:
 
 
 def compute_pair_scores(a: Any, b: Any, function: str) -> np.ndarray:
-    """Compute the row-wise similarity between `a` and `b`, (P,) float32."""
+    """Compute the similarity of row `i` of `a` and row `i` of `b`, float32 (P,)."""
     if isinstance(a, list):
         a = scale_queries(a, function)
         return np.array([max_sim([x], [y])[0, 0] for x, y in zip(a, b, strict=True)])
@@ -574,7 +577,7 @@ def compute_pair_scores(a: Any, b: Any, function: str) -> np.ndarray:
 
 
 def _term_counts(queries: csr_array, documents: csr_array) -> dict[str, float]:
-    """Compute the average number of terms per vector and multiplications per score."""
+    """Compute the mean numbers of terms per vector and of multiplications per score."""
     shares = [(rows > 0).mean(axis=0) for rows in (queries, documents)]
     return {
         "query_terms": queries.nnz / queries.shape[0],

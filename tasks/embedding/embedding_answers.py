@@ -1,4 +1,4 @@
-"""Embeddings from any kind of embedder, with the settings needed to compare them."""
+"""Answers of all kinds of embedders, with the settings that compare embeddings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class OpenedEmbedder(OpenedExport, Searchable):
-    """Embedder to be run in an inference engine, with the same search methods as the task."""
+    """Opened export of an embedder, with the search methods of the task."""
 
     @property
     def index_class(self) -> type[Index]:
-        """The index class used by `index`."""
+        """The class of index that `index` builds."""
         from encoder_zoo.tasks.retrieval.hybrid_index import INDEXES
 
         return INDEXES[self._answers.index_kind]
@@ -35,7 +35,7 @@ class EmbeddingAnswers(Answers):
     Subclasses must define `embed` and `similarity_function`.
 
     Attributes:
-        index_kind: Name of the index to use for these vectors. See `INDEXES` for details.
+        index_kind: String. Kind of index for the vectors (see `INDEXES`).
         similarity_prompts: Prompts to use for the first and the second argument in `similarity`.
         embedding_dim: Positive integer. Embedding dimension before truncation.
     """
@@ -46,11 +46,11 @@ class EmbeddingAnswers(Answers):
     embedding_dim: PositiveInt
 
     def read_vectors(self, x: Any, name: str) -> tuple[Any, bool] | None:
-        """Return vectors passed instead of texts, and whether a single vector was passed.
+        """Return vectors that were passed instead of texts, and whether it is a single vector.
 
         Args:
             x: Texts, or vectors as returned by `embed`.
-            name: String. Name to use for the argument in error messages.
+            name: String. Name of the argument for error messages.
 
         Returns: None for texts.
         """

@@ -1,4 +1,4 @@
-"""Few-shot classification by training an embedder on pairs and fitting a logistic head.
+"""Few-shot classification: train an embedder on pairs, and fit a logistic head.
 
 Comments use these letters for shapes: N texts, D width of vectors, C classes.
 """
@@ -83,16 +83,16 @@ def fit_logistic(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit a logistic regression and return its kernel (D, C) and bias (C,).
 
-    The objective to minimize is the cross-entropy plus half the squared norm of the kernel. For
-    three or more classes, this is the same as `LogisticRegression` in scikit-learn, with no penalty
-    on the bias. With `sigmoid`, each class is fitted against the rest, as in
-    `OneVsRestClassifier(LogisticRegression())`. The objective is convex and is minimized with
-    accelerated gradient descent. If this does not converge within `MAX_STEPS` steps (e.g. for
-    vectors with a large norm), a warning will be logged.
+    The objective is the cross-entropy plus half of the squared norm of the kernel. For three or
+    more classes, the result is equal to scikit-learn's `LogisticRegression`, which does not
+    penalize the bias. With `sigmoid`, each class is fitted against the rest, as in
+    `OneVsRestClassifier(LogisticRegression())`. The objective is convex, and minimized with
+    accelerated gradient descent. If it does not converge in `MAX_STEPS` steps, for example because
+    the vectors have a large norm, a warning is logged.
 
     Args:
         x: Array of shape (N, D).
-        hot: Binary array of shape (N, C) with the classes for each example.
+        hot: Binary array of shape (N, C). Classes of each example.
         activation: The activation to use: `softmax` for a single class per example, or `sigmoid`
             for multi-label classification. Defaults to `softmax`.
 
@@ -115,7 +115,7 @@ def fit_logistic(
         if np.abs(gradient).max() <= TOLERANCE * len(x):
             break
         new = ahead - step * gradient
-        if np.sum(gradient * (new - weights)) > 0:  # reset the momentum when going uphill
+        if np.sum(gradient * (new - weights)) > 0:  # reset the momentum if the objective increases
             momentum = 1.0
         following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
         ahead = new + (momentum - 1) / following * (new - weights)
@@ -133,7 +133,7 @@ def fit_logistic(
 
 
 class ContrastivePairs(NamedTuple):
-    """Pairs of texts to be used for contrastive training.
+    """Pairs of texts for contrastive training.
 
     Attributes:
         first, second: Integer arrays of shape (P,). Indices of the paired texts.
@@ -148,7 +148,7 @@ class ContrastivePairs(NamedTuple):
 def contrastive_pairs(
     hot: np.ndarray, pairs_per_text: int, rng: np.random.Generator
 ) -> ContrastivePairs:
-    """Sample training pairs for each text in the dataset.
+    """Sample pairs of texts for contrastive training.
 
     For each text, the same number of positive pairs (with a common class) and negative pairs
     (without a common class) is sampled. If there are no texts for one kind of pairs, only the other
@@ -189,7 +189,7 @@ SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
 
 
 class FewShotFolder(EmbeddingFolder):
-    """SentenceTransformer folder with an additional subfolder for the classification head."""
+    """SentenceTransformer folder with a subfolder for the classification head."""
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         arguments = super().arguments(checkpoint, given)
@@ -233,7 +233,7 @@ class FewShotFolder(EmbeddingFolder):
 
 
 class FewShotPresetArguments(EmbedderPresetArguments, total=False):
-    """Keyword arguments of `FewShotClassifier.from_preset`."""
+    """Types of the keyword arguments of `FewShotClassifier.from_preset`."""
 
     num_classes: int | None
     labels: Sequence[str] | None
@@ -244,17 +244,17 @@ class FewShotPresetArguments(EmbedderPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class FewShotClassifier(ScoresClasses, TextEmbedder):
-    """Text classifier for training on few examples (e.g. 8 to 64 per class).
+    """Text classifier for training on a few examples, such as 8 to 64 per class.
 
         classifier = ez.FewShotClassifier.from_preset("all_minilm_l6_en_uncased")
         classifier.fit(texts, labels)
         classifier.classify("My card has not arrived.")  # {"label", "score"}
 
-    Training consists of two steps (SetFit). First, the embedder is trained on text pairs, to
-    produce similar vectors for texts from the same class and different vectors for texts from
-    different classes. Then, a logistic regression is fitted to the vectors. All methods from
-    `TextEmbedder` can still be used, for example to embed texts or to build an index. Saved presets
-    can be loaded as embedders in sentence-transformers.
+    Training consists of two steps (SetFit). First, the embedder is trained on pairs of texts: texts
+    of the same class get similar vectors, and texts of different classes get different vectors.
+    Then, a logistic regression is fitted to the vectors. All methods of `TextEmbedder` are
+    available, for example to embed texts or to build an index. sentence-transformers can load saved
+    presets as embedders.
 
     Args:
         backbone, preprocessor: See `TextEmbedder`.
@@ -291,7 +291,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     """
 
     record = TaskRecord(
-        "text_embedder",  # other programs open it as an embedder
+        "text_embedder",  # other libraries load the preset as an embedder
         TextEmbedderPreprocessor,
         pipeline_tag="text-classification",
         text_method="classify",
@@ -339,7 +339,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         """Set the classes and create the head if the number of classes is known."""
         self.labels = validate_labels(labels)
         number = resolve_num_classes(num_classes, self.labels)
-        object.__setattr__(self, "num_classes", number)  # fixed for others, not for `fit`
+        object.__setattr__(self, "num_classes", number)  # read-only for users, not for `fit`
         if self.num_classes is not None:
             width = self.dim or self.embedding_dim
             self.head = keras.layers.Dense(
@@ -420,11 +420,11 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         weights = fit_logistic(self.embed(column), hot, self._probabilities)
         with weights_lock(self).exclusive():
             self.head.set_weights(weights)
-            self.thresholds = None  # they were tuned for the old weights
+            self.thresholds = None  # thresholds were tuned for the old weights
         return history
 
     def _check_labelled(self, texts, labels) -> tuple:
-        """Check and return the texts and labels. Labels can also be part of the rows."""
+        """Check the texts and labels, and return them. Rows can contain the labels."""
         texts, labels = texts_and_labels(texts, labels, self.labels, self._takes_several)
         if labels is None:
             raise ValueError(
@@ -568,9 +568,9 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     def tune_thresholds(
         self, texts: object, labels: object = None, batch_size: PositiveInt | None = None
     ) -> dict[str, float]:
-        """Tune the decision thresholds on held-out texts to maximize the F1 score per label.
+        """For each label, set the threshold that gives the highest F1 on held-out texts.
 
-        The thresholds will be saved together with the preset. They are reset when calling `fit`.
+        The thresholds are saved with the preset, and reset by `fit`.
 
         Args:
             texts, labels: Multi-label examples to tune on, as in `fit`.
@@ -587,7 +587,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return dict(self.thresholds)
 
     def _score_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
-        """Return the data needed for `tune_thresholds` and `display.thresholds`."""
+        """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
         if not self._takes_several:
             raise invalid(
                 "problem_type",
@@ -660,8 +660,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         """
         if threshold is not None and (not self._takes_several or top_k is not None):
             raise ValueError(
-                f"threshold is not supported with problem_type={self.problem_type!r} and "
-                f"top_k={top_k}. To omit uncertain predictions, use abstain_below."
+                f"`threshold` is not supported with problem_type={self.problem_type!r} and "
+                f"top_k={top_k}. To omit uncertain answers, use `abstain_below`."
             )
         options = (batch_size, top_k, threshold, abstain_below, missing)
         return self._class_answers.classify(texts, *options)
@@ -672,7 +672,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return scores, self._hot(len(scores), labels, self.labels, self.num_classes) > 0.5
 
     def signatures(self) -> dict[str, Callable]:
-        """Return the functions that an export contains.
+        """Return the functions to export.
 
         Returns:
             Dict with "serving_default". This function maps "text" (N,) to "label" (N, C), strings
@@ -689,7 +689,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
 
 def _takes_head(checkpoint: Checkpoint, given: dict) -> bool:
-    """Return whether to load the head from the checkpoint based on the arguments."""
+    """Return whether the head of the checkpoint matches the given arguments."""
     there = f"{HEAD_MODULE.path}/{SAFETENSORS.file}" in checkpoint.files.root
     asked = given.get("problem_type", _problem_type(checkpoint))
     others = {"labels", "num_classes"} & given.keys() or asked != _problem_type(checkpoint)

@@ -1,4 +1,4 @@
-"""Late interaction models to embed and compare texts on the token level.
+"""Late interaction models, which embed each token of a text.
 
 Comments use these letters for shapes: B batch, K additional texts of an example, L sequence, D
 width.
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from typing import Self
 
 DIM = 128  # default dimension for a new projection
-MEAN_SCALE = 50.0  # for mean scores, as used to train BGE-M3 (temperature 0.02)
+MEAN_SCALE = 50.0  # scale for mean scores, as in the training of BGE-M3 (temperature 0.02)
 
 
 class LateInteractionPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments of `LateInteraction.from_preset`."""
+    """Types of the keyword arguments of `LateInteraction.from_preset`."""
 
     dim: int | None
     projections: Sequence[Mapping[str, object]]
@@ -63,7 +63,7 @@ class LateInteractionPresetArguments(TaskPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LateInteraction(Embedder[MultiVectorIndex]):
-    """Embed texts on the token level to compare queries and documents (ColBERT).
+    """Embed each token of a text, to compare queries with documents (ColBERT).
 
         colbert = ez.LateInteraction.from_preset("hf://lightonai/GTE-ModernColBERT-v1")
         colbert.embed(documents)  # a list of (tokens, 128)
