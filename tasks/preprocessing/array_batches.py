@@ -13,7 +13,7 @@ from encoder_zoo.common.ragged_array import as_array
 
 
 class ArrayBatches(keras.utils.PyDataset):
-    """Batches in NumPy, with the dataset methods used by tasks. Batches are created on demand.
+    """Batches in NumPy, created on demand, with the `tf.data` methods that tasks use.
 
     Args:
         make: A function to make the batch with a given number.
@@ -33,11 +33,11 @@ class ArrayBatches(keras.utils.PyDataset):
 
     @property
     def num_batches(self) -> int | None:
-        """Return the number of batches, or None to make Keras treat the dataset as endless."""
+        """The number of batches. If it is None, Keras treats the dataset as endless."""
         return len(self) if self._counted else None
 
     def uncounted(self) -> ArrayBatches:
-        """Return an endless dataset, which starts again from the first batch after the last."""
+        """Return an endless dataset: after the last batch, it starts again with the first batch."""
         batches = copy.copy(self)
         batches._counted = False
         return batches
@@ -59,11 +59,11 @@ class ArrayBatches(keras.utils.PyDataset):
         return (keras.tree.map_structure(as_array, self._make(n)) for n in self._numbers)
 
     def take(self, count: int) -> ArrayBatches:
-        """Return the first batches."""
+        """Return the first `count` batches."""
         return ArrayBatches(self._make, self._numbers[:count])
 
     def skip(self, count: int) -> ArrayBatches:
-        """Skip the first batches, and return the remaining batches."""
+        """Return the batches after the first `count` batches."""
         return ArrayBatches(self._make, self._numbers[count:])
 
     def map(self, function: Callable) -> ArrayBatches:

@@ -26,7 +26,7 @@ PACKED_TOKENS = "packed_tokens"  # (S, L) int32, without one row per example, se
 
 
 def pack_batch(x: dict, y=None, sample_weight=None):
-    """Return a batch in the Keras format: `x`, `(x, y)` or `(x, y, sample_weight)`.
+    """Pack a batch in the format of Keras: `x`, `(x, y)` or `(x, y, sample_weight)`.
 
     Example:
         >>> pack_batch({"a": 1}), pack_batch({"a": 1}, 2)
@@ -38,7 +38,7 @@ def pack_batch(x: dict, y=None, sample_weight=None):
 
 
 def fill_batch(collate: Callable, examples: dict, seed, rows, multiple: int | None):
-    """Collate examples, and fill the batch to a number of rows or to the next multiple.
+    """Collate examples, and pad the batch to a number of rows, or to a multiple.
 
     Args:
         collate: A function to make a batch from examples, called with `(examples, seed)`.
@@ -59,7 +59,7 @@ def fill_batch(collate: Callable, examples: dict, seed, rows, multiple: int | No
 
 
 def fill(examples: dict, rows) -> dict:
-    """Append copies of the last example to encoded examples up to a number of rows.
+    """Append copies of the last example, up to a number of rows.
 
     Args:
         examples: A dict with tensors and ragged tensors for one or more examples.
@@ -78,12 +78,12 @@ def fill(examples: dict, rows) -> dict:
 
 
 def count_examples(examples: dict):
-    """Return the number of examples N, int32."""
+    """Return the number of examples as an int32 tensor."""
     return array_ops.size(examples["token_ids"].row_lengths(), array_ops.int32)
 
 
 def mark(batch, count):
-    """Add the input `REAL_ROWS` to a collated batch, to mark the first `count` rows.
+    """Mark the first `count` rows of a batch as real, in the input `REAL_ROWS`.
 
     Args:
         batch: `x`, `(x, y)` or `(x, y, sample_weight)` with B rows.
@@ -95,7 +95,7 @@ def mark(batch, count):
 
 
 def real_examples(*batch):
-    """Remove the rows that were only used to fill a batch."""
+    """Remove the rows that only pad a batch."""
     marks = batch[0].get(REAL_ROWS) if isinstance(batch[0], dict) else None
     if marks is not None:
         inputs = {name: v for name, v in batch[0].items() if name != PACKED_TOKENS}
@@ -150,7 +150,7 @@ def pack_examples(lengths: np.ndarray, capacity: int) -> array_ops.RaggedTensor:
 def make_packed_order(
     lengths: array_ops.Tensor, plan: array_ops.RaggedTensor, seed: array_ops.Tensor
 ) -> array_ops.RaggedTensor:
-    """Return a random order for packed sequences, with random examples in each sequence.
+    """Return packed sequences in random order, with random examples in each sequence.
 
     Args:
         lengths: Integer tensor of shape (N,). Number of tokens per example.
@@ -245,7 +245,7 @@ THREE_LENGTHS_UP_TO = 128  # maximum length for the longest text to use three le
 
 
 def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Return the lengths to pad batches to: powers of two, and only three for short texts.
+    """Choose the lengths that batches are padded to: powers of two, and only three for short texts.
 
     Using fewer lengths leads to some padding, but for every additional length a program has to be
     compiled, which takes seconds.
@@ -279,7 +279,7 @@ def take_examples(examples: Mapping, indices) -> dict:
 def batches_by_length(
     examples: Mapping, batch_size: int, max_padding: float = math.inf
 ) -> Iterator[np.ndarray]:
-    """Yield the example indices for each batch, starting with the longest examples.
+    """Yield the example indices of each batch, starting with the longest examples.
 
     A batch that is too large for the memory will therefore fail immediately.
 
@@ -326,7 +326,7 @@ def combine_candidates(
 
 
 def add_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> dict:
-    """Add the input ranges for further texts to the input ranges.
+    """Add the valid ranges of inputs for further texts.
 
     Args:
         ranges: Dict. Input ranges for one text (see `Task.input_ranges`).

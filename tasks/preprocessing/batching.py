@@ -39,7 +39,7 @@ MEGABATCH = 50  # number of batches
 def array_batches(
     collate: Callable, examples: dict, order: np.ndarray, batch_size: int
 ) -> ArrayBatches:
-    """Return one pass over encoded examples in a given order.
+    """Create batches for one pass over encoded examples, in a given order.
 
     Args:
         collate: A function to make a batch from examples, called with `(examples, seed)`.
@@ -64,7 +64,7 @@ def iterate_epochs(
     numbers: tuple,
     mixed: bool = False,
 ) -> ArrayBatches:
-    """Return the remaining batches for all epochs.
+    """Create the remaining batches of all epochs.
 
     Args:
         collate, examples: See `array_batches`.
@@ -96,7 +96,7 @@ def iterate_epochs(
 
 
 def example_lengths(examples: dict) -> array_ops.Tensor:
-    """Return the number of tokens per example (N,), int64, summed over its texts.
+    """Return the number of tokens in all texts of each example, int64 (N,).
 
     Prepared examples all have the same length, including padding.
 
@@ -125,7 +125,7 @@ def epoch_order(
     group_lengths: bool = True,
     mixed: bool = False,
 ) -> array_ops.Tensor:
-    """Return a random order to place examples with similar length next to each other.
+    """Return a random order in which examples of similar length are next to each other.
 
     Batches in this order need little padding.
 
@@ -176,7 +176,7 @@ def make_epoch_order(
     group_lengths: bool,
     mixed: bool = False,
 ) -> array_ops.Tensor | array_ops.RaggedTensor:
-    """Return the order for the examples, or for packed sequences of examples, in an epoch.
+    """Return the order of the examples, or of packed sequences of examples, in an epoch.
 
     Args:
         lengths: Int32 tensor of shape (N,). Number of tokens per example.
@@ -194,7 +194,7 @@ def make_epoch_order(
 
 
 def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
-    """Distribute sorted examples over batches in turn, for a similar number of tokens per batch.
+    """Distribute sorted examples over batches in turn, so that batches have similar lengths.
 
     Args:
         order: Integer array of shape (N,), sorted by length.
@@ -265,7 +265,7 @@ def bucket_length(length: array_ops.Tensor, lengths: Sequence[int]) -> array_ops
 
 
 class LengthGroupedBatcher:
-    """Create batches from encoded examples, in graphs to be traced only once.
+    """Create batches of encoded examples. The graphs are traced only once.
 
     Args:
         collate: A function to make a batch from examples, called with `(examples, seed)`.
@@ -292,7 +292,7 @@ class LengthGroupedBatcher:
         }
 
     def ordered(self, examples: dict, batch_size: int) -> Batches:
-        """Return one pass over the examples, starting with the longest examples.
+        """Create batches for one pass over the examples, starting with the longest examples.
 
         A batch that is too large for the memory will therefore fail immediately. With packing, each
         batch has long and short texts.
@@ -315,7 +315,7 @@ class LengthGroupedBatcher:
     def training(
         self, examples: dict, plan: Plan, capacity: int | None = None
     ) -> tuple[int, Callable[[int, int], tf.data.Dataset]]:
-        """Return batches for several epochs in one dataset. Each epoch has its own order.
+        """Create one dataset with the batches of several epochs. Each epoch has its own order.
 
         This order only depends on the seed and the epoch, so that training gets the same batches
         when it is resumed at a later epoch.
@@ -411,7 +411,7 @@ def group_batches(
     seed: int | array_ops.Tensor,
     group_lengths: bool = True,
 ) -> tf.data.Dataset:
-    """Return batches of raw inputs with similar length, from a dataset of megabatches.
+    """Divide megabatches of raw inputs into batches of similar length.
 
     Args:
         megabatches: A dataset with `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged
@@ -448,12 +448,12 @@ def group_batches(
 
 
 def megabatch_size(batch_size: int) -> int:
-    """Return the number of examples to group by length together."""
+    """Return the number of examples in a megabatch, which are grouped by length."""
     return batch_size * MEGABATCH
 
 
 def text_sizes(x) -> array_ops.Tensor:
-    """Return the number of bytes per raw input (N,), int32, to estimate the number of tokens.
+    """Return the number of bytes of each raw input, int32 (N,), to estimate its number of tokens.
 
     Args:
         x: Tensors or ragged tensors with texts or words, in any structure.

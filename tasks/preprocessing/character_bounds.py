@@ -18,7 +18,7 @@ LAST_OF_KINDS = 0xE0200  # all code points from here on are visible, or not assi
 
 
 class TextCharacters(NamedTuple):
-    """Characters in some texts.
+    """The characters of a batch of texts.
 
     Attributes:
         begins: Int64 tensor of shape (N,). Start position for each text among all characters.
@@ -34,7 +34,7 @@ class TextCharacters(NamedTuple):
 
 
 def read_characters(texts: array_ops.Tensor) -> TextCharacters:
-    """Return the characters for texts (N,)."""
+    """Split texts (N,) into characters."""
     codes = array_ops.strings.unicode_decode(texts, "UTF-8")
     first, kinds = compute_runs()
     kind = array_ops.gather(kinds, array_ops.searchsorted(first, codes.values, side="right"))
@@ -65,7 +65,7 @@ def extend_to_marks(
 def visible_bounds(
     texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    r"""Trim spans to visible characters, and include all combining marks for the last character.
+    r"""Trim spans to visible characters, and extend them to combining marks of the last character.
 
     A span that only contains blanks is returned unchanged.
 
@@ -111,7 +111,7 @@ def trim_spans(
 def _next(
     positions: array_ops.Tensor, begin: array_ops.Tensor, limit: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return the first position that is not less than `begin`, or the limit, (S,)."""
+    """Return the first position (S,) that is at least `begin`, or `limit` if there is none."""
     padded = array_ops.concat([positions, [2**62]], axis=0)
     found = array_ops.gather(padded, array_ops.searchsorted(positions, begin))
     return array_ops.minimum(found, limit)

@@ -16,7 +16,7 @@ def check_each(
     unit: str = "Row",
     index: array_ops.Tensor | None = None,
 ):
-    """Return the values, or raise an error to describe the first value that is not valid.
+    """Return the values if all are valid. Otherwise, raise an error that describes the first value.
 
     Args:
         values: Tensor, ragged tensor or nested structure. It will be returned unchanged.
@@ -65,7 +65,7 @@ def check_no_iterator(values, name: str) -> None:
 
 
 def check_one_each(x, y) -> None:
-    """Raise an error unless there is exactly one label for each text.
+    """Raise a ValueError if the numbers of texts and labels differ.
 
     Args:
         x: Texts, a tuple with columns of texts, or prepared inputs.
@@ -87,7 +87,7 @@ def check_one_each(x, y) -> None:
 
 
 def has_text(texts: array_ops.Tensor) -> array_ops.Tensor:
-    """Return whether strings (N,) contain more than whitespace, (N,) bool.
+    """Return whether each string (N,) contains more than whitespace.
 
     Example:
         >>> import tensorflow as tf
@@ -107,7 +107,7 @@ def _format_part(part, i: int) -> str:
 
 
 def assert_right(right: array_ops.Tensor, *message: str | array_ops.Tensor) -> tf.Operation:
-    """Return an assertion for `tf.data` to name the first invalid value in the error.
+    """Return an assertion for `tf.data` whose error names the first invalid value.
 
     Args:
         right: Boolean tensor of shape (N,). Whether each value is valid.

@@ -20,17 +20,17 @@ logger = logging.getLogger("encoder_zoo")
 
 
 def is_doc(value: object) -> bool:
-    """Return whether a value is a spaCy `Doc`, or a `Span`, which is also a tokenized text."""
+    """Return whether a value is a spaCy `Doc` or `Span`, which are tokenized texts."""
     return hasattr(value, "ents") and hasattr(value, "text") and hasattr(value, "__iter__")
 
 
 def are_documents(values: object) -> bool:
-    """Return whether a value is a list of documents."""
+    """Return whether a value is a list of spaCy documents."""
     return isinstance(values, list | tuple) and len(values) > 0 and is_doc(values[0])
 
 
 def get_text(value):
-    """Return the document text. Any other value is returned unchanged."""
+    """Return the text of a document. Any other value is returned unchanged."""
     return value.text if is_doc(value) else value
 
 
@@ -40,7 +40,7 @@ def doc_words(value):
 
 
 def is_span(value: object) -> bool:
-    """Return whether a value is a `Span`."""
+    """Return whether a value is a spaCy `Span`."""
     return hasattr(value, "start_char") and hasattr(value, "end_char")
 
 
@@ -56,7 +56,7 @@ def convert_spans(document, spans) -> list[tuple[int, int, str]]:
 
 
 def get_reference(value):
-    """Return the annotated document in an `Example`. Any other value is returned unchanged."""
+    """Return the annotated document of a spaCy `Example`. Any other value is returned unchanged."""
     return value.reference if hasattr(value, "reference") and hasattr(value, "predicted") else value
 
 
@@ -77,7 +77,7 @@ def remove_format(values):
 
 
 def materialize(values):
-    """Compute lazy values and convert sparse values and other packages' tensors to arrays.
+    """Compute lazy values, and convert sparse matrices and tensors of other packages to arrays.
 
     Args:
         values: Any. A polars LazyFrame is converted to a table, a SciPy sparse matrix to an array,
@@ -182,7 +182,7 @@ def name_classes(values: object, classes: Sequence[str] | None = None):
 
 
 def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, several: bool) -> tuple:
-    """Return texts and labels, even if each row contains both.
+    """Return texts and labels, also if each row contains both.
 
     Args:
         x: Texts, or rows when `y` is None.
@@ -201,7 +201,7 @@ def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, severa
 
 
 def table_columns(values) -> list | None:
-    """Return the column names in a table, or None for any other value.
+    """Return the column names of a table, or None for any other value.
 
     Example:
         >>> import pandas as pd
@@ -216,7 +216,7 @@ def table_columns(values) -> list | None:
 
 
 def categories(values) -> list | None:
-    """Return the ordered categories for a categorical column, or None for any other column.
+    """Return the ordered categories of a categorical column, or None for any other column.
 
     Example:
         >>> import pandas as pd
@@ -293,7 +293,7 @@ def _is_short(value: str) -> bool:
 
 
 def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None) -> None:
-    """Raise a ValueError if a table column does not seem to contain texts.
+    """Raise a ValueError if a column of a table does not seem to contain texts.
 
     Args:
         table: A dict from names to columns. The columns contain texts or lists of texts.
@@ -333,12 +333,12 @@ def _holds_lists(values) -> bool:
 
 
 def _is_known(values) -> bool:
-    """Return whether it is possible to inspect values, unlike tensors and specifications."""
+    """Return whether the values can be inspected. Tensors and specifications cannot."""
     return hasattr(values, "__len__") and not array_ops.is_tensor(values)
 
 
 def log_columns(found: Mapping[str, str], y) -> None:
-    """Log how a table's columns will be used.
+    """Log how the columns of a table are used.
 
     Args:
         found: A dict from column names to descriptions.
@@ -351,7 +351,7 @@ def log_columns(found: Mapping[str, str], y) -> None:
 
 
 def columns_advice(x) -> str:
-    """Describe a table without labels at the end of an error message: columns and an example call.
+    """Describe the columns of a table, with an example call, for an error about missing labels.
 
     Example:
         >>> columns_advice({"text": ["a b", "c d"], "label": ["up", "down"]})

@@ -31,7 +31,7 @@ MAX_LOGGED = 5  # maximum number of labels to show in a log line
 
 
 class LabelValues(Protocol):
-    """The task labels, to be declared once by its preprocessor.
+    """Base class for descriptions of the labels of a task, declared by its preprocessor.
 
     Attributes:
         name: String. Label name to use in error messages.
@@ -46,7 +46,7 @@ class LabelValues(Protocol):
 
 
 class Labels(NamedTuple):
-    """Labels that are read by the preprocessor in `encode` or `encode_labels`.
+    """Labels that the preprocessor reads itself, in `encode` or `encode_labels`.
 
     Attributes:
         expected, name: See `LabelValues`.
@@ -87,7 +87,7 @@ class Numbers(NamedTuple):
         return f"one {self.name} per {self.of}, as a number"
 
     def read(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
-        """Check numbers and convert them to float32 (N,).
+        """Check numbers, and convert them to float32 (N,).
 
         Args:
             y: Numbers with shape (N,) or (N, 1).
@@ -133,7 +133,7 @@ class CandidateIndex(NamedTuple):
         return f"the index of the right {self.among} of each {self.of}"
 
     def read(self, y, counts: array_ops.Tensor) -> array_ops.Tensor:
-        """Check indices and convert them to int32 (N,).
+        """Check indices, and convert them to int32 (N,).
 
         Args:
             y: Integers with shape (N,) or (N, 1).
@@ -239,7 +239,7 @@ def _is_symbolic(y) -> bool:
 
 
 def _check_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
-    """Return labels inside a graph, and make the graph fail on NaN or blank labels."""
+    """Return labels inside a graph. The graph fails if a label is NaN or blank."""
     of_texts = y.dtype == array_ops.string
     rank = array_ops.TensorShape(y.shape).rank
     of_lists = isinstance(y, array_ops.RaggedTensor)
@@ -280,7 +280,7 @@ def _rows(y) -> list | np.ndarray:
 
 
 def _suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
-    """Yield rows that may have a missing value. For arrays of numbers, yield the missing values."""
+    """Yield rows that may contain a missing value. For arrays of numbers, yield missing values."""
     if isinstance(rows, list):
         yield from enumerate(rows)
     elif rows.dtype.kind in "fcmM":
@@ -290,7 +290,7 @@ def _suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
 
 
 def _find(value, blanks: bool) -> tuple[tuple, object] | None:
-    """Return the first missing value in the labels for a row, and the path to this value."""
+    """Return the first missing value in the labels of a row, and the path to it."""
     if isinstance(value, str | bytes):
         return ((), value) if blanks and is_blank(value) else None
     if isinstance(value, dict):
@@ -310,7 +310,7 @@ def _find(value, blanks: bool) -> tuple[tuple, object] | None:
 
 
 def _cure(y, x, rows, missing: dict) -> str:
-    """Return code to remove the rows, based on the library used for the labels."""
+    """Return code that removes the rows with missing labels, for the library of the labels."""
     columns = table_columns(y)
     name = getattr(y, "name", None) or getattr(y, "column_name", None)
     names = columns or ([name] if isinstance(name, str) else [])
@@ -322,7 +322,7 @@ def _cure(y, x, rows, missing: dict) -> str:
 
 
 def _make_table_steps(y, names: list, values: list) -> list[str]:
-    """Return lines of code to drop table rows with missing labels, or [] without a table."""
+    """Return lines of code that drop the rows with missing labels from a table, or []."""
     library, blank = type(y).__module__.partition(".")[0], any(map(is_blank, values))
     null = not all(map(is_blank, values))
     of_nulls, of_blanks = {
@@ -351,7 +351,7 @@ def _make_table_steps(y, names: list, values: list) -> list[str]:
 
 
 def _make_row_filter(y, x, rows: list | np.ndarray, missing: dict) -> str:
-    """Return code for labels and inputs that are lists, arrays or columns."""
+    """Return code that drops rows from labels and inputs that are lists, arrays or columns."""
     whole = [value for path, value in missing.values() if not path]
     inner = [value for path, value in missing.values() if path]
     labels = "labels" if inner else "label"
@@ -378,7 +378,7 @@ def _make_row_filter(y, x, rows: list | np.ndarray, missing: dict) -> str:
 
 
 def _condition(missing: list, name: str) -> str:
-    """Return an expression to test that a label is not one of the missing values."""
+    """Return the code of an expression that is true if a label is not missing."""
     others = [v for v in missing if not is_blank(v) and v is not None]
     is_na = [type(value).__name__ == "NAType" for value in others]
     blanks = tuple(dict.fromkeys(value for value in missing if is_blank(value)))
@@ -392,7 +392,7 @@ def _condition(missing: list, name: str) -> str:
 
 
 def _iterable(values, name: str) -> str:
-    """Return an expression to convert the rows in a container to Python values."""
+    """Return the code of an expression that converts rows to Python values."""
     columns = table_columns(values) if not isinstance(values, dict) else None
     if columns is not None:
         return f"zip(*({name}[column] for column in {columns}))"
@@ -407,7 +407,7 @@ def _iterable(values, name: str) -> str:
 
 
 def class_name(label: object) -> str:
-    """Return the class name for a string or number. Both 1.0 and 1 are named "1".
+    """Convert a string or number to a class name. The numbers 1.0 and 1 both become "1".
 
     Example:
         >>> [class_name(label) for label in ("up", b"up", 1.0, True)]
@@ -422,7 +422,7 @@ def class_name(label: object) -> str:
 
 
 def log_odd_labels(y) -> None:
-    """Log suspicious labels in memory, with one line per kind.
+    """Log suspicious labels, with one line per kind.
 
     Labels can be suspicious for several reasons, e.g. names used for missing values such as "nan",
     -1 among class indices, whitespace at the ends of names, names that only differ by case or
@@ -464,7 +464,7 @@ def log_odd_labels(y) -> None:
 
 
 def _find_names(value) -> Iterator:
-    """Yield the labels for a row: the names in spans, and nothing for rows of numbers."""
+    """Yield the names in the labels of a row. Rows of numbers have no names."""
     if isinstance(value, dict):
         fields = value.get("entities", value.get("spans", [value.get("label")]))
         yield from (name for field in fields or () for name in _find_names(field))

@@ -54,7 +54,7 @@ class Text:
 
     @property
     def plural(self) -> str:
-        """A description for the column content, to be used in error messages."""
+        """The plural of the name, for error messages."""
         return self.name
 
     def read(self, values, name: str, owner: str) -> array_ops.Tensor:
@@ -92,7 +92,7 @@ class TextOrTexts(Text):
 
 
 class Inputs:
-    """The columns of texts to be read by a task from any container.
+    """The columns of texts that a task reads from lists, tables, datasets or other containers.
 
     Args:
         *columns: `Text` columns in the tuple order. Optional columns come last.
@@ -157,7 +157,7 @@ class Inputs:
         return read
 
     def columns(self, x, names: Sequence[str] | None = None) -> tuple:
-        """Return the columns in an input without changes, or their specifications for a dataset.
+        """Return the columns of an input unchanged, or their specifications for a dataset.
 
         Table columns are found by name when the table has the names for all required columns.
         Otherwise, they are found by position.
@@ -174,7 +174,7 @@ class Inputs:
     def match_names(
         self, table: Sequence[str], names: Sequence[str] | None = None
     ) -> dict[str, str]:
-        """Return a dict from the table's column names to content names, in the declared order.
+        """Match the columns of a table to the declared columns, in the declared order.
 
         Args:
             table: A list of strings. Column names in the table.
@@ -242,7 +242,7 @@ class Inputs:
         return list(zip(columns, names, x, strict=True))
 
     def _make_tuple(self, x) -> tuple:
-        """Return the columns for a tuple, for rows, or for a single column of texts."""
+        """Return the columns of a tuple, of rows, or of a single column of texts."""
         if isinstance(x, tuple):
             return x
         if _holds_rows(x) and (self._least > 1 or len(x[0]) != 1):
@@ -276,7 +276,7 @@ def _holds_rows(x) -> bool:
 
 
 def _transpose_rows(rows, name: str) -> list[list]:
-    """Convert rows with equal length to columns."""
+    """Convert rows of equal length to columns."""
     for i, row in enumerate(rows):
         if not isinstance(row, ROW_TYPES):
             raise invalid(f"Row {i} of {name}", row, "a list or tuple, as in row 0")
@@ -321,7 +321,7 @@ def as_column(x, name: str = "texts") -> array_ops.Tensor:
 
 
 def check_filled(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
-    """Check that texts (N,) contain more than whitespace, and return them.
+    """Raise a ValueError if a text (N,) is blank. Return the texts.
 
     Raises:
         ValueError: If a text is empty or only contains whitespace.

@@ -9,7 +9,7 @@ from encoder_zoo.common.lazy import array_ops
 
 
 def truncate_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: int) -> tuple:
-    """Return the text lengths that fit a pair into a budget. The longer text is truncated first.
+    """Truncate the lengths of a pair to a budget. The longer text is truncated first.
 
     Args:
         first: Integer tensor of shape (B,). Lengths for the first texts.
@@ -65,7 +65,7 @@ def keep_tokens(
 def find_first_kept(
     length: array_ops.Tensor, count: array_ops.Tensor, truncation_side: str
 ) -> array_ops.Tensor:
-    """Return the first token to keep when only `count` tokens are kept from each text."""
+    """Return the first token to keep if only `count` tokens of each text are kept."""
     return length - count if truncation_side == "left" else array_ops.zeros_like(count)
 
 
@@ -222,7 +222,7 @@ def pad(
 
 
 def join_texts(examples: dict, first_column: int = 1) -> dict:
-    """Join texts to packed sequences with several texts each. Texts must be grouped by sequence.
+    """Join examples into packed sequences. Examples must be grouped by sequence.
 
     Args:
         examples: Dict. Encoded texts with "token_ids", ragged (B, None, None), and any further

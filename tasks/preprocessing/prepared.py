@@ -24,12 +24,12 @@ LABEL_INPUTS = ("labels", "sample_weight")  # any other key in the examples is a
 
 
 def get_inputs(element):
-    """Return the inputs in a dataset element or in its `element_spec`."""
+    """Return the inputs of a dataset element, or of an `element_spec`."""
     return keras.utils.unpack_x_y_sample_weight(element)[0]
 
 
 def is_prepared(x: object) -> bool:
-    """Return whether an input is preprocessed, a mapping with `token_ids` or a similar key.
+    """Return whether an input is prepared: a mapping with `token_ids` or a similar key.
 
     Example:
         >>> is_prepared({"token_ids": [[2, 3]]}), is_prepared({"input_ids": [[2, 3]]})
@@ -50,7 +50,7 @@ class TakesInputs(Protocol):
 
 
 def check_arrays(task: TakesInputs, x: Mapping) -> dict:
-    """Check preprocessed inputs in memory.
+    """Check prepared inputs in memory.
 
     Args:
         task: A task to check the inputs for.
@@ -96,7 +96,7 @@ def _as_array(values: object) -> np.ndarray:
 
 
 def make_prepared_examples(x: Mapping, y, sample_weight) -> dict:
-    """Convert preprocessed inputs to examples with the dtypes that Keras passes to a model.
+    """Convert prepared inputs to examples, with the dtypes that Keras passes to a model.
 
     Example:
         >>> examples = make_prepared_examples({"token_ids": np.array([[2, 3]])}, [0.5], None)
@@ -156,7 +156,7 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
 
 
 def check_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Check the dataset structure for preprocessed batches.
+    """Check the structure of a dataset of prepared batches.
 
     The values will be checked when the dataset is read.
 

@@ -43,7 +43,7 @@ _counts = contextvars.ContextVar("counts", default=None)
 
 
 class HasBackbone(Protocol):
-    """The parts of a task that a preprocessor uses: the maximum lengths and the vocabulary."""
+    """Protocol for the part of a task that a preprocessor uses: its backbone."""
 
     backbone: Backbone
 
@@ -122,7 +122,7 @@ class Preprocessor(ConfigFromSignature):
 
     @staticmethod
     def folder_format() -> FolderFormat:
-        """Return the layout for presets with these arguments, imported when a preset is read."""
+        """The folder format of presets. It is imported when a preset is read."""
         from encoder_zoo.presets.formats.preset_task import TRANSFORMERS_FOLDER
 
         return TRANSFORMERS_FOLDER
@@ -160,7 +160,7 @@ class Preprocessor(ConfigFromSignature):
 
     @property
     def packed_length(self) -> int | None:
-        """The sequence length to pack texts to in `fit`, or None without packing."""
+        """The length of the sequences that `fit` packs texts into, or None without packing."""
         return None
 
     # This attribute disables AutoGraph. In `dataset.map(preprocessor)`, AutoGraph would try to
@@ -179,7 +179,7 @@ class Preprocessor(ConfigFromSignature):
         return dataset.batch(batch_size) if single else dataset
 
     def separate(self, x, y) -> tuple:
-        """Return inputs and labels, even if each row contains both."""
+        """Return inputs and labels, also if each row contains both."""
         return x, y
 
     def encode(
@@ -206,7 +206,7 @@ class Preprocessor(ConfigFromSignature):
         return self.add_labels(examples, y, sample_weight)
 
     def read_texts(self, x) -> tuple[array_ops.Tensor | array_ops.RaggedTensor, ...]:
-        """Check an input and return its columns of texts, as declared in `inputs`."""
+        """Check an input, and return its columns of texts, as declared in `inputs`."""
         return self.inputs.read(x, self.text_columns)
 
     def add_labels(self, examples: dict, y, sample_weight) -> dict:
@@ -228,7 +228,7 @@ class Preprocessor(ConfigFromSignature):
     def pack(
         self, segments: list[array_ops.RaggedTensor]
     ) -> dict[str, array_ops.Tensor | array_ops.RaggedTensor]:
-        """Add special tokens to the tokens from one or two texts, and return examples.
+        """Create examples from the tokens of one or two texts, with special tokens.
 
         Args:
             segments: A list with one or two ragged int32 tensors of shape (B, None).
@@ -246,7 +246,7 @@ class Preprocessor(ConfigFromSignature):
 
     @property
     def unread(self) -> str:
-        """Return a phrase for the part of long texts that is truncated."""
+        """The part of long texts that is truncated, such as "the end", for messages."""
         return "the beginning" if self.tokenizer.truncation_side == "left" else "the end"
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
@@ -427,7 +427,7 @@ def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def report_in_datasets() -> Iterator[None]:
-    """Make the pipelines traced inside this context log their first batch with truncated texts."""
+    """Context in which traced pipelines log their first batch with truncated texts."""
     logged = []
 
     def report(cut: np.ndarray, count: np.ndarray, what: bytes) -> list:

@@ -21,7 +21,7 @@ CHECKSUM = "checksum"  # array name for the checksum in each file
 
 
 class TokenFiles:
-    """Files to store a stream's encoded examples in, with one file per chunk.
+    """Files with the encoded examples of a stream, one file per chunk.
 
     Args:
         folder: The path to the folder for the files.
@@ -51,7 +51,7 @@ class TokenFiles:
         self._checksums: list[int] | None = found["checksums"]
 
     def examples(self, number: int, encode: Callable[[], dict] | None = None) -> dict:
-        """Read the examples in a chunk, or encode and write them if the file does not exist.
+        """Read the examples of a chunk. If there is no file, encode and write the examples.
 
         Args:
             number: Integer. Chunk index.
@@ -78,7 +78,7 @@ class TokenFiles:
             return {name: _join_arrays(name, arrays) for name in arrays if "/" not in name}
 
     def finish(self, sizes: list[int]) -> None:
-        """Store the sizes for all chunks, unless some chunks were skipped in this pass."""
+        """Store the sizes of all chunks, unless this pass has skipped chunks."""
         paths = [self._path(number) for number in range(len(sizes))]
         if all(path.exists() for path in paths):
             checksums = [_read_checksum(path) for path in paths]
@@ -87,7 +87,7 @@ class TokenFiles:
             self.sizes, self._checksums = sizes, checksums
 
     def _checksum(self, number: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the chunk's checksum, which depends on its position and on the settings."""
+        """Return the checksum of a chunk, which depends on its position and on the settings."""
         return _checksum(arrays, f"{self._manifest['made_of']} {number}")
 
     def _path(self, number: int) -> pathlib.Path:

@@ -16,7 +16,7 @@ ROW_STRIDE = 2**32  # more than the characters in any text: keys `row * ROW + of
 
 
 class TokenizedTexts(NamedTuple):
-    """Tokens from some texts.
+    """The tokens of a batch of texts.
 
     Attributes:
         texts: String tensor of shape (N,). For sentences in words, the words joined by spaces.
@@ -34,7 +34,7 @@ class TokenizedTexts(NamedTuple):
 
 
 def is_list(x) -> bool:
-    """Return whether a value is a list, or an array or tensor to be used like a list."""
+    """Return whether a value is a list, or an array or tensor that is used like a list."""
     return isinstance(x, list | tuple) or getattr(x, "ndim", 0) > 0
 
 
@@ -85,7 +85,7 @@ def word_marks(tokenizer) -> np.ndarray:
 
 
 def tokenize_texts(tokenizer, texts: array_ops.Tensor, marks: np.ndarray) -> TokenizedTexts:
-    """Tokenize texts, and use the vocabulary to find the words.
+    """Tokenize texts, and find words with the help of the vocabulary.
 
     A token continues a word when it is marked with "##" in BERT, or when there is no space before
     it in RoBERTa. In the latter case, words are separated by spaces.
@@ -130,7 +130,7 @@ def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
 
 
 def keys(rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None) -> array_ops.Tensor:
-    """Return int64 keys to sort offsets row by row. If None, the ragged values are used."""
+    """Combine offsets with the index of their row to int64 keys, which are sorted row by row."""
     offsets = rows.flat_values if offsets is None else offsets
     return array_ops.cast(rows.value_rowids(), array_ops.int64) * ROW_STRIDE + array_ops.cast(
         offsets, array_ops.int64
@@ -138,7 +138,7 @@ def keys(rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None) 
 
 
 def numbered(rows: array_ops.RaggedTensor, begins: array_ops.Tensor) -> array_ops.RaggedTensor:
-    """Return a ragged group index per token. The first token in a text always starts a group.
+    """Number the groups of tokens in each text. The first token of a text always starts a group.
 
     Args:
         rows: Ragged tensor of shape (N, None), used for its shape.
@@ -191,7 +191,7 @@ def word_begins(tokens: TokenizedTexts) -> array_ops.Tensor:
 def cut_texts(
     texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return parts of texts.
+    """Cut parts out of texts, given their text index, start and end.
 
     With `strings.substr`, the whole text would be copied for each part, and characters would be
     counted from the beginning of the text. For a long text with many parts, this takes quadratic

@@ -8,7 +8,7 @@ from encoder_zoo.common.lazy import array_ops, tf, uses_tensorflow
 
 
 class ShapePolymorphicFunction:
-    """A function of nested tensors as a graph, traced once for each argument structure.
+    """A function of nested tensors, traced once for each structure of its arguments.
 
     By default, `tf.function` is traced again for the first few sizes, and each trace has to be
     optimized, which takes seconds for a model. This class allows any size in the leading axes from

@@ -12,7 +12,7 @@ from encoder_zoo.common.wording import invalid
 
 
 class Windows(NamedTuple):
-    """Parts of texts that fit into the model.
+    """Windows of texts: parts that are short enough for the model.
 
     Attributes:
         example: Int64 tensor of shape (W,). Text index per window.
@@ -30,7 +30,7 @@ class Windows(NamedTuple):
 
 
 def check_stride(doc_stride: int, most: int) -> None:
-    """Raise a ValueError for windows that would share too many tokens.
+    """Raise a ValueError if adjacent windows would share too many tokens.
 
     Args:
         doc_stride: Integer. Number of tokens shared by neighbouring windows.
@@ -46,7 +46,7 @@ def check_stride(doc_stride: int, most: int) -> None:
 def make_windows(
     lengths: array_ops.Tensor, capacity: array_ops.Tensor | int, doc_stride: array_ops.Tensor | int
 ) -> Windows:
-    """Return the smallest number of windows to cover every text. The last one can be shorter.
+    """Split texts into the smallest number of windows. The last window can be shorter.
 
     A token in two windows is assigned to the window where it is further from the edge. In this way,
     it is learned, counted and answered only once, and with context on both sides.
@@ -94,7 +94,7 @@ def make_windows(
 
 
 def take(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.RaggedTensor:
-    """Return the token values in every window.
+    """Gather the values of the tokens in every window.
 
     Args:
         values: Ragged tensor of shape (N, None) with one value per token.
@@ -118,7 +118,7 @@ def take(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.RaggedTe
 
 
 def mask_owned(windows: Windows) -> array_ops.RaggedTensor:
-    """Return whether each token counts in a window, ragged (W, None) bool.
+    """Return whether each token is read from this window, ragged (W, None).
 
     Example:
         >>> import tensorflow as tf
@@ -134,7 +134,7 @@ def mask_owned(windows: Windows) -> array_ops.RaggedTensor:
 
 
 def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
-    """Combine the values from all windows to one value per token, (P, ...), in the text order.
+    """Combine the values of all windows to one value per token, (P, ...).
 
     Args:
         values: Ragged tensor of shape (W, None, ...) with one value per token in each window.
@@ -152,7 +152,7 @@ def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
 def full_windows(
     lengths: array_ops.Tensor, capacity: array_ops.Tensor | int, doc_stride: array_ops.Tensor | int
 ) -> Windows:
-    """Return windows as in `make_windows`, but start the last window early enough to fill it.
+    """Split texts into windows, like `make_windows`, but the last window is full, too.
 
     In these windows, all tokens count.
 

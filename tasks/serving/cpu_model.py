@@ -44,7 +44,7 @@ MAX_CALIBRATED = 300  # using more inputs takes long and hardly changes the nncf
 
 
 class CpuModel:
-    """A model in an engine, used to compute the task outputs in the same way as Keras.
+    """A model in an engine, which computes the outputs of a task instead of Keras.
 
     Args:
         session: The engine's session.
@@ -75,7 +75,7 @@ class CpuModel:
         return tf.ensure_shape(outputs, self.session.output_shape)
 
     def attach(self, task: Task) -> None:
-        """Make a task compute its outputs with this model, if the engine supports the inputs."""
+        """Make a task compute its outputs with this model, for inputs that the engine supports."""
         on_keras, is_whole = task._compute_outputs, task.record.only_saved_model is None
 
         def compute_outputs(inputs: Mapping, training: bool | None = None):
@@ -233,7 +233,7 @@ def _require_nncf() -> None:
 
 @contextlib.contextmanager
 def _quiet_nncf() -> Iterator[None]:
-    """Silence the progress bars and the log lines below warnings from nncf."""
+    """Silence the progress bars of nncf, and its log messages below warnings."""
     logger = logging.getLogger("nncf")
     level = logger.level
     logger.setLevel("WARNING")

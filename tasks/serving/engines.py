@@ -51,7 +51,7 @@ OPTIONAL = ("padding_mask", "segment_ids", *MASK_INPUTS)
 
 
 class Session(ABC):
-    """A model opened in an engine. It can be run by several threads.
+    """Base class for a model that is opened in an engine. Several threads can run it.
 
     Attributes:
         input_names: A list of strings. Input names, each an int32 array (B, ...).
@@ -65,7 +65,7 @@ class Session(ABC):
     only_batch: int | None = None
 
     def takes(self, inputs: Mapping[str, Any]) -> bool:
-        """Return whether the model was converted for these inputs, with or without optional inputs.
+        """Return whether the model was converted for these inputs. Some inputs are optional.
 
         Any other input, such as "answer_start" for a `SpanQA` with a beam, would change the
         outputs. The inputs for further texts in a row, "candidate_...", are not read.
@@ -110,7 +110,7 @@ class Session(ABC):
 
     @abstractmethod
     def _infer(self, batch: dict[str, np.ndarray]) -> np.ndarray:
-        """Compute the output, an array that will not be overwritten by the next call."""
+        """Compute the output, as an array that the next call does not overwrite."""
 
 
 class OnnxSession(Session):
@@ -235,7 +235,7 @@ def _name_errors(path: pathlib.Path, engine: str) -> Iterator[None]:
 
 
 class EngineRunner:
-    """Compute the outputs for texts and encoded examples with an engine, without Keras.
+    """Runner that computes outputs with an engine, without Keras.
 
     Args:
         session: A model opened in an engine.
@@ -264,7 +264,7 @@ class EngineRunner:
         return np.concatenate(parts)
 
     def run_texts(self, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
-        """Compute the outputs for columns of texts, with `encode` to make the examples."""
+        """Compute the outputs for columns of texts, which `encode` converts to examples."""
         if not len(texts[0]):
             return np.zeros([0, *(size or 0 for size in self.session.output_shape[1:])], "float32")
         indices, outputs = zip(*self.run_examples(encode(texts), batch_size), strict=True)
@@ -273,7 +273,7 @@ class EngineRunner:
     def run_examples(
         self, examples: dict, batch_size: int | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the example indices for each batch (B,), longest first, and the outputs."""
+        """Yield the example indices (B,) and outputs of each batch, longest examples first."""
         is_fixed = self.session.only_batch or self.preprocessor.sequence_length
         max_padding = math.inf if is_fixed else MAX_PADDING
         for indices in batches_by_length(examples, batch_size or BATCH_SIZE, max_padding):

@@ -129,7 +129,7 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
 
 
 def get_format(path: str | os.PathLike[str]) -> str:
-    """Return the export format for the path suffix.
+    """Infer the export format from the suffix of a path.
 
     Raises:
         ValueError: If the path has the suffix used for files from another library.
@@ -238,7 +238,7 @@ def write_saved_model(
 
 
 def _make_version_check(module: tf.Module) -> Callable[[], tf.Operation]:
-    """Return a check that the current graph and the module's variables are from the same export.
+    """Return a check that a graph and the variables of a module come from the same export.
 
     TensorFlow reads the graph and the variables one after the other by path. If the folder is
     replaced in between, the graph from one version would be used with the weights from another
@@ -260,7 +260,7 @@ def _make_version_check(module: tf.Module) -> Callable[[], tf.Operation]:
 def _make_text_function(
     function: Callable, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
-    """Create a `tf.function` of string tensors (N,) with a function's argument names."""
+    """Create a `tf.function` of string tensors (N,), with the argument names of a function."""
     names = list(inspect.signature(function).parameters)
     ranks = getattr(function, "ranks", {})  # ranks for inputs with a shape other than (N,)
     signature = [tf.TensorSpec([None] * ranks.get(n, 1), tf.string, n) for n in names]
@@ -334,7 +334,7 @@ def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
 def _make_id_function(
     task: Task, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
-    """Create a graph to convert prepared inputs (B, L) with unknown shape to logits."""
+    """Create a `tf.function` that computes outputs from prepared inputs (B, L) of unknown shape."""
 
     def logits(**inputs):
         names = ("token_ids", "padding_mask", "segment_ids")  # (B, L)
@@ -349,7 +349,7 @@ def _make_id_function(
 
 
 def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
-    """Return requests to a signature, with a single text and with a batch of long texts."""
+    """Return warm-up requests to a signature: a single text, and a batch of long texts."""
     short, long = f"Hello {mask}!", "Hello, world! " * 100
     *first, last = function.input_signature
     requests = ([short], [short]), ([short] * 8, [short, long] * 4)

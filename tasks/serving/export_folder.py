@@ -167,7 +167,7 @@ def _make_refusal(task: Task, reason: str, advice: str = "") -> ValueError:
 
 
 def _settings(task: Task, answers: Answers) -> dict[str, object]:
-    """Return the answer settings as plain data."""
+    """Return the settings of the answers as plain data."""
     rules, found = get_rules(type(answers).__init__), {}
     for field in dataclasses.fields(answers):
         value = getattr(answers, field.name)
@@ -202,7 +202,7 @@ def _tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dic
 
 
 def _tokenizer_files(task: Task) -> dict[str, str | bytes]:
-    """Return the tokenizer files. The tokenizer.json file also truncates and pads.
+    """Return the files of the tokenizer. tokenizer.json also truncates and pads.
 
     A vocabulary in tokenizer.json is not written again, so that it will not be read twice.
     """
@@ -217,7 +217,7 @@ def _tokenizer_files(task: Task) -> dict[str, str | bytes]:
 
 
 def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[str, float]:
-    """Compare the outputs from a model file with the task outputs for some texts.
+    """Compare the outputs of a model file with the outputs of the task on sample texts.
 
     Args:
         task: Task.

@@ -55,7 +55,7 @@ DEFAULT_DESCRIPTION = "Written by encoder_zoo"  # default file description
 
 
 def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
-    """Export the model from prepared inputs to logits to a file, with the Keras exporter.
+    """Write the model to a file with the Keras exporter. It maps prepared inputs to outputs.
 
     "tokenizer.json" is written next to the file when the tokenizer is supported by the format.
     After all files are complete, they are replaced atomically one by one, with the model at the
@@ -146,7 +146,7 @@ def _check_takes(task: Task, format: str) -> None:
 
 
 def _has_single_heads(backbone: Backbone) -> bool:
-    """Return whether there is an attention layer with one head."""
+    """Return whether the backbone has an attention layer with a single head."""
     layers = list_layers(backbone)
     return any(isinstance(layer, SelfAttention) and layer.num_heads == 1 for layer in layers)
 
@@ -160,12 +160,12 @@ def require_packages(format: str, what: str) -> None:
 
 
 def _only_length(task: Task) -> int | None:
-    """Return the fixed length to pad all inputs to, or None."""
+    """Return the fixed length that all inputs are padded to, or None."""
     return None if task.preprocessor is None else task.preprocessor.sequence_length
 
 
 def _specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
-    """Return the input specifications for the Keras exporters. None is used for dynamic sizes."""
+    """Return the input specifications for the Keras exporters. Dynamic sizes are None."""
     names = task.prepared_inputs()
     return [{name: keras.InputSpec("int32", shape, name=name) for name in names}]
 
@@ -221,7 +221,7 @@ def _write_onnx_from_torch(task: Task, path: pathlib.Path, options: dict) -> Non
 
 @contextlib.contextmanager
 def _frozen(task: Task) -> Iterator[None]:
-    """Disable the gradients for all weights inside the context.
+    """Context in which no weight has a gradient.
 
     Weights with gradients cannot be used as constants in a trace. When layers are in lists, PyTorch
     does not find their weights, so they become constants in the trace.
