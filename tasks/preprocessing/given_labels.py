@@ -100,7 +100,7 @@ class Numbers(NamedTuple):
         if len(values.shape) == 2 and values.shape[1] == 1:
             values = values[:, 0]
         if len(values.shape) != 1:
-            raise invalid("The shape of y", values.shape, f"one {self.name} for each {self.of}")
+            raise invalid("The shape of `y`", values.shape, f"one {self.name} for each {self.of}")
         if not self.finite:
             return values
         right = array_ops.math.is_finite(values)
@@ -146,13 +146,13 @@ class CandidateIndex(NamedTuple):
         labels = array_ops.convert_to_tensor(plain(check_given(y)))
         if not array_ops.as_dtype(labels.dtype).is_integer:
             expected = f"{self.expected}, an integer of 0 or more"
-            raise invalid("The type of y", labels.dtype.name, expected)
+            raise invalid("The type of `y`", labels.dtype.name, expected)
         rank = array_ops.TensorShape(labels.shape).rank
         if rank == 2 and labels.shape[1] == 1:
             labels, rank = labels[:, 0], 1
         if rank not in (1, None):
             expected = f"one label for each {self.of}"
-            raise invalid("The shape of y", tuple(labels.shape), expected)
+            raise invalid("The shape of `y`", tuple(labels.shape), expected)
         sizes = labels.shape[0], counts.shape[0]
         if None not in sizes and sizes[0] != sizes[1]:
             raise ValueError(

@@ -313,7 +313,7 @@ def as_weights(sample_weight) -> array_ops.Tensor:
     weights = as_numbers(sample_weight, "sample_weight", expected)
     rank = array_ops.TensorShape(weights.shape).rank
     if rank not in (None, 1) and not (rank == 2 and weights.shape[1] == 1):
-        raise invalid("The shape of sample_weight", tuple(weights.shape), expected)
+        raise invalid("The shape of `sample_weight`", tuple(weights.shape), expected)
     weights = given = array_ops.reshape(weights, [-1])
     right = array_ops.math.is_finite(given) & (given >= 0)
     expected = ". Expected a number of 0 or more."
@@ -333,7 +333,7 @@ def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
     values = array_ops.convert_to_tensor(values)
     dtype = array_ops.as_dtype(values.dtype)
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
-        raise invalid(f"The type of {name}", values.dtype.name, expected)
+        raise invalid(f"The type of `{name}`", values.dtype.name, expected)
     return array_ops.cast(values, "float32")
 
 

@@ -118,7 +118,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         labels = class_indices(y, names, 2)
         if len(labels.shape) == 2:
             expected = "one label per pair: 0 if the second segment follows the first one, else 1"
-            raise invalid("The shape of y", tuple(labels.shape), expected)
+            raise invalid("The shape of `y`", tuple(labels.shape), expected)
         return labels
 
     def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):

@@ -314,7 +314,7 @@ def split_weights(sample_weight) -> tuple:
         return sample_weight["generator"], sample_weight["detection"]
     if sample_weight is not None and len(sample_weight.shape) < 2:
         raise invalid(
-            "The shape of sample_weight",
+            "The shape of `sample_weight`",
             tuple(sample_weight.shape),
             "a weight for each token, as returned by preprocessor(texts, sample_weight=...)",
         )

@@ -83,7 +83,7 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
     else:
         for i, row in enumerate(y):
             if not isinstance(row, ROW_TYPES):
-                raise invalid(f"Row {i} of y", row, "a list of scores, one for each text")
+                raise invalid(f"Row {i} of `y`", row, "a list of scores, one for each text")
         values = as_numbers([score for row in y for score in row], "y", EXPECTED_SCORES)
         scores = array_ops.RaggedTensor.from_row_lengths(values, [len(row) for row in y])
     counts = scores.row_lengths(), lengths

@@ -325,24 +325,30 @@ class Objective:
         given, name = name, name.lower() if name.lower() in METRIC_NAMES else name
         if self.of_tokens and name in EXACT_METRICS:
             raise invalid(
-                "A metric",
+                "An item of `metrics`",
                 given,
                 "'f1_macro' or keras.metrics.AUC(multi_label=True, num_labels="
                 f"{self.num_classes}), because exact metrics store the outputs for all tokens",
             )
         if name in CORRELATIONS and self.activation != "linear":
             raise invalid(
-                "A metric", given, "a metric for classes, because this task predicts classes"
+                "An item of `metrics`",
+                given,
+                "a metric for classes, because this task predicts classes",
             )
         if name in OF_ONE_CLASS and self.activation != "softmax":
             raise invalid(
-                "A metric",
+                "An item of `metrics`",
                 given,
                 "another metric, because this metric requires one class per example",
             )
         of_classes = name in (*CLASS_SCORES, *EXACT_METRICS)
         if of_classes and self.activation not in ("softmax", "sigmoid"):
-            raise invalid("A metric", given, "another metric, because this metric requires classes")
+            raise invalid(
+                "An item of `metrics`",
+                given,
+                "another metric, because this metric requires classes",
+            )
         if name in CLASS_SCORES:
             score, _, average = name.partition("_")
             only_second = self.num_classes == 2 and self.activation == "softmax"
@@ -360,7 +366,7 @@ class Objective:
         name = metric if isinstance(metric, str) else None
         if name and name.lower() in ("accuracy", "acc"):
             if self.activation == "linear":
-                raise invalid("A metric", metric, OF_NUMBERS)
+                raise invalid("An item of `metrics`", metric, OF_NUMBERS)
             of_one_class = self.activation == "softmax"
             kind = metrics.SparseCategoricalAccuracy if of_one_class else metrics.BinaryAccuracy
             metric = kind()
@@ -387,7 +393,7 @@ class Objective:
         """Raise a ValueError if a Keras metric does not match the outputs of the task."""
         name = type(metric).__name__
         if self.activation == "linear" and isinstance(metric, OF_CLASSES):
-            raise invalid("A metric", name, OF_NUMBERS)
+            raise invalid("An item of `metrics`", name, OF_NUMBERS)
         if isinstance(metric, OF_WHOLE_BATCHES) and metric.axis != 0:
             raise invalid(
                 f"{name}'s axis",

@@ -148,7 +148,7 @@ class TestBadInput:
             ((QUERIES[:3], LISTS), [[1, 0], [2], [1, 0]], "Row 2 .*2 scores.*3 texts"),
             ((QUERIES[:3], LISTS), [[1, 0], [2], [1, 0, np.inf]], "Row 2 .*score inf"),
             ((QUERIES[:3], LISTS), [[1, 0], [2]], "2 lists.*3 queries"),
-            ((QUERIES[:3], LISTS), [1, 0, 2], "Row 0 of y is 1"),
+            ((QUERIES[:3], LISTS), [1, 0, 2], "Row 0 of .*y.* is 1"),
             ((QUERIES, LISTS), SCORES, "5 queries, 3 lists"),
             ((QUERIES[:2], [["it"], []]), [[1], []], "Row 1 of texts"),
             ((QUERIES[:2], [["it"], ["a", " "]]), [[1], [1, 0]], "Row 1 of texts .*empty"),
