@@ -42,7 +42,7 @@ def test_negatives_are_the_nearest_that_are_not_the_own():
 
 def test_the_first_may_be_left_out_and_the_last():
     assert mined(["0 q"], PASSAGES, [0], 2, skip_top=1)[2] == [["20 b", "30 c"]]
-    with pytest.raises(ValueError, match="No query has 3 negatives. .*larger.* top_k"):
+    with pytest.raises(ValueError, match="No query has 3 negatives. .*larger.*top_k"):
         mined(["0 q"], PASSAGES, [0], 3, top_k=2)
     assert mined(["0 q"], PASSAGES, [0], 2, top_k=2)[2] == [["10 a", "20 b"]]
 

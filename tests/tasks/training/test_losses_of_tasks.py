@@ -536,7 +536,7 @@ def test_values_that_cannot_be_weighed_are_refused():
     tokens, labels = CASES["tokens"], CASES["labels"]
     with pytest.raises(ValueError, match="single"):
         tokens.computed(lambda y, z: ops.mean(z), LABELLED)
-    with pytest.raises(ValueError, match=r"values is \(2,\)"):
+    with pytest.raises(ValueError, match=r" is \(2,\)"):
         tokens.computed(lambda y, z: ops.mean(z, axis=(1, 2)), LABELLED)
     with pytest.raises(ValueError, match="BinaryFocalCrossentropy.*shape"):
         labels.computed(losses.BinaryFocalCrossentropy(), np.ones((2, 3), "float32"))
