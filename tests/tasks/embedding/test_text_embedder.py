@@ -496,7 +496,7 @@ class TestFit:
             ((["a"], ["b", "c"]), None, "1 anchors, 2 positives"),
             (["a", "b"], [0.5, 0.1], r"y.shape is \(2,\)"),
             ((["a"], ["b"]), [float("nan")], "Row 0 .*nan"),
-            ((["a"], ["b"]), ["x"], "y .*string"),
+            ((["a"], ["b"]), ["x"], "y.*string"),
             ((["a"], ["b"]), [0.1, 0.2], "1 texts.*2 labels"),
             ((["a", "b"], ["c", "d"], [["e"], ["f", "g"]]), None, "Row 1 of the last column"),
             ([["a", "b"], ["c"]], None, "Row 1 of x .*1 .*2"),
