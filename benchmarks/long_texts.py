@@ -1,15 +1,16 @@
-"""Measure time and memory for ModernBERT by text length, compared to transformers on torch.
+"""Measure time and memory for long texts by length, compared to transformers on torch.
 
     python benchmarks/long_texts.py
     python benchmarks/long_texts.py --lengths 512 2048 --layers 3 --training
+    python benchmarks/long_texts.py --model longformer --layers 12 --lengths 1024 4096
 
-Models use random weights in float32 and run on one row, with one thread per CPU core. Each side
-uses a separate process. Memory is the peak for all passes at this length, minus memory used before
-the first pass. Times are the fastest out of several passes. This package runs a TensorFlow graph
-for any length. With `--training`, passes include gradients, and both sides use gradient
-checkpointing. To measure only local attention, set `--global-every` to the number of layers, which
-leaves a single global layer. This script requires the extra `peers`. Memory is only measured on
-Linux.
+Models use random weights in float32 and run on one row, with one thread per CPU core. For
+Longformer, the first token has global attention. Each side uses a separate process. Memory is the
+peak for all passes at this length, minus memory used before the first pass. Times are the fastest
+out of several passes. This package runs a TensorFlow graph for any length. With `--training`,
+passes include gradients, and both sides use gradient checkpointing. To measure only local attention
+in ModernBERT, set `--global-every` to the number of layers, which leaves a single global layer.
+This script requires the extra `peers`. Memory is only measured on Linux.
 
 `MaskedLMPreprocessor(pack_texts=True)` packs several texts into one row to avoid padding. In `fit`
 and `predict`, packing would not save much, because both functions group texts by length. For the
@@ -30,58 +31,87 @@ from collections.abc import Callable
 import numpy as np
 
 SIDES = ("ours", "torch")
-SIZES = {"hidden": 768, "heads": 12, "intermediate": 1152, "vocabulary": 50368}
+SIZES = {"hidden": 768, "heads": 12, "vocabulary": 50368}
+INTERMEDIATE = {"modernbert": 1152, "longformer": 3072}
 
 
-def ours(layers: int, global_every: int, training: bool) -> Callable[[np.ndarray], object]:
+def ours(
+    model: str, layers: int, global_every: int, training: bool
+) -> Callable[[np.ndarray], object]:
     import tensorflow as tf
 
     import encoder_zoo as ez
 
-    backbone = ez.ModernBertBackbone(
+    kinds = {
+        "modernbert": (ez.ModernBertBackbone, {"global_every": global_every}),
+        "longformer": (ez.LongformerBackbone, {"pooler": False}),
+    }
+    kind, own = kinds[model]
+    backbone = kind(
         SIZES["vocabulary"],
         num_layers=layers,
         num_heads=SIZES["heads"],
         hidden_dim=SIZES["hidden"],
-        intermediate_dim=SIZES["intermediate"],
-        global_every=global_every,
+        intermediate_dim=INTERMEDIATE[model],
+        **own,
     )
     backbone.enable_gradient_checkpointing()
+
+    def encode(ids, training=False):
+        inputs = {"token_ids": ids}
+        if model == "longformer":
+            inputs["global_mask"] = tf.one_hot(
+                tf.zeros_like(ids[:, 0]), tf.shape(ids)[1], dtype="int32"
+            )
+        return backbone(inputs, training=training)["sequence_output"]
 
     @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)])
     def run(ids):
         if not training:
-            return backbone({"token_ids": ids})["sequence_output"]
+            return encode(ids)
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(backbone({"token_ids": ids}, training=True)["sequence_output"])
+            loss = tf.reduce_sum(encode(ids, training=True))
         return tape.gradient(loss, [v.value for v in backbone.trainable_variables])
 
     return run
 
 
-def theirs(layers: int, global_every: int, training: bool) -> Callable[[np.ndarray], object]:
+def theirs(
+    model: str, layers: int, global_every: int, training: bool
+) -> Callable[[np.ndarray], object]:
     import torch
     import transformers
 
     torch.set_num_threads(os.cpu_count())
-    config = transformers.ModernBertConfig(
+    kinds = {
+        "modernbert": (
+            transformers.ModernBertModel,
+            {"global_attn_every_n_layers": global_every, "attn_implementation": "sdpa"},
+        ),
+        "longformer": (transformers.LongformerModel, {"max_position_embeddings": 4098}),
+    }
+    kind, own = kinds[model]
+    config = kind.config_class(
         vocab_size=SIZES["vocabulary"],
         num_hidden_layers=layers,
         num_attention_heads=SIZES["heads"],
         hidden_size=SIZES["hidden"],
-        intermediate_size=SIZES["intermediate"],
-        global_attn_every_n_layers=global_every,
-        attn_implementation="sdpa",
+        intermediate_size=INTERMEDIATE[model],
+        **own,
     )
-    model = transformers.ModernBertModel(config).train(training)
+    network = kind(config).train(training)
     if training:
-        model.gradient_checkpointing_enable()
+        network.gradient_checkpointing_enable()
 
     def run(ids):
         with torch.set_grad_enabled(training):
-            output = model(input_ids=torch.tensor(ids)).last_hidden_state
+            inputs = {"input_ids": torch.tensor(ids)}
+            if model == "longformer":
+                inputs["global_attention_mask"] = torch.zeros_like(inputs["input_ids"])
+                inputs["global_attention_mask"][:, 0] = 1
+            output = network(**inputs).last_hidden_state
             if training:
-                model.zero_grad()
+                network.zero_grad()
                 output.sum().backward()
 
     return run
@@ -90,7 +120,7 @@ def theirs(layers: int, global_every: int, training: bool) -> Callable[[np.ndarr
 def measure(side: str, arguments: argparse.Namespace) -> list[dict[str, float]]:
     """For each length, return the fastest pass in seconds and the additional memory in MiB."""
     make = ours if side == "ours" else theirs
-    run = make(arguments.layers, arguments.global_every, arguments.training)
+    run = make(arguments.model, arguments.layers, arguments.global_every, arguments.training)
     random, found = np.random.default_rng(0), []
     run(np.ones((1, 16), "int32"))  # traces and loads everything, as part of the model
     before = memory("VmRSS")
@@ -116,6 +146,7 @@ def memory(name: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lengths", nargs="+", type=int, default=[512, 1024, 2048, 4096, 8192])
+    parser.add_argument("--model", choices=INTERMEDIATE, default="modernbert")
     parser.add_argument("--layers", type=int, default=22)
     parser.add_argument("--global-every", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=2)

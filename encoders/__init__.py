@@ -31,6 +31,7 @@ FAMILIES = {
     "gte": "GteBackbone",
     "esm": "EsmBackbone",
     "gemma3_text": "Gemma3TextBackbone",
+    "longformer": "LongformerBackbone",
 }
 # Maps other values of `model_type` in checkpoints to family names.
 OTHER_MODEL_TYPES = {"new": "gte"}

@@ -24,12 +24,24 @@ class AttentionMask:
         max_distance: Integer. The maximum distance between two tokens that attend to each other. If
             None, there is no limit.
         has_unattended: Boolean. Whether the outputs of some masked tokens are used.
+        global_keys: Boolean tensor of shape (B, L). True for tokens to which all tokens in the same
+            text attend, at any distance. If None, there are no such tokens.
+        global_positions: Integer tensor of shape (B, S). The positions of the first S global keys.
+            Unused values are L. If None, `attend_in_blocks` cannot be used with global keys.
     """
 
     real: keras.KerasTensor | None
     texts: keras.KerasTensor | None = None
     max_distance: int | None = None
     has_unattended: bool = False
+    global_keys: keras.KerasTensor | None = None
+    global_positions: keras.KerasTensor | None = None
+
+    @property
+    def supports_blocks(self) -> bool:
+        """Return whether the keys of a block are known: those nearby, and the global keys."""
+        knows_global_keys = self.global_keys is None or self.global_positions is not None
+        return self.max_distance is not None and knows_global_keys
 
     def matrix(self) -> keras.KerasTensor | None:
         """Return a boolean mask of shape (B, 1, 1 or L, L), or None if no token is masked."""
@@ -37,9 +49,9 @@ class AttentionMask:
         if self.max_distance is not None:
             positions = ops.arange(ops.shape(self.real)[1], dtype="int32")
             distances = ops.abs(positions[:, None] - positions)
-        return self.pairs(self.real, self.texts, self.texts, distances)
+        return self.pairs(self.real, self.texts, self.texts, distances, self.global_keys)
 
-    def pairs(self, real, query_texts=None, key_texts=None, distances=None):
+    def pairs(self, real, query_texts=None, key_texts=None, distances=None, global_keys=None):
         """Compute a boolean mask of shape (B, 1, 1 or Q, K) for some queries and keys.
 
         Args:
@@ -48,6 +60,7 @@ class AttentionMask:
             query_texts: Integer tensor of shape (B, Q). None if each example is a single text.
             key_texts: Integer tensor of shape (B, K). None if each example is a single text.
             distances: Integer tensor of shape (Q, K). Only needed if `max_distance` is set.
+            global_keys: Boolean tensor of shape (B, K). True for keys at any distance.
         """
         if real is None:
             return None
@@ -56,7 +69,10 @@ class AttentionMask:
             allowed = allowed & (query_texts[:, None, :, None] == key_texts[:, None, None, :])
         if self.max_distance is None:
             return allowed
-        near, itself = allowed & (distances <= self.max_distance), distances == 0
+        near, itself = distances <= self.max_distance, distances == 0
+        if global_keys is not None:
+            near = near | ops.expand_dims(global_keys, (1, 2))
+        near = allowed & near
         # Let isolated padding attend to itself, because a kernel returns NaN for an empty row.
         if self.has_unattended:
             itself = itself & ~ops.any(near, axis=-1, keepdims=True)

@@ -36,7 +36,7 @@ from encoder_zoo.encoders.training import (
 if TYPE_CHECKING:
     from typing import Self
 
-    from encoder_zoo.encoders.family import Family
+    from encoder_zoo.encoders.family import Family, Head
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 # These modules are imported on first use, because they depend on the backbones.
@@ -76,6 +76,8 @@ class BackbonePresetArguments(PresetArguments, total=False):
     token_dropout: bool  # ESM-2
     mask_token_id: int
     query_pre_attn_scalar: int  # Gemma 3
+    attention_window: int | Sequence[int]  # Longformer
+    sep_token_id: int
 
 
 class _BuiltAtOnce(type(keras.Model)):
@@ -131,7 +133,8 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
             examples, which contain several texts. It holds the start position of each text, and
             unused entries are set to L. The outputs are the same as for separate examples.
             "attended_mask", (B, L), is 0 for tokens that have an output but that no token attends
-            to. It defaults to "padding_mask".
+            to. It defaults to "padding_mask". "global_mask", (B, L), is only used by Longformer.
+            See `LongformerBackbone`.
         return_hidden_states: Boolean. Whether to return the input and the output of all blocks.
             Defaults to False.
         return_projections: Boolean. Whether to return the queries, keys and values of the last
@@ -232,6 +235,15 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         states, _, _ = self._encode(inputs, embedded=embedded)
         return self._make_outputs(states[-1], inputs)
 
+    def add_head_inputs(self, inputs: Mapping, head: Head) -> Mapping:
+        """Add inputs that depend on the head of a task.
+
+        Args:
+            inputs: Dictionary of tensors, the inputs of the backbone.
+            head: `Head`. The record of the task's head.
+        """
+        return inputs
+
     def text_vectors(self, sequence_output, inputs: Mapping):
         """Return the output of the first token, (B, D). Heads use it if there is no pooler."""
         return sequence_output[:, 0]
@@ -309,8 +321,12 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         """
         # With a single segment, all tokens use its embedding and the ids are ignored.
         segments = max(self.num_segments, 2 if self.family.uses_segments else 1)
-        ranges = (0, self.vocabulary_size - 1), (0, 1), (0, segments - 1), (0, length), (0, 1)
-        return dict(zip(BACKBONE_INPUTS, ranges, strict=True))
+        flag = (0, 1)
+        ranges = (0, self.vocabulary_size - 1), flag, (0, segments - 1), (0, length), flag, flag
+        named = dict(zip(BACKBONE_INPUTS, ranges, strict=True))
+        if not self.family.uses_global_mask:
+            del named["global_mask"]
+        return named
 
     if not TYPE_CHECKING:  # hide these names from editors
         from_pretrained = ForeignName("from_preset(source)")

@@ -92,6 +92,8 @@ class Head:
         auto_class: Boolean. Whether the class can be loaded with `AutoModelFor...` in transformers.
         has_crf: Boolean. Whether to add transition scores for pairs of tags.
         output_bias: Boolean. Whether to use a bias in the output layer.
+        global_tokens: String. The tokens that attend to all tokens if the family has local and
+            global attention: "first", "first_text" or "second_text". None for no tokens.
 
     Example:
         >>> Head("classifier.out_proj", Hidden("classifier.dense", "tanh")).tensors
@@ -114,6 +116,7 @@ class Head:
     auto_class: bool = True
     has_crf: bool = False
     output_bias: bool = True
+    global_tokens: str | None = None
 
     @property
     def tensors(self) -> dict[str, str]:
@@ -274,6 +277,8 @@ class Family:
             counted in config.json.
         tokenizer: Tokenizer class to use by default.
         uses_segments: Boolean. Whether the second text in a pair can have segment id 1.
+        uses_global_mask: Boolean. Whether the input "global_mask" can select tokens that attend to
+            all tokens.
         heads: Dictionary to map class name suffixes in transformers to task heads.
         aliases: Dictionary to map alternative class name suffixes to a `HeadAlias`.
         generator: `Generator` to use for pretraining on replaced tokens.
@@ -310,6 +315,7 @@ class Family:
     positions_skip_padding: bool = False
     unused_positions: int = 0
     uses_segments: bool = False
+    uses_global_mask: bool = False
     aliases: Mapping[str, HeadAlias] = dataclasses.field(default_factory=dict)
     generator: Generator = Generator()
     learning_rate: float = LEARNING_RATE

@@ -11,7 +11,14 @@ from encoder_zoo.common.lazy import keras, ops
 from encoder_zoo.common.wording import close_names, did_you_mean, invalid
 
 # Inputs that can be used with every backbone.
-BACKBONE_INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts", "attended_mask")
+BACKBONE_INPUTS = (
+    "token_ids",
+    "padding_mask",
+    "segment_ids",
+    "text_starts",
+    "attended_mask",
+    "global_mask",
+)
 # Additional inputs for tasks, which are ignored by the backbone.
 TASK_INPUTS = (
     "mask_positions",

@@ -194,11 +194,11 @@ def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.
     """Gather vectors at given positions.
 
     Args:
-        x: Tensor of shape (B, L, D).
+        x: Tensor of shape (B, L, ...).
         positions: Integer tensor of shape (B, M).
 
     Returns:
-        Tensor of shape (B, M, D).
+        Tensor of shape (B, M, ...).
 
     Example:
         >>> import numpy as np
@@ -206,12 +206,10 @@ def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.
         >>> np.array(take_positions(x, np.array([[2, 0]]))).tolist()
         [[[4.0, 5.0], [0.0, 1.0]]]
     """
-    batch, length, hidden_dim = ops.shape(x)
-    # Use one gather on the flattened batch, (B * L, D) by (B, M).
+    batch, length, *sizes = ops.shape(x)
+    # Use one gather on the flattened batch, (B * L, ...) by (B, M).
     offsets = ops.arange(batch, dtype="int32")[:, None] * length
-    return ops.take(
-        ops.reshape(x, (-1, hidden_dim)), ops.cast(positions, "int32") + offsets, axis=0
-    )
+    return ops.take(ops.reshape(x, (-1, *sizes)), ops.cast(positions, "int32") + offsets, axis=0)
 
 
 def average_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> keras.KerasTensor:

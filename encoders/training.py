@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Paths start with the backbone name, which can be chosen by the user. It has no slashes.
 BLOCK_PATH = r"[^/]+/(\w+_)?block_\d+/"
 # Split the columns of the first matrix and the rows of the second one. This needs a single sum.
-PROJECTIONS = r"(cross_)?attention/(query|key|value|query_key_value|distance)"
+PROJECTIONS = r"(cross_)?attention/(global_)?(query|key|value|query_key_value|distance)"
 SPLIT_COLUMNS = (PROJECTIONS, "intermediate", "gate", "up")
 SPLIT_ROWS = (r"(cross_)?attention/output", "output")
 TOKEN_TABLE = r"[^/]+/(\w+_)?embeddings/token_embedding/embeddings"

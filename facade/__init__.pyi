@@ -17,6 +17,7 @@ from encoder_zoo.encoders.families.esm import EsmBackbone as EsmBackbone
 from encoder_zoo.encoders.families.eurobert import EuroBertBackbone as EuroBertBackbone
 from encoder_zoo.encoders.families.gemma3_text import Gemma3TextBackbone as Gemma3TextBackbone
 from encoder_zoo.encoders.families.gte import GteBackbone as GteBackbone
+from encoder_zoo.encoders.families.longformer import LongformerBackbone as LongformerBackbone
 from encoder_zoo.encoders.families.modernbert import ModernBertBackbone as ModernBertBackbone
 from encoder_zoo.encoders.families.mpnet import MPNetBackbone as MPNetBackbone
 from encoder_zoo.encoders.families.nomic_bert import NomicBertBackbone as NomicBertBackbone

@@ -183,8 +183,8 @@ class Golden:
     def __init__(self, name: str):
         self.folder = CHECKPOINTS / name
         self.expected = dict(np.load(self.folder / "expected.npz"))
-        names = ("token_ids", "padding_mask", "segment_ids")
-        self.inputs = {n: self.expected.pop(n) for n in names}
+        names = ("token_ids", "padding_mask", "segment_ids", "global_mask")
+        self.inputs = {n: self.expected.pop(n) for n in names if n in self.expected}
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ Comments use these letters for shapes: B batch, L sequence, H heads, d head size
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import keras
@@ -85,7 +86,7 @@ def attend_fast(
 
     def attend(*query_key_value, mask):
         heads = (_transpose(t) for t in query_key_value)
-        return _transpose(_attend_heads(layer, *heads, mask, training))
+        return _transpose(attend_heads(layer, *heads, mask, training))
 
     if not hasattr(mask, "max_distance"):
         return attend(query, key, value, mask=mask)
@@ -102,20 +103,21 @@ def attend_fast(
     def attend_by_chunk():
         def attend_chunk(*query_key_value, mask, chunk):
             with drawing(chunk):
-                return _attend_heads(layer, *query_key_value, mask, training)
+                return attend_heads(layer, *query_key_value, mask, training)
 
         return long_attention.attend_in_chunks(attend_chunk, query, key, value, mask, training)
 
-    length = ops.shape(query)[1]
-    if mask.max_distance is not None:
-        return _select(length > long_attention.SHORT_LENGTH, attend_by_block, attend_all)
+    is_long = long_attention.find_is_long(ops.shape(query)[1])
+    if mask.supports_blocks:
+        return select(is_long, attend_by_block, attend_all)
     drops = training and layer.dropout_layer.rate
-    if mask.texts is None and not drops and _has_efficient_kernel(query):
+    is_plain = mask.texts is None and mask.max_distance is None
+    if is_plain and not drops and _has_efficient_kernel(query):
         return attend_all()
-    return _select(length > long_attention.SHORT_LENGTH, attend_by_chunk, attend_all)
+    return select(is_long, attend_by_chunk, attend_all)
 
 
-def _attend_heads(layer, query, key, value, mask, training):
+def attend_heads(layer, query, key, value, mask, training):
     """Compute attention with a kernel if possible, from (B, H, Q or K, d) to (B, H, Q, d)."""
     rate = layer.dropout_layer.rate if training else 0.0
     if keras.config.backend() == "torch":
@@ -188,10 +190,8 @@ def _transpose(x):
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def _select(is_long, by_parts, attend_all):
-    """Call one of two functions. If the length is unknown, the graph contains both."""
-    if keras.config.backend() == "tensorflow" and not isinstance(is_long, bool):
-        is_long = long_attention.resolve_is_long(is_long)
-    if isinstance(is_long, bool):
-        return by_parts() if is_long else attend_all()
-    return ops.cond(is_long, by_parts, attend_all)
+def select(condition: bool | keras.KerasTensor, if_true: Callable, if_false: Callable):
+    """Call one of two functions without arguments. For a tensor, the graph contains both."""
+    if isinstance(condition, bool):
+        return if_true() if condition else if_false()
+    return ops.cond(condition, if_true, if_false)

@@ -32,6 +32,7 @@ from keras import ops
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.trace import current_trace
 from encoder_zoo.encoders import gradients
+from encoder_zoo.encoders.positions import take_positions
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.attention_masks import AttentionMask
@@ -44,8 +45,11 @@ CHUNK_NUMBERS = 2**24  # probabilities that are stored at once. Smaller values a
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
 
 
-def resolve_is_long(is_long: array_ops.Tensor) -> array_ops.Tensor | bool:
-    """Return a boolean if the text length is known at tracing time, and the tensor otherwise."""
+def find_is_long(length: int | keras.KerasTensor) -> bool | keras.KerasTensor:
+    """Return whether a text is long. If its length is unknown at tracing time, return a tensor."""
+    is_long = length > SHORT_LENGTH
+    if isinstance(is_long, bool) or keras.config.backend() != "tensorflow":
+        return is_long
     # TensorFlow has no public API for this check.
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
@@ -75,10 +79,11 @@ def attend_in_blocks(
         query: Tensor of shape (B, L, H, D/H).
         key: Tensor of shape (B, L, H, D/H).
         value: Tensor of shape (B, L, H, D/H).
-        mask: An `AttentionMask` with a `max_distance`.
+        mask: An `AttentionMask` with a `max_distance`. If it has `global_keys`, each block also
+            attends to the keys at its `global_positions`.
 
     Returns:
-        Tensor of shape (B, L, H, D/H). (B, L, H, D/H).
+        Tensor of shape (B, L, H, D/H).
 
     Source: Beltagy et al. 2020, Longformer: The Long-Document Transformer, sections 3.1 and 3.2.
     Zaheer et al. 2020, Big Bird, appendix D (blocks).
@@ -96,15 +101,29 @@ def attend_in_blocks(
     def queries(x):
         return _merge_axes(blocks(x))  # (B N, C, ...)
 
-    def keys(x):
+    def window(x):
         x = blocks(x, mask.max_distance, size - mask.max_distance)  # (B, N + 1, C, ...)
         return _merge_axes(ops.concatenate([x[:, :-1], x[:, 1:]], axis=2))  # (B N, 2 C, ...)
 
+    def keys(x):
+        if mask.global_keys is None:
+            return window(x)
+        last = ops.minimum(mask.global_positions, length - 1)
+        everywhere = ops.repeat(take_positions(x, last), count, axis=0)  # (B N, S, ...)
+        return ops.concatenate([window(x), everywhere], axis=1)  # (B N, 2 C + S, ...)
+
     texts = (None, None) if mask.texts is None else (queries(mask.texts), keys(mask.texts))
-    real = keys(ops.cast(mask.real, "int32")) > 0
     # Positions of the queries among the keys of the block.
     positions = ops.arange(size, dtype="int32")[:, None] + mask.max_distance
     distances = ops.abs(positions - ops.arange(2 * size, dtype="int32"))
+    if mask.global_keys is None:
+        real = window(ops.cast(mask.real, "int32")) > 0
+    else:  # each global key is used once, and is near to all queries
+        in_window = window(ops.cast(mask.real & ~mask.global_keys, "int32")) > 0
+        is_used = ops.repeat(mask.global_positions < length, count, axis=0)  # (B N, S)
+        real = ops.concatenate([in_window, is_used], axis=1)
+        near = ops.ones((size, ops.shape(is_used)[1]), "int32")
+        distances = ops.concatenate([distances, near], axis=1)
     allowed = mask.pairs(real, *texts, distances)  # (B N, 1, C, 2 C)
     mixed = attend(queries(query), keys(key), keys(value), mask=allowed)
     return ops.reshape(mixed, (batch, count * size, heads, width))[:, :length]
@@ -135,7 +154,7 @@ def attend_in_chunks(
         query: Tensor of shape (B, L, H, D/H).
         key: Tensor of shape (B, L, H, D/H).
         value: Tensor of shape (B, L, H, D/H).
-        mask: An `AttentionMask` without a `max_distance`.
+        mask: An `AttentionMask`.
         training: Boolean. Whether gradients are needed.
 
     Returns:
@@ -145,7 +164,7 @@ def attend_in_chunks(
     FlashAttention, section 3.1 (recomputation).
     """
     batch, length, heads, _ = ops.shape(query)
-    fit = CHUNK_NUMBERS // (batch * heads * length)
+    fit = CHUNK_NUMBERS // _maximum(batch * heads * length, 1)  # exports accept empty batches
     size = _minimum(_minimum(_maximum(fit, SMALLEST_CHUNK), LARGEST_CHUNK), length)
     count = -(-length // size)
 
@@ -159,7 +178,12 @@ def attend_in_chunks(
 
     def one(query, key, value, i):
         """Compute the output of one chunk, (B, H, C, D/H)."""
-        allowed = mask.pairs(mask.real, None if texts is None else texts[i], mask.texts)
+        distances = None
+        if mask.max_distance is not None:
+            positions = i * size + ops.arange(size, dtype="int32")
+            distances = ops.abs(positions[:, None] - ops.arange(length, dtype="int32"))
+        of_chunk = None if texts is None else texts[i]
+        allowed = mask.pairs(mask.real, of_chunk, mask.texts, distances, mask.global_keys)
         return attend(query, key, value, mask=allowed, chunk=i)
 
     queries = ops.swapaxes(chunks(query), 2, 3)  # (N, B, H, C, D/H)

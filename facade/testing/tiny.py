@@ -229,4 +229,6 @@ def examples(family: Family) -> dict[str, np.ndarray]:
     }
     if family.uses_segments:
         inputs["segment_ids"] = (mask & (np.arange(length) > 3)).astype("int32")
+    if family.uses_global_mask:
+        inputs["global_mask"] = (np.arange(length) % 5 == np.array([[0], [0], [3]])).astype("int32")
     return inputs

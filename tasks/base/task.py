@@ -196,10 +196,14 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """Compute the backbone outputs. Inputs that the backbone does not use are ignored."""
         if self.record.predicts_tokens and self.backbone.predicts_in_order:
             return {"predictions": self.backbone.predictions(inputs, training)}
-        given = backbone_inputs(inputs)
+        given = self.backbone_inputs(inputs)
         if PACKED_TOKENS in inputs:
             return encode_packed(self.backbone, given, inputs[PACKED_TOKENS], training)
         return self.backbone(given, training=training)
+
+    def backbone_inputs(self, inputs: Mapping) -> Mapping:
+        """Select the inputs for the backbone, and add inputs that depend on the head."""
+        return self.backbone.add_head_inputs(backbone_inputs(inputs), self.head_record)
 
     def call(self, inputs, training=None):
         return self._compute_outputs(inputs, training)

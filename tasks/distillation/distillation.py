@@ -258,8 +258,9 @@ class Distillation(TextModel):
         self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
     ) -> tuple:
         """Compute the backbone outputs of a model and, if `answers` is True, its logits."""
+        is_task = isinstance(model, Task)
         encoded = get_backbone(model)(
-            backbone_inputs(inputs),
+            model.backbone_inputs(inputs) if is_task else backbone_inputs(inputs),
             training=training,
             return_hidden_states="hidden_states" in self.objectives,
             return_projections="relations" in self.objectives,

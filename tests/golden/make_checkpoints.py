@@ -42,6 +42,7 @@ SIZES = {
     "convolution_activation": "gelu",
     "terms": ["c2p", "p2c"],
     "num_key_value_heads": 1,
+    "attention_window": [4, 8],
     "rope_scaling": {"rope_type": "linear", "factor": 2.0},
 }
 OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "pooler_output")
@@ -316,6 +317,9 @@ def make(family: Family, head: str, beam: bool = False) -> None:
     inputs = {"input_ids": ids, "attention_mask": mask.astype(int)}
     if "num_segments" in keys or family.uses_segments:
         inputs["token_type_ids"] = segments
+    if family.uses_global_mask and head in ("ForQuestionAnswering", "ForMultipleChoice"):
+        # Otherwise transformers looks for separators.
+        inputs["global_attention_mask"] = (mask & (np.arange(9) % 4 == 1)).astype(int)
     if head == "ForMultipleChoice":  # of one choice for each text
         inputs = {name: value[:, None] for name, value in inputs.items()}
     if in_order:  # each token from all others
@@ -326,11 +330,14 @@ def make(family: Family, head: str, beam: bool = False) -> None:
     with torch.inference_mode():
         outputs = model(**{name: torch.as_tensor(value) for name, value in inputs.items()})
     names = [name for name in (*OUTPUTS, *OUTPUTS_OF_BEAM) if name in outputs]
+    marks = inputs.get("global_attention_mask")
+    marks = {} if marks is None else {"global_mask": marks.reshape(ids.shape).astype("int32")}
     np.savez_compressed(
         folder / "expected.npz",
         token_ids=ids.astype("int32"),
         padding_mask=mask,
         segment_ids=segments.astype("int32"),
+        **marks,
         **{name: outputs[name].numpy() for name in names},
     )
 

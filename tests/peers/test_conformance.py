@@ -71,6 +71,7 @@ def outputs_there(model, inputs: dict) -> list[np.ndarray]:
         "token_ids": "input_ids",
         "padding_mask": "attention_mask",
         "segment_ids": "token_type_ids",
+        "global_mask": "global_attention_mask",
     }
     given = {names[name]: torch.tensor(value.astype("int64")) for name, value in inputs.items()}
     if "MultipleChoice" in type(model).__name__:  # of one choice for each text
