@@ -56,7 +56,7 @@ class TokenizerGraph(tf.Module):
         self._normalized_finder = None
         if normalized:
             chars = self._normalize(characters(tf.constant([t["content"] for t in normalized])))
-            contents = tf.RaggedTensor.from_row_splits(self._code_points(chars), chars.row_splits)
+            contents = tf.RaggedTensor.from_row_splits(chars.codes, chars.row_splits)
             self._normalized_finder = make_finder(normalized, contents.to_list(), **options)
 
     def _texts_to_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -96,20 +96,13 @@ class TokenizerGraph(tf.Module):
             return self._tokenize(self._add_prefix_space(parts, as_words))
 
         def normalize_and_tokenize(parts: Characters) -> Tokens:
-            parts = self._normalize(parts)
-            return make_added_tokenizer(self._normalized_finder, tokenize)(
-                parts, self._code_points(parts)
-            )
+            return make_added_tokenizer(self._normalized_finder, tokenize)(self._normalize(parts))
 
         return make_added_tokenizer(self._raw_finder, normalize_and_tokenize)(chars)
 
     def _normalize(self, chars: Characters) -> Characters:
         """Normalize characters."""
         return chars
-
-    def _code_points(self, chars: Characters) -> tf.Tensor:
-        """Return int32 code points (N,) for normalized characters."""
-        return chars.codes
 
     def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
         """Insert a space before the first word, if this is done by the pre-tokenizer."""

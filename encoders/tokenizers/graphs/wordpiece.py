@@ -14,16 +14,8 @@ from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import bert_w
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens, WordTokens
 from encoder_zoo.encoders.tokenizers.segmentation.unigram import Trie
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import WholeWordLookup, WordTable
-from encoder_zoo.encoders.tokenizers.text.characters import (
-    NUM_CODE_POINTS,
-    Characters,
-    CodePointTable,
-    characters,
-    members,
-)
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
 from encoder_zoo.encoders.tokenizers.text.normalization import (
-    FIRST_DROPPED,
-    FIRST_SPACE,
     BertNormalizer,
     normalization_tables,
     unpack_codes,
@@ -33,7 +25,7 @@ from encoder_zoo.encoders.tokenizers.text.packed_words import (
     PackedWords,
     character_numbers,
 )
-from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, row_ids, span_indices
+from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, span_indices
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.steps import Model, Steps
@@ -135,23 +127,12 @@ class WordPieceGraph(TokenizerGraph):
         super().__init__(steps, model)
         self._options = bert_options(steps.normalizer)
         lowercase, _, _, clean_text = self._options
-        vocabulary, added = model.settings["vocab"], steps.added_tokens
+        vocabulary = model.settings["vocab"]
         tables = make_word_piece(vocabulary, self.unknown_token_id)
         numbers, self._model, self._word_table = tables
-        self._make_normalizers(numbers, added)
+        self._normalizer = BertNormalizer(*self._options, numbers)
         self._word_lookup = WholeWordLookup(self._whole_words(vocabulary), lowercase, clean_text)
         self._index_added_tokens(steps)
-
-    def _make_normalizers(self, numbers: np.ndarray, added: list[dict]) -> None:
-        """Build a normalizer that returns character numbers, and one for code points if needed."""
-        self._normalizer = BertNormalizer(*self._options, numbers)
-        self._numbers = None
-        if any(token["normalized"] for token in added):  # may contain any character
-            self._numbers = CodePointTable(numbers)
-            identity = np.arange(NUM_CODE_POINTS, dtype=np.int32)
-            self._to_codes = BertNormalizer(*self._options, identity)
-            chinese = members("chinese") & self._options[2]
-            self._chinese = CodePointTable(chinese.astype(np.int32))
 
     def _whole_words(self, ids: dict[str, int]) -> dict[str, int]:
         """Return {word: id} for words with a single token that are not changed by normalization."""
@@ -173,30 +154,12 @@ class WordPieceGraph(TokenizerGraph):
         return tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
 
     def _normalize(self, chars: Characters) -> Characters:
-        if self._numbers is None:
-            return self._normalizer(chars)
-        chars = self._to_codes(chars)
-        if self._options[3]:  # text cleaning converts all white space to spaces
-            is_space = (chars.codes >= FIRST_SPACE) & (chars.codes < FIRST_DROPPED)
-            chars = chars._replace(codes=tf.where(is_space, FIRST_SPACE | ord(" "), chars.codes))
-        # Add spaces around Chinese characters, since added tokens may contain these spaces.
-        repeats = 1 + 2 * self._chinese(unpack_codes(chars.codes))
-        splits = tf.concat([[0], tf.cumsum(repeats)], 0)
-        owner = row_ids(splits, splits[-1])
-        is_added = tf.range(splits[-1]) != tf.gather(splits[:-1] + repeats // 2, owner)
-        codes = tf.where(is_added, FIRST_SPACE | ord(" "), tf.gather(chars.codes, owner))
-        rows = tf.gather(splits, chars.row_splits)
-        return chars.take(owner)._replace(codes=codes, row_splits=rows)
-
-    def _code_points(self, chars: Characters) -> tf.Tensor:
-        return unpack_codes(chars.codes)
+        return self._normalizer(chars)
 
     def _tokenize(self, chars: Characters) -> Tokens:
         starts, ends = bert_word_bounds(chars)
         words = tf.searchsorted(starts, chars.row_splits)
         numbers = unpack_codes(chars.codes)
-        if self._numbers is not None:
-            numbers = self._numbers(numbers)
         ids, starts, ends, splits = self._word_table.tokens(
             numbers, starts, ends, functools.partial(self._model.encode, numbers)
         )
@@ -209,9 +172,14 @@ class WordPieceGraph(TokenizerGraph):
 
 
 def has_bert_steps(steps: Steps) -> bool:
-    """Return whether all steps before the model are the same as in BERT."""
+    """Return whether all steps before the model are the same as in BERT.
+
+    Added tokens must not be normalized, because `BertNormalizer` does not return code points.
+    """
+    if any(token["normalized"] for token in steps.added_tokens) or steps.trims:
+        return False
     normalizer = steps.types("normalizer") in ([], ["BertNormalizer"])
-    return normalizer and steps.types("pre_tokenizer") == ["BertPreTokenizer"] and not steps.trims
+    return normalizer and steps.types("pre_tokenizer") == ["BertPreTokenizer"]
 
 
 def bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:

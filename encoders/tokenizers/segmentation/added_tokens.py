@@ -96,26 +96,19 @@ class AddedTokenFinder(tf.Module):
         self._spaces = CodePointTable(members("bpe_space").astype("int32"))
         self._word_characters = CodePointTable(members("word_character").astype("int32"))
 
-    def __call__(self, chars: Characters, codes: tf.Tensor | None = None) -> SplitTexts:
-        """Split texts around added tokens.
-
-        Args:
-            chars: `Characters` to search in.
-            codes: int32 tensor of shape (N,). The code points to use if `chars.codes` contains
-                packed values. Defaults to None.
-        """
-        text = chars if codes is None else chars._replace(codes=codes)
-        starts, ends, tokens = self._longest_matches(text)
+    def __call__(self, chars: Characters) -> SplitTexts:
+        """Split texts around added tokens."""
+        starts, ends, tokens = self._longest_matches(chars)
         chosen = leftmost_spans(starts, ends)
         starts, ends, tokens = (tf.gather(part, chosen) for part in (starts, ends, tokens))
         if "single_word" in self._options:
             alone = ~tf.gather(self._options["single_word"], tokens)
-            word_before = self._is_word_character(text, starts - 1, starts)
-            alone |= ~(word_before | self._is_word_character(text, ends, ends))
+            word_before = self._is_word_character(chars, starts - 1, starts)
+            alone |= ~(word_before | self._is_word_character(chars, ends, ends))
             starts, ends, tokens = (tf.boolean_mask(p, alone) for p in (starts, ends, tokens))
-        rows = find_rows(text, starts)
-        starts, ends = self._strip(text, starts, ends, tokens, rows)
-        spans = self._spans(text, starts, ends)
+        rows = find_rows(chars, starts)
+        starts, ends = self._strip(chars, starts, ends, tokens, rows)
+        spans = self._spans(chars, starts, ends)
         return SplitTexts(
             remove_spans(chars, starts, ends, rows),
             tf.gather(self._ids, tokens),
@@ -234,7 +227,7 @@ def remove_spans(
 
 def make_added_tokenizer(
     finder: AddedTokenFinder | None, tokenize: Callable[[Characters], Tokens]
-) -> Callable[..., Tokens]:
+) -> Callable[[Characters], Tokens]:
     """Make a function to find added tokens and to tokenize the parts between them.
 
     Args:
@@ -242,10 +235,10 @@ def make_added_tokenizer(
         tokenize: Function to tokenize the parts.
     """
     if finder is None:
-        return lambda chars, codes=None: tokenize(chars)
+        return tokenize
 
-    def tokens(chars: Characters, codes: tf.Tensor | None = None) -> Tokens:
-        split = finder(chars, codes)
+    def tokens(chars: Characters) -> Tokens:
+        split = finder(chars)
         return merge_tokens(tokenize(split.parts), split)
 
     return tokens
