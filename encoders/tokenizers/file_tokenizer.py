@@ -57,7 +57,6 @@ class FileTokenizer(ConfigFromSignature):
 
     # Attributes required by preprocessors.
     uses_segments = False
-    library_is_equal = True
     model_max_length = None
     first_column = 0
     truncation_side = "right"
@@ -158,7 +157,7 @@ class FileTokenizer(ConfigFromSignature):
             unknown_id=self.unknown_id or 0,
             added_tokens=file["added_tokens"],
         )
-        return make_graph(steps, Model(file["model"]), exact=True)
+        return make_graph(steps, Model(file["model"]))
 
     def tokenize_with_offsets(self, texts: Any) -> tuple:
         """Return token ids, starts and ends as RaggedTensors of shape (N, None)."""

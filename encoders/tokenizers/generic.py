@@ -63,7 +63,6 @@ class GenericTokenizer(Tokenizer):
     """
 
     lstrip_mask = False
-    library_is_equal = True  # steps are always defined by the library
 
     @validate_arguments
     def __init__(self, tokenizer_json: str, **options):

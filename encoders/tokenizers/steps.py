@@ -105,25 +105,13 @@ class Steps(NamedTuple):
         )
 
     @property
-    def words_depend(self) -> bool:
-        """Return whether words depend on surrounding white space, as for DeBERTa with NFC."""
-        composes = "NFC" in self.types("normalizer")
-        return composes and "Metaspace" in self.types("pre_tokenizer")
-
-    @property
     def words_are_independent(self) -> bool:
-        """Return whether words can be tokenized separately. Added tokens may span several words."""
-        return not (self.special_tokens or self.added_tokens or self.words_depend)
+        """Return whether words can be tokenized separately.
 
-    @property
-    def library_is_equal(self) -> bool:
-        """Return whether the library and the graph produce equal ids and offsets for all texts.
-
-        The results can differ in two cases. If spaces are kept, the library expects a space before
-        some added tokens. With NFC for DeBERTa, the library assigns different spans to composed
-        characters.
+        Added tokens may span several words, and NFC for DeBERTa depends on white space.
         """
-        return not (self.words_depend or (self.keeps_spaces and self.added_tokens))
+        composes = "NFC" in self.types("normalizer") and "Metaspace" in self.types("pre_tokenizer")
+        return not (self.tokens_in_texts or composes)
 
 
 class Model(NamedTuple):

@@ -342,7 +342,7 @@ class Tokenizer(TokenizerArguments):
         refuse_in_fork()
         from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
 
-        return make_graph(self.steps, self._model_in_texts(), exact=self.library_is_equal)
+        return make_graph(self.steps, self._model_in_texts())
 
     def _make_library(self) -> LibraryTokenizer:
         from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
@@ -507,14 +507,9 @@ class Tokenizer(TokenizerArguments):
         """Return whether to tokenize texts (B,) with the graph instead of the library."""
         if not uses_tensorflow():
             return False
-        if array_ops.is_symbolic_tensor(texts) or not self.library_is_equal:
+        if array_ops.is_symbolic_tensor(texts):
             return True
         return int(array_ops.reduce_sum(array_ops.strings.length(texts))) > LIBRARY_BYTES
-
-    @property
-    def library_is_equal(self) -> bool:
-        """Whether the library and the graph return the same ids and offsets for all texts."""
-        return self.steps.library_is_equal
 
     def tokenize_words(
         self, words: object

@@ -25,13 +25,12 @@ def prepares_in_numpy(method: Callable[P, R]) -> Callable[P, R]:
     """Make a method of `Answers` prepare its texts with NumPy instead of TensorFlow operations.
 
     Outside a graph, a TensorFlow operation takes longer than the same NumPy operation. TensorFlow
-    is still used for tensors, for texts that would get different tokens, and by the runner.
+    is still used for tensors and by the runner.
     """
 
     @functools.wraps(method)
     def prepare(self, *args, **kwargs):
-        has_tensors = any(map(_has_tensors, (*args, *kwargs.values())))
-        if has_tensors or not self.preprocessor.tokenizer.library_is_equal:
+        if any(map(_has_tensors, (*args, *kwargs.values()))):
             return method(self, *args, **kwargs)
         with use_numpy():
             return method(self, *args, **kwargs)

@@ -5,7 +5,6 @@ Comments use these letters for shapes: B is the batch size and L the sequence le
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -144,9 +143,8 @@ def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarra
         encode: Function that converts texts to examples. Defaults to the preprocessor's `encode`.
     """
     preprocessor, collate = task.preprocessor, task.batch_maker.collate()
-    quick = preprocessor.tokenizer.library_is_equal
-    with use_numpy() if quick else contextlib.nullcontext():
-        texts = tuple(as_array(np.asarray(part)) for part in texts) if quick else texts
+    with use_numpy():
+        texts = tuple(as_array(np.asarray(part)) for part in texts)
         batch = collate((encode or preprocessor.encode)(texts))
     return _outputs(task, get_inputs(batch))
 

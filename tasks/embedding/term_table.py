@@ -5,7 +5,6 @@ Comments use these letters for shapes: B batch, L sequence, N texts, V vocabular
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Unpack
 
 import keras
@@ -147,11 +146,8 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         """
         require(sparse)
         texts = [texts] if isinstance(texts, str | bytes) else texts
-        # For a few texts, tracing a graph would take longer than the tokenization.
-        quick = self.tokenizer.library_is_equal
-        with use_numpy() if quick else contextlib.nullcontext():
-            column = only_column(texts)
-            column = as_array(np.asarray(column)) if quick else column
+        with use_numpy():  # for a few texts, tracing a graph would take longer
+            column = as_array(np.asarray(only_column(texts)))
             return self.rows_of(self.encode_queries(column)["token_ids"])
 
     def rows_of(self, ids: array_ops.RaggedTensor) -> csr_array:

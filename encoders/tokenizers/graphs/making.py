@@ -22,14 +22,12 @@ _BYTE_BPE = {**_BPE, "byte_fallback": False, "fuse_unk": False, "end_of_word_suf
 _WORDPIECE = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
 
 
-def make_graph(steps: Steps, model: Model, exact: bool = False) -> TokenizerGraph:
+def make_graph(steps: Steps, model: Model) -> TokenizerGraph:
     """Build the tables and graphs to execute tokenizer steps and a model.
 
     Args:
         steps: `Steps` to execute.
         model: `Model` to use with the steps.
-        exact: Boolean. Whether ids and offsets must be equal to the results from the library, even
-            if `steps.library_is_equal` is False. Defaults to False.
 
     Raises:
         ValueError: If a step or the model is not supported by TensorFlow operations.
@@ -37,7 +35,7 @@ def make_graph(steps: Steps, model: Model, exact: bool = False) -> TokenizerGrap
     check_model(steps, model)
     is_wordpiece = model.settings["type"] == "WordPiece" and has_bert_steps(steps)
     with tf.init_scope(), use_tensorflow():  # do not add tables to a user's graph
-        return WordPieceGraph(steps, model) if is_wordpiece else StepsGraph(steps, model, exact)
+        return WordPieceGraph(steps, model) if is_wordpiece else StepsGraph(steps, model)
 
 
 def check_model(steps: Steps, model: Model) -> None:

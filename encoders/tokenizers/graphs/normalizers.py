@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.graphs.patterns import make_finder
 from encoder_zoo.encoders.tokenizers.graphs.words import Words
-from encoder_zoo.encoders.tokenizers.steps import COMPOSING, QUOTES, make_unsupported_error
+from encoder_zoo.encoders.tokenizers.steps import QUOTES, make_unsupported_error
 from encoder_zoo.encoders.tokenizers.text.characters import Characters, CodePointTable, members
 from encoder_zoo.encoders.tokenizers.text.charsmap import charsmap_rules
 from encoder_zoo.encoders.tokenizers.text.composition import UnicodeNormalizer
@@ -19,7 +19,6 @@ from encoder_zoo.encoders.tokenizers.text.normalization import (
     expand_characters,
     folding_map,
     normalize_quotation_marks,
-    normalize_white_space,
 )
 from encoder_zoo.encoders.tokenizers.text.precompiled import (
     CharacterMap,
@@ -128,8 +127,6 @@ RUNS: tuple[Run, ...] = (
     ([NFKD, STRIP_ACCENTS], lambda: [fold(lowercase=False, keep_accents=False)]),
     (QUOTES, lambda: [normalize_quotation_marks]),
 )
-# White space is kept here, so this is only used with words that are not split at white space.
-COMPOSED: Run = (COMPOSING, lambda: [normalize_white_space, UnicodeNormalizer()])
 # Functions to make a normalizer per step type. They return None for unsupported steps.
 NORMALIZERS: dict[str, Callable[[Mapping], Normalizer | None]] = {
     "BertNormalizer": normalize_bert,
@@ -143,13 +140,11 @@ NORMALIZERS: dict[str, Callable[[Mapping], Normalizer | None]] = {
 }
 
 
-def make_normalizer(steps: Sequence[Mapping], runs: Sequence[Run] = RUNS) -> Normalizer:
+def make_normalizer(steps: Sequence[Mapping]) -> Normalizer:
     """Make a function to execute normalizer steps from tokenizer.json.
 
     Args:
         steps: List of normalizer steps.
-        runs: Sequences that can be executed by a single function, with the longest sequence first.
-            Defaults to `RUNS`.
 
     Raises:
         ValueError: If a step is not supported.
@@ -162,7 +157,7 @@ def make_normalizer(steps: Sequence[Mapping], runs: Sequence[Run] = RUNS) -> Nor
     """
     steps, found = list(steps), []
     while steps:
-        run = next((run for run in runs if steps[: len(run[0])] == [*run[0]]), None)
+        run = next((run for run in RUNS if steps[: len(run[0])] == [*run[0]]), None)
         if run:
             found += run[1]()
         elif (one := NORMALIZERS.get(steps[0]["type"], lambda step: None)(steps[0])) is not None:

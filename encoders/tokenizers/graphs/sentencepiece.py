@@ -34,9 +34,9 @@ def marks_words(steps: Steps) -> bool:
     """Return whether words begin with "▁", as required by `mark_words`."""
     if steps.keeps_spaces:
         ends = steps.normalizer[-1:] == [REPLACED_SPACE]
+        ends &= not any(token["normalized"] for token in steps.added_tokens)
         return ends and steps.pre_tokenizer in ([], [KEPT_WORDS]) and not steps.trims
-    split = [] if steps.words_depend else [{"type": "WhitespaceSplit"}]
-    return steps.pre_tokenizer == [*split, METASPACE] and not steps.trims
+    return steps.pre_tokenizer == [{"type": "WhitespaceSplit"}, METASPACE] and not steps.trims
 
 
 def steps_before_words(normalizer: list[dict]) -> list[dict]:
@@ -86,10 +86,7 @@ def mark_words(steps: Steps, splits_words: bool) -> PreTokenizer:
         is_sign, solid = codes == ord(SPACE), white(codes) == 0
         after_space = shift_right(~solid, 1, False)
         first = solid & (words.begins | after_space | is_sign)
-        wanted = first & ~is_sign
-        if steps.words_depend:  # if a text contains "▁", insert another "▁" before it
-            wanted |= first & after_space & ~words.chars.row_starts()
-        return words._replace(begins=first).insert(ord(SPACE), wanted, kept=solid)
+        return words._replace(begins=first).insert(ord(SPACE), first & ~is_sign, kept=solid)
 
     return keep_spaces if steps.keeps_spaces else remove_spaces
 

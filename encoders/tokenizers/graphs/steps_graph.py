@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import surrounding_spaces
 from encoder_zoo.encoders.tokenizers.graphs.byte_bpe import ByteBPE
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 from encoder_zoo.encoders.tokenizers.graphs.models import CharacterModel, WordLevel, token_ids
-from encoder_zoo.encoders.tokenizers.graphs.normalizers import COMPOSED, RUNS, make_normalizer
+from encoder_zoo.encoders.tokenizers.graphs.normalizers import make_normalizer
 from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import (
     lookup_rules,
     mark_words,
@@ -20,7 +21,7 @@ from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import (
     steps_before_words,
     tokens_stay_in_words,
 )
-from encoder_zoo.encoders.tokenizers.graphs.words import Words, is_text_start, make_pre_tokenizer
+from encoder_zoo.encoders.tokenizers.graphs.words import Words, make_pre_tokenizer
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import WhitespaceWordLookup
 from encoder_zoo.encoders.tokenizers.steps import SPACE
@@ -36,20 +37,16 @@ class StepsGraph(TokenizerGraph):
     Args:
         steps: `Steps` to execute.
         model: `Model` to use with the steps.
-        exact: Boolean. See `make_graph`. Defaults to False.
     """
 
-    def __init__(self, steps: Steps, model: Model, exact: bool = False):
+    def __init__(self, steps: Steps, model: Model):
         super().__init__(steps, model)
         kind, ids = model.settings["type"], token_ids(model.settings)
         splits_words = steps.keeps_spaces and tokens_stay_in_words(ids)
         self.words_are_independent &= splits_words or not steps.keeps_spaces
         marks = kind in ("BPE", "Unigram") and marks_words(steps)
-        marks = marks and (steps.library_is_equal or not exact)
-        self._marks_parts = marks and bool(steps.added_tokens)
         if marks:
-            runs = (COMPOSED, *RUNS)
-            self._normalizer = make_normalizer(steps_before_words(steps.normalizer), runs)
+            self._normalizer = make_normalizer(steps_before_words(steps.normalizer))
             self._pre_tokenize = mark_words(steps, splits_words)
         else:
             self._normalizer = make_normalizer(steps.normalizer)
@@ -61,7 +58,10 @@ class StepsGraph(TokenizerGraph):
         self._word_lookup = None
         if marks and "WhitespaceSplit" in steps.types("pre_tokenizer"):
             self._word_lookup = self._make_word_lookup(steps, ids)
-        self._needs_space = steps.keeps_spaces and not steps.inserts_space
+        self._without_space = None  # words that follow a space, but do not start with one
+        if steps.keeps_spaces and not steps.inserts_space:
+            special = [re.escape(token["content"]) for token in steps.special_tokens]
+            self._without_space = "".join(rf"(?:{token})\C*|" for token in special)
         self._trims, self._spaces = steps.trims, None
         if self._trims:
             self._spaces = tf.constant(count_spaces(steps, ids))
@@ -80,6 +80,9 @@ class StepsGraph(TokenizerGraph):
         return WhitespaceWordLookup(words, *rules)
 
     def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
+        if as_words and self._without_space is not None:
+            apart = tf.strings.regex_full_match(texts, self._without_space)
+            texts = tf.where(apart, texts, tf.strings.join([" ", texts]))
         if self._word_lookup is None or not self.words_are_independent:
             return super()._ids(texts, as_words)
         return self._word_lookup.ids(texts, lambda parts: self._encode(parts, as_words)[0])
@@ -88,12 +91,8 @@ class StepsGraph(TokenizerGraph):
         return self._normalizer(chars)
 
     def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
-        words = Words.from_texts(chars)
         if as_words and self._is_byte_level:
-            return words.prepend(ord(" ")).chars
-        if as_words and self._needs_space:
-            wanted = chars.row_starts() & (self._marks_parts | is_text_start(chars))
-            return words.insert(ord(SPACE), wanted).chars
+            return Words.from_texts(chars).prepend(ord(" ")).chars
         return chars
 
     def _tokenize(self, chars: Characters) -> Tokens:

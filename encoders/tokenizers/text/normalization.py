@@ -58,28 +58,6 @@ def fold_text(text: str, lowercase: bool, keep_accents: bool) -> str:
     return "".join(chr(c) for code in codes for c in table.get(code, [code]))
 
 
-def normalize_white_space(chars: Characters) -> Characters:
-    """Replace white space by spaces.
-
-    This is done for line breaks, for tabs, for consecutive white space, and for white space at the
-    end of texts.
-
-    Example:
-        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
-        >>> chars = characters(tf.constant(["a\\u00a0b \\u00a0c\\t"]))
-        >>> "".join(map(chr, normalize_white_space(chars).codes)).replace("\\u00a0", "_")
-        'a_b  c '
-    """
-    spaces = tf.constant(np.flatnonzero(members("white_space")), tf.int32)
-    white = tf.reduce_any(chars.codes[:, None] == spaces, axis=1)
-    starts = chars.row_starts()
-    last = shift_left(starts, 1, True)
-    beside = (shift_right(white, 1, False) & ~starts) | (shift_left(white, 1, False) & ~last) | last
-    breaks = tf.reduce_any(chars.codes[:, None] == [ord(c) for c in "\n\r\t"], axis=1)
-    codes = tf.where(white & (beside | breaks), ord(" "), chars.codes)
-    return chars._replace(codes=codes)
-
-
 def normalize_quotation_marks(chars: Characters) -> Characters:
     """Replace two backticks or apostrophes by a quotation mark with the span of the second one.
 
