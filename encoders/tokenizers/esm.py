@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
+from encoder_zoo.encoders.tokenizers.files.vocab_txt import check_lines, write_vocabulary
 from encoder_zoo.encoders.tokenizers.steps import Model, make_split_step
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-from encoder_zoo.encoders.tokenizers.wordpiece import check_lines, read_vocabulary, write_vocabulary
 
 
 @serializable
@@ -48,30 +48,13 @@ class EsmTokenizer(Tokenizer):
         check_lines(vocabulary)
         super().__init__(vocabulary, **options)
 
-    def spelling(self) -> list[str]:
-        """Return the text for each id."""
-        return self.get_vocabulary()
-
-    def starts_word(self, token: str) -> bool:
-        """Return True, since each residue is a word."""
-        return True
-
     def _steps(self) -> dict:
         residues = {token for token in self.vocabulary if token} - {*self.special_tokens}
         longest_first = sorted(residues, key=lambda token: (-len(token), token))
         words = [{"type": "WhitespaceSplit"}]
         if longest_first:
             words.append(make_split_step("|".join(map(re.escape, longest_first))))
-        return {
-            "normalizer": None,
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": words},
-            "post_processor": self._template(),
-            "decoder": {"type": "Fuse"},
-        }
-
-    def _model(self) -> dict:
-        ids = {token: i for i, token in enumerate(self.vocabulary)}
-        return {"type": "WordLevel", "unk_token": self.unknown_token, "vocab": ids}
+        return {**super()._steps(), "pre_tokenizer": {"type": "Sequence", "pretokenizers": words}}
 
     def _model_in_texts(self) -> Model:
         """Return a model in which special tokens have names that cannot occur in texts."""
@@ -80,10 +63,6 @@ class EsmTokenizer(Tokenizer):
         return Model({**model, "unk_token": f" {self.unknown_token}", "vocab": ids})
 
     # -- files -------------------------------------------------------------------------------------
-
-    @classmethod
-    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> EsmTokenizer:
-        return cls(read_vocabulary(files, roles), **options)
 
     def _vocabulary_files(self) -> dict[str, str]:
         return {"vocab.txt": write_vocabulary(self.vocabulary)}

@@ -39,6 +39,7 @@ from encoder_zoo.encoders.tokenizers.files.special_tokens import (
     special_added_token,
     tokens_with_added,
 )
+from encoder_zoo.encoders.tokenizers.files.vocab_txt import read_vocabulary
 from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flat_steps
 from encoder_zoo.encoders.tokenizers.text.ragged import map_chunks
 from encoder_zoo.encoders.tokenizers.text.text_input import (
@@ -258,8 +259,9 @@ class Tokenizer(TokenizerArguments):
     and SavedModels, and for large inputs on TensorFlow. In all other cases, the `tokenizers`
     library is used. Ids and offsets are the same for both.
 
-    Subclasses must store each argument for `__init__` as an attribute with the same name, and must
-    implement `_read`, `_steps`, `_model` and `spelling`.
+    By default, each text is looked up in the vocabulary. Subclasses override `_steps` and `_model`
+    to split texts, `spelling` to join tokens, and `_read` to load their files. They must store each
+    argument for `__init__` as an attribute with the same name.
 
     Args:
         vocabulary: List of tokens in the order of their ids.
@@ -362,20 +364,25 @@ class Tokenizer(TokenizerArguments):
         )
 
     def _steps(self) -> dict:
-        """Return the normalizer, pre_tokenizer, post_processor and decoder for tokenizer.json."""
-        raise NotImplementedError
+        """Return the normalizer, pre_tokenizer, post_processor and decoder for tokenizer.json.
+
+        By default, each text is a single word.
+        """
+        steps = dict.fromkeys(("normalizer", "pre_tokenizer"))
+        return {**steps, "post_processor": self._template(), "decoder": {"type": "Fuse"}}
 
     def _model(self) -> dict:
-        """Return the model for tokenizer.json."""
-        raise NotImplementedError
+        """Return the model for tokenizer.json. By default, each word is a token."""
+        ids = {token: i for i, token in enumerate(self.vocabulary)}
+        return {"type": "WordLevel", "unk_token": self.unknown_token, "vocab": ids}
 
     def _model_in_texts(self) -> Model:
         """Return the model to be executed by the graph and the library."""
         return Model(self._model())
 
     def spelling(self) -> list[str] | list[bytes]:
-        """Return the text for each id."""
-        raise NotImplementedError
+        """Return the text for each id. By default, this is the token."""
+        return self.get_vocabulary()
 
     @functools.cached_property
     def _spelled(self) -> array_ops.Tensor:
@@ -435,14 +442,14 @@ class Tokenizer(TokenizerArguments):
 
     @classmethod
     def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> Self:
-        """Read the vocabulary and settings.
+        """Read the vocabulary and settings. By default, only the vocabulary is read.
 
         Args:
             files: `TokenizerFiles` to read.
             roles: Dict to map special token arguments to tokens, which are also in the options.
             **options: Arguments for the constructor.
         """
-        raise NotImplementedError
+        return cls(read_vocabulary(files, roles), **options)
 
     def __call__(self, texts: object, **options: Any) -> array_ops.RaggedTensor:
         """Tokenize texts. See `tokenize`."""
@@ -540,6 +547,10 @@ class Tokenizer(TokenizerArguments):
         if self._runs_in_graph(words.values):
             return map_chunks(self.graph.words_to_ids, words)
         return self.library.words_to_ids(words)
+
+    def starts_word(self, token: str) -> bool:
+        """Return whether a token starts a word. By default, each token is a word."""
+        return True
 
     def ends_word(self, token: str) -> bool:
         """Return whether a token can only be the last token in a word."""
