@@ -11,9 +11,15 @@ PLAIN = re.compile(r"^(Returns|Yields):\n((?:(?: .*)?(?:\n|$))+)", re.MULTILINE)
 # The same for sections with entries "name: text".
 NAMED = re.compile(r"^(Call arguments):\n((?:(?: .*)?(?:\n|$))+)", re.MULTILINE)
 
+# The value of a method that a task has from its answers: `answered_by(ClassAnswers.classify)`.
+DELEGATED = re.compile(r"answered_by\((\w+)\.\w+\)")
+
 
 class Sections(griffe.Extension):
-    """Converts sections to Markdown if Griffe's Google style cannot parse them."""
+    """Converts sections to Markdown if Griffe's Google style cannot parse them.
+
+    Methods from `answered_by` are replaced by the methods of the answers.
+    """
 
     def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:
         if obj.docstring:
@@ -21,6 +27,12 @@ class Sections(griffe.Extension):
         in_table = obj.name == "from_preset" and ".tasks." in obj.path  # by `docs/arguments.py`
         if obj.is_function and not in_table:
             show_options(obj)
+
+    def on_class_members(self, *, cls: griffe.Class, **kwargs: object) -> None:
+        for name, member in list(cls.members.items()):
+            value = "" if member.is_alias else str(getattr(member, "value", ""))
+            if delegated := DELEGATED.fullmatch(value):
+                cls.set_member(name, griffe.Alias(name, f"{cls.resolve(delegated[1])}.{name}"))
 
 
 def show_options(function: griffe.Function) -> None:

@@ -8,17 +8,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, use_numpy
+from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.serving.opened_export import OpenedExport
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable)
 
 
 def prepares_in_numpy(method: Callable[P, R]) -> Callable[P, R]:
@@ -42,6 +44,20 @@ def _has_tensors(values: object) -> bool:
     """Return whether a value is a tensor, or a tuple that contains a tensor."""
     is_tuple = isinstance(values, tuple)
     return any(map(_has_tensors, values)) if is_tuple else array_ops.is_tensor(values)
+
+
+def answered_by(method: F) -> F:
+    """Create a task method that calls the same method of the task's `Answers`.
+
+    The task method has the same arguments, rules and docstring.
+    """
+
+    @functools.wraps(method, updated=())  # without the signature that marks checked functions
+    def answer(self, *args, **kwargs):
+        first = next(iter((*args, *kwargs.values())), None)
+        return getattr(self._answers_to(first), method.__name__)(*args, **kwargs)
+
+    return validate_arguments(cast(F, answer))
 
 
 class Runner(Protocol):

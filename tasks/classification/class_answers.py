@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, overload
 
 import numpy as np
 
@@ -56,8 +56,9 @@ ClassNames = Annotated[
     Sequence,
     Rule(lambda v: len(v) > 0 and {type(name) for name in v} <= {str, int}, "a list of classes"),
 ]
-# What each kind of classifier returns instead of a single class, for error messages.
-OTHER_ANSWERS = {"regression": "numbers", "multi_label_classification": "several labels per text"}
+Text = str | tuple[str, str]  # a text or a pair
+# What is answered in place of one class for each text.
+OTHER_ANSWERS = {"regression": "numbers", "multi_label_classification": "several labels a text"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +94,25 @@ class ClassAnswers(Answers):
     @validate_arguments
     @skips_missing("texts")
     def predict_proba(
-        self, texts: Any, batch_size: PositiveInt | None = None, missing: Missing = "error"
+        self: Any, texts: object, batch_size: PositiveInt | None = None, missing: Missing = "error"
     ) -> np.ndarray:
-        """Compute class probabilities. See `SequenceClassifier.predict_proba`."""
+        """Compute class probabilities for each text.
+
+        Args:
+            texts: Texts, as for `predict`.
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            missing: String. How to handle rows whose text is None, NaN or blank. Use "none" to
+                return a row with NaN, or "error" to raise an error for the first such row. Defaults
+                to "error".
+
+        Returns:
+            Float32 array of shape (N, C), with the classes in the same order as in `labels`. Each
+            row will sum to 1. For multi-label classifiers, all probabilities are independent.
+
+        Raises:
+            ValueError: If the classifier is a regression.
+        """
         if self.is_regression:
             raise ValueError(
                 "`predict_proba` requires classes, but this classifier predicts numbers. Use "
@@ -103,18 +120,93 @@ class ClassAnswers(Answers):
             )
         return self.probabilities(self.predict_texts(texts, batch_size))
 
+    @overload
+    def classify(
+        self: Any,
+        texts: Text,
+        batch_size: int | None = None,
+        top_k: None = None,
+        threshold: float | Mapping[str, float] | None = None,
+    ) -> LabelScore: ...
+    @overload
+    def classify(
+        self: Any,
+        texts: Text,
+        batch_size: int | None = None,
+        *,
+        top_k: int,
+        threshold: float | Mapping[str, float] | None = None,
+    ) -> list[LabelScore]: ...
+    @overload
+    def classify(
+        self: Any,
+        texts: object,
+        batch_size: int | None = None,
+        top_k: None = None,
+        threshold: float | Mapping[str, float] | None = None,
+    ) -> list[LabelScore]: ...
+    @overload
+    def classify(
+        self: Any,
+        texts: object,
+        batch_size: int | None = None,
+        *,
+        top_k: int,
+        threshold: float | Mapping[str, float] | None = None,
+    ) -> list[list[LabelScore]]: ...
+    @overload
+    def classify(
+        self: Any, texts: object, *, missing: Literal["none"], **options: Any
+    ) -> list[Any]: ...
     @validate_arguments
     @skips_missing("texts")
     def classify(
         self,
-        texts: Any,
+        texts: object,
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
         threshold: Probability | Thresholds | None = None,
         abstain_below: Probability | None = None,
         missing: Missing = "error",
-    ) -> Any:
-        """Predict labels for texts. See `SequenceClassifier.classify`."""
+    ):
+        """Predict labels and probabilities for each text.
+
+        Args:
+            texts: Texts, as for `predict`, or a single text, or a tuple of two texts for a single
+                pair.
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            top_k: Optional positive integer. Number of labels to return per text, sorted by score.
+                Defaults to None.
+            threshold: Optional float between 0 and 1, or dict mapping labels to floats. Minimum
+                score to return a label for multi-label classifiers. For binary classifiers, this is
+                the minimum score for the second label, e.g. "spam" for `labels=["ham", "spam"]`.
+                Defaults to None, which uses the thresholds of `tune_thresholds`, or 0.5.
+            abstain_below: Optional float between 0 and 1. Minimum score for returning an answer,
+                e.g. 0.9. If the best class has a lower score, `{"label": None, "score"}` will be
+                returned. This can be used to send uncertain texts to a person for review. If None,
+                the setting of the model will be used. Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
+
+        Returns:
+            `{"label", "score"}` with the best label per text, or a list with the `top_k` best
+            labels, sorted by score. For multi-label classifiers, a list with all labels at or above
+            the threshold, or with the `top_k` best labels. For regression, `{"score"}`. Labels are
+            returned as names, or as class indices if no names are set. Scores are probabilities. If
+            a single text or pair is passed, a single answer will be returned.
+
+        Raises:
+            ValueError: If `threshold` is given together with `top_k`, or for a classifier that
+                picks one of more than two classes.
+
+        Example:
+            >>> from encoder_zoo import SequenceClassifier
+            >>> stars = SequenceClassifier.from_preset("bert_nano_en_uncased", labels=[1, 2, 3])
+            >>> sorted(stars.classify("Great movie!")), len(stars.classify(["Yes.", "No."]))
+            (['label', 'score'], 2)
+        """
         if is_single(texts):
             texts = tuple([t] for t in texts) if isinstance(texts, tuple) else [texts]
             return self.classify(texts, batch_size, top_k, threshold, abstain_below)[0]

@@ -31,6 +31,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.classes import apply_label_weights, label_weights, weigh_by_class
 from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, check_abstention
 from encoder_zoo.tasks.base.explanation import Attributions, Method
@@ -172,8 +173,6 @@ OBJECTIVES = {
         keras.losses.MeanSquaredError, lambda: [keras.metrics.RootMeanSquaredError()], "linear"
     ),
 }
-
-Text = str | tuple[str, str]  # a text or a pair
 
 
 class Explanation(Attributions):
@@ -385,115 +384,9 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         settings = {name: getattr(self, name) for name in names}
         return ClassAnswers(self.preprocessor, self, **settings)
 
-    @validate_arguments
-    def predict_proba(
-        self, texts: object, batch_size: PositiveInt | None = None, missing: Missing = "error"
-    ) -> np.ndarray:
-        """Compute class probabilities for each text.
+    predict_proba = answered_by(ClassAnswers.predict_proba)
 
-        Args:
-            texts: Texts, as for `predict`.
-            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
-            missing: String. How to handle rows whose text is None, NaN or blank. Use "none" to
-                return a row with NaN, or "error" to raise an error for the first such row. Defaults
-                to "error".
-
-        Returns:
-            Float32 array of shape (N, C), with the classes in the same order as in `labels`. Each
-            row sums to 1. For multi-label classifiers, the probabilities are independent.
-
-        Raises:
-            ValueError: If the classifier is a regression.
-        """
-        return self._answers_to(texts).predict_proba(texts, batch_size, missing)
-
-    @overload
-    def classify(
-        self,
-        texts: Text,
-        batch_size: int | None = None,
-        top_k: None = None,
-        threshold: float | Mapping[str, float] | None = None,
-    ) -> LabelScore: ...
-    @overload
-    def classify(
-        self,
-        texts: Text,
-        batch_size: int | None = None,
-        *,
-        top_k: int,
-        threshold: float | Mapping[str, float] | None = None,
-    ) -> list[LabelScore]: ...
-    @overload
-    def classify(
-        self,
-        texts: object,
-        batch_size: int | None = None,
-        top_k: None = None,
-        threshold: float | Mapping[str, float] | None = None,
-    ) -> list[LabelScore]: ...
-    @overload
-    def classify(
-        self,
-        texts: object,
-        batch_size: int | None = None,
-        *,
-        top_k: int,
-        threshold: float | Mapping[str, float] | None = None,
-    ) -> list[list[LabelScore]]: ...
-    @overload
-    def classify(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
-    @validate_arguments
-    def classify(
-        self,
-        texts: object,
-        batch_size: PositiveInt | None = None,
-        top_k: PositiveInt | None = None,
-        threshold: Probability | Thresholds | None = None,
-        abstain_below: Probability | None = None,
-        missing: Missing = "error",
-    ):
-        """Predict labels and probabilities for each text.
-
-        Args:
-            texts: Texts, as for `predict`, or a single text, or a tuple of two texts for a single
-                pair.
-            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
-            top_k: Optional positive integer. Number of labels to return per text, sorted by score.
-                Defaults to None.
-            threshold: Optional float between 0 and 1, or dict mapping labels to floats. Minimum
-                score to return a label for multi-label classifiers. For binary classifiers, this is
-                the minimum score for the second label, e.g. "spam" for `labels=["ham", "spam"]`.
-                Defaults to None, which uses the thresholds of `tune_thresholds`, or 0.5.
-            abstain_below: Optional float between 0 and 1. Minimum score for returning an answer,
-                e.g. 0.9. If the best class has a lower score, `{"label": None, "score"}` will be
-                returned. For example, uncertain texts can be sent to a person for review. If None,
-                the setting of the model is used. Defaults to None.
-            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
-                to return None for these rows, or "error" to raise an error for the first such row.
-                Defaults to "error".
-
-        Returns:
-            `{"label", "score"}` with the best label per text, or a list with the `top_k` best
-            labels, sorted by score. For multi-label classifiers, a list with all labels at or above
-            the threshold, or with the `top_k` best labels. For regression, `{"score"}`. Labels are
-            returned as names, or as class indices if no names are set. Scores are probabilities. If
-            a single text or pair is passed, a single answer will be returned.
-
-        Raises:
-            ValueError: If `threshold` is given together with `top_k`, or if the classifier selects
-                one of three or more classes.
-
-        Example:
-            >>> from encoder_zoo import SequenceClassifier
-            >>> stars = SequenceClassifier.from_preset("bert_nano_en_uncased", labels=[1, 2, 3])
-            >>> sorted(stars.classify("Great movie!")), len(stars.classify(["Yes.", "No."]))
-            (['label', 'score'], 2)
-        """
-        options = (batch_size, top_k, threshold, abstain_below, missing)
-        return self._answers_to(texts).classify(texts, *options)
+    classify = answered_by(ClassAnswers.classify)
 
     def _scores_and_classes(self, method, x, y, batch_size):
         x, y = self._check_held_out(method, x, y)

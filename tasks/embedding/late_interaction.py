@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 import keras
-import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
@@ -22,7 +21,7 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.missing_answers import Missing
+from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder, make_role_signatures
 from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
@@ -219,79 +218,13 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
     # -- answers -------------------------------------------------------------------------------
 
-    @validate_arguments
-    def embed(
-        self,
-        texts: object,
-        prompt: str | None = "document",
-        batch_size: PositiveInt | None = None,
-        missing: Missing = "error",
-    ) -> list[np.ndarray] | np.ndarray:
-        """Compute the token embeddings for texts.
-
-        Texts that are too long will be truncated, and a log message reports how many.
-
-        Args:
-            texts: A text, or a list, array, tensor or column of texts.
-            prompt: "query" or "document". Queries will be padded with [MASK] tokens, which also
-                have vectors. For documents, words on the skiplist are ignored. Defaults to
-                "document".
-            batch_size: Integer. The batch size used for the computation. Defaults to 32.
-            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
-                strings). "none" returns None for these rows. "error" raises an error with the index
-                of the first missing row. Defaults to "error".
-
-        Returns:
-            List of float32 arrays (tokens, D), in the same order as the texts. For a single text, a
-            single array is returned.
-
-        Raises:
-            ValueError: If any text is empty, or if `prompt` is not "query" or "document".
-
-        Example:
-            >>> from encoder_zoo import LateInteraction
-            >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
-            >>> [vectors.shape for vectors in model.embed(["Cats sleep.", "Cats"])]
-            [(6, 16), (5, 16)]
-            >>> model.embed("Cats", prompt="query").shape
-            (32, 16)
-        """
-        return self._answers_to(texts).embed(texts, prompt, batch_size, missing)
+    embed = answered_by(TokenAnswers.embed)
 
     @property
     def _answers(self) -> TokenAnswers:
         return TokenAnswers(self.preprocessor, self, self.embedding_dim, self.similarity_function)
 
-    @validate_arguments
-    def embed_with_spans(
-        self,
-        texts: object,
-        prompt: str | None = "document",
-        batch_size: PositiveInt | None = None,
-        missing: Missing = "error",
-    ) -> list[tuple[np.ndarray, np.ndarray]] | tuple[np.ndarray, np.ndarray]:
-        """Compute the token embeddings for texts, together with the token offsets.
-
-        Args:
-            texts, prompt, batch_size: See `embed`.
-            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
-                strings). "none" returns None for these rows. "error" raises an error with the index
-                of the first missing row. Defaults to "error".
-
-        Returns:
-            List with a pair of arrays per text, in the same order as the texts. The first array
-            contains the token vectors (tokens, D), float32. The second array contains the start and
-            end offset for each token (tokens, 2), int32. Offsets are -1 for special tokens and for
-            query padding. For a single text, a single pair is returned.
-
-        Example:
-            >>> from encoder_zoo import LateInteraction
-            >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
-            >>> vectors, spans = model.embed_with_spans("Cats sleep.")
-            >>> ["Cats sleep."[begin:end] for begin, end in spans if end > 0]
-            ['Cat', 's', 'sleep']
-        """
-        return self._answers_to(texts).embed_with_spans(texts, prompt, batch_size, missing)
+    embed_with_spans = answered_by(TokenAnswers.embed_with_spans)
 
     def signatures(self) -> dict[str, Callable]:
         """Return the functions to export: "serving_default", "query" and "document".

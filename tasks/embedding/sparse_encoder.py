@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import Activation as HeadActivation
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.missing_answers import Missing
+from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import (
     PAIRS,
@@ -43,7 +43,7 @@ from encoder_zoo.tasks.embedding.sparse_pooling import (
     pool_term_weights,
     term_weights,
 )
-from encoder_zoo.tasks.embedding.term_answers import Term, TermAnswers
+from encoder_zoo.tasks.embedding.term_answers import TermAnswers
 from encoder_zoo.tasks.embedding.term_table import TermTable
 from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.pretraining.masked_lm import check_head_representable, make_masked_lm_head
@@ -51,8 +51,6 @@ from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
 
 if TYPE_CHECKING:
     from typing import Self
-
-    from scipy.sparse import csr_array
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
@@ -416,82 +414,9 @@ class SparseEncoder(Embedder[SparseIndex]):
         vectors = self.preprocessor, self, self.embedding_dim, self.similarity_function
         return TermAnswers(*vectors, self.max_terms, **of_queries)
 
-    @validate_arguments
-    def embed(
-        self,
-        texts: object,
-        prompt: str | None = None,
-        max_terms: PositiveInt | None = None,
-        batch_size: PositiveInt | None = None,
-        missing: Missing = "error",
-    ) -> csr_array:
-        """Compute the sparse embeddings for texts.
+    embed = answered_by(TermAnswers.embed)
 
-        Args:
-            texts: A text, or a list, array, tensor or column of texts.
-            prompt: String. The prompt to use for encoding: either a prompt name (e.g. "query" or
-                "document") or a prompt text. The prompt will be prepended to each text. These names
-                have no effect on models without prompts. If None, the model's default prompt will
-                be used. Defaults to None. See also `TextEmbedder.embed`.
-            max_terms: Integer. Maximum number of terms to keep per text, based on the largest
-                weights. If None, the model's `max_terms` will be used. Defaults to None.
-            batch_size: Integer. The batch size used for the computation. Defaults to 32.
-            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
-                strings). "none" returns a row without terms. "error" raises an error with the index
-                of the first missing row. Defaults to "error".
-
-        Returns:
-            Float32 `scipy.sparse.csr_array` of shape (N, V), in the same order as the texts. For a
-            single text, the result has a single row.
-
-        Raises:
-            ValueError: If any text is empty or `prompt` is unknown.
-            ImportError: If the package scipy is not installed.
-
-        Example:
-            >>> from encoder_zoo import SparseEncoder
-            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
-            >>> vectors = encoder.embed(["A text.", "Another one."], max_terms=20)
-            >>> vectors.shape[0], vectors.nnz
-            (2, 40)
-        """
-        return self._answers_to(texts).embed(texts, prompt, max_terms, batch_size, missing)
-
-    @overload
-    def top_terms(
-        self, texts: str, k: int = 10, prompt: str | None = None, batch_size: int | None = None
-    ) -> list[Term]: ...
-    @overload
-    def top_terms(
-        self, texts: object, k: int = 10, prompt: str | None = None, batch_size: int | None = None
-    ) -> list[list[Term]]: ...
-    @validate_arguments
-    def top_terms(
-        self,
-        texts: object,
-        k: PositiveInt = 10,
-        prompt: str | None = None,
-        batch_size: PositiveInt | None = None,
-    ) -> list[Term] | list[list[Term]]:
-        """Return the terms with the largest weights for each text, in descending order.
-
-        Args:
-            texts: The text or texts to embed, as in `embed`.
-            k: Integer. Maximum number of terms to return per text. Only terms with a weight are
-                returned. Defaults to 10.
-            prompt, batch_size: See `embed`.
-
-        Returns:
-            List of (term, weight) tuples for each text, with terms as spelled by the tokenizer. For
-            a single text, a single list is returned.
-
-        Example:
-            >>> from encoder_zoo import SparseEncoder
-            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
-            >>> len(encoder.top_terms("A good film.", k=3))
-            3
-        """
-        return self._answers_to(texts).top_terms(texts, k, prompt, batch_size)
+    top_terms = answered_by(TermAnswers.top_terms)
 
     @validate_arguments
     def signatures(self, max_terms: PositiveInt | None = None) -> dict[str, Callable]:

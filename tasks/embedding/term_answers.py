@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -57,14 +57,43 @@ class TermAnswers(EmbeddingAnswers):
     @prepares_in_numpy
     @skips_missing("texts")
     def embed(
-        self,
-        texts: Any,
+        self: Any,
+        texts: object,
         prompt: str | None = None,
         max_terms: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> csr_array:
-        """Compute the term weights. See `SparseEncoder.embed` for details."""
+        """Compute the sparse embeddings for texts.
+
+        Args:
+            texts: A text, or a list, array, tensor or column of texts.
+            prompt: String. The prompt to use for encoding: either a prompt name (e.g. "query" or
+                "document") or a prompt text. The prompt will be prepended to each text. These names
+                have no effect on models without prompts. If None, the model's default prompt will
+                be used. Defaults to None. See also `TextEmbedder.embed`.
+            max_terms: Integer. Maximum number of terms to keep per text, based on the largest
+                weights. If None, the model's `max_terms` will be used. Defaults to None.
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns a row without terms. "error" raises an error with the index
+                of the first missing row. Defaults to "error".
+
+        Returns:
+            Float32 `scipy.sparse.csr_array` of shape (N, V), in the same order as the texts. For a
+            single text, the result has a single row.
+
+        Raises:
+            ValueError: If any text is empty or `prompt` is unknown.
+            ImportError: If the package scipy is not installed.
+
+        Example:
+            >>> from encoder_zoo import SparseEncoder
+            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
+            >>> vectors = encoder.embed(["A text.", "Another one."], max_terms=20)
+            >>> vectors.shape[0], vectors.nnz
+            (2, 40)
+        """
         column = only_column([texts] if isinstance(texts, str | bytes) else texts)
         most = max_terms or self.max_terms
         require(sparse)
@@ -83,15 +112,44 @@ class TermAnswers(EmbeddingAnswers):
             order.append(indices)
         return sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
 
+    @overload
+    def top_terms(
+        self: Any, texts: str, k: int = 10, prompt: str | None = None, batch_size: int | None = None
+    ) -> list[Term]: ...
+    @overload
+    def top_terms(
+        self: Any,
+        texts: object,
+        k: int = 10,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+    ) -> list[list[Term]]: ...
     @validate_arguments
     def top_terms(
         self,
-        texts: Any,
+        texts: object,
         k: PositiveInt = 10,
         prompt: str | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[Term] | list[list[Term]]:
-        """Return the terms with the largest weights. See `SparseEncoder.top_terms` for details."""
+        """Return the terms with the largest weights for each text, in descending order.
+
+        Args:
+            texts: The text or texts to embed, as in `embed`.
+            k: Integer. Maximum number of terms to return per text. Only terms with a weight are
+                returned. Defaults to 10.
+            prompt, batch_size: See `embed`.
+
+        Returns:
+            List of (term, weight) tuples for each text, with terms as spelled by the tokenizer. For
+            a single text, a single list is returned.
+
+        Example:
+            >>> from encoder_zoo import SparseEncoder
+            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
+            >>> len(encoder.top_terms("A good film.", k=3))
+            3
+        """
         if isinstance(texts, str | bytes):
             return self.top_terms([texts], k, prompt, batch_size)[0]
         vectors, terms = self.embed(texts, prompt, None, batch_size), self.terms

@@ -73,13 +73,41 @@ class TokenAnswers(EmbeddingAnswers):
     @prepares_in_numpy
     @skips_missing("texts")
     def embed(
-        self,
-        texts: Any,
+        self: Any,
+        texts: object,
         prompt: str | None = "document",
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> list[np.ndarray] | np.ndarray:
-        """Compute the token embeddings. See `LateInteraction.embed` for details."""
+        """Compute the token embeddings for texts.
+
+        Texts that are too long will be truncated, and a log message reports how many.
+
+        Args:
+            texts: A text, or a list, array, tensor or column of texts.
+            prompt: "query" or "document". Queries will be padded with [MASK] tokens, which also
+                have vectors. For documents, words on the skiplist are ignored. Defaults to
+                "document".
+            batch_size: Integer. The batch size used for the computation. Defaults to 32.
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns None for these rows. "error" raises an error with the index
+                of the first missing row. Defaults to "error".
+
+        Returns:
+            List of float32 arrays (tokens, D), in the same order as the texts. For a single text, a
+            single array is returned.
+
+        Raises:
+            ValueError: If any text is empty, or if `prompt` is not "query" or "document".
+
+        Example:
+            >>> from encoder_zoo import LateInteraction
+            >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
+            >>> [vectors.shape for vectors in model.embed(["Cats sleep.", "Cats"])]
+            [(6, 16), (5, 16)]
+            >>> model.embed("Cats", prompt="query").shape
+            (32, 16)
+        """
         if isinstance(texts, str | bytes):
             return self.embed([texts], prompt, batch_size)[0]
         examples = self.preprocessor.encode(only_column(texts), prompt=prompt)
@@ -89,13 +117,33 @@ class TokenAnswers(EmbeddingAnswers):
     @prepares_in_numpy
     @skips_missing("texts")
     def embed_with_spans(
-        self,
-        texts: Any,
+        self: Any,
+        texts: object,
         prompt: str | None = "document",
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
-    ) -> Any:
-        """Compute the token embeddings and offsets. See `LateInteraction` for details."""
+    ) -> list[tuple[np.ndarray, np.ndarray]] | tuple[np.ndarray, np.ndarray]:
+        """Compute the token embeddings for texts, together with the token offsets.
+
+        Args:
+            texts, prompt, batch_size: See `embed`.
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns None for these rows. "error" raises an error with the index
+                of the first missing row. Defaults to "error".
+
+        Returns:
+            List with a pair of arrays per text, in the same order as the texts. The first array
+            contains the token vectors (tokens, D), float32. The second array contains the start and
+            end offset for each token (tokens, 2), int32. Offsets are -1 for special tokens and for
+            query padding. For a single text, a single pair is returned.
+
+        Example:
+            >>> from encoder_zoo import LateInteraction
+            >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
+            >>> vectors, spans = model.embed_with_spans("Cats sleep.")
+            >>> ["Cats sleep."[begin:end] for begin, end in spans if end > 0]
+            ['Cat', 's', 'sleep']
+        """
         if isinstance(texts, str | bytes):
             return self.embed_with_spans([texts], prompt, batch_size)[0]
         column = only_column(texts)

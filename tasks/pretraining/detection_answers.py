@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, overload
 
 import numpy as np
 
@@ -42,13 +42,37 @@ class DetectionAnswers(Answers):
     instead_of_predict = "detect(texts)"
     methods = ("detect",)
 
+    @overload
+    def detect(self: Any, texts: str, batch_size: int | None = None) -> list[ReplacedToken]: ...
+    @overload
+    def detect(
+        self: Any, texts: object, batch_size: int | None = None
+    ) -> list[list[ReplacedToken]]: ...
+    @overload
+    def detect(
+        self: Any, texts: object, *, missing: Literal["none"], **options: Any
+    ) -> list[Any]: ...
     @validate_arguments
     @prepares_in_numpy
     @skips_missing("texts")
     def detect(
-        self, texts: Any, batch_size: PositiveInt | None = None, missing: Missing = "error"
-    ) -> Any:
-        """Compute replacement probabilities for tokens. See `ReplacedTokenDetection.detect`."""
+        self, texts, batch_size: PositiveInt | None = None, missing: Missing = "error"
+    ) -> list[ReplacedToken] | list[list[ReplacedToken]]:
+        """Compute a replacement probability for each token in a text.
+
+        Args:
+            texts: A text or a list of texts. Texts will be truncated to the model's maximum length.
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
+
+        Returns:
+            List of `{"token", "start", "end", "score"}` per text, in token order. "start" and "end"
+            are character offsets into the text. If a single text is passed, a single list will be
+            returned.
+        """
         if isinstance(texts, str):
             return self.detect([texts], batch_size)[0]
         tensor = as_column(texts)

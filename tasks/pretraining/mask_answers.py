@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, overload
 
 import numpy as np
 
@@ -90,18 +90,54 @@ class MaskAnswers(Answers):
     instead_of_predict = "fill_mask(texts)"
     methods = ("fill_mask",)
 
+    @overload
+    def fill_mask(
+        self: Any, texts: str, top_k: int = 5, batch_size: int | None = None
+    ) -> list[FilledMask]: ...
+    @overload
+    def fill_mask(
+        self: Any, texts: object, top_k: int = 5, batch_size: int | None = None
+    ) -> list[list[FilledMask]]: ...
+    @overload
+    def fill_mask(
+        self: Any, texts: object, *, missing: Literal["none"], **options: Any
+    ) -> list[Any]: ...
     @validate_arguments
     @prepares_in_numpy
     @skips_missing("texts")
     def fill_mask(
         self,
-        texts: Any,
+        texts,
         top_k: PositiveInt = 5,
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
         targets: Sequence[str] | None = None,
-    ) -> Any:
-        """Find the most probable tokens for masks. See `MaskedLM.fill_mask`."""
+    ) -> list[FilledMask] | list[list[FilledMask]]:
+        """Predict the most probable tokens for each mask token.
+
+        Args:
+            texts: A text or a list of texts. Each text must contain at least one mask token (e.g.
+                `[MASK]` or `<mask>`, depending on the family).
+            top_k: Positive integer. Number of tokens to return per mask. Defaults to 5.
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
+            targets: Optional list of strings. Candidate words or tokens to choose from. Each
+                candidate must be a single token in the vocabulary. Scores will still be
+                probabilities over all tokens. If None, all tokens will be used. Defaults to None.
+
+        Returns:
+            List of the `top_k` best tokens per text, sorted by score. Each result is a dict
+            `{"token", "text", "score"}` with the token, the text with the mask replaced, and the
+            token's probability. For texts with several masks, a list is returned per mask, with
+            only this mask replaced in each text. The type annotation is only for texts with a
+            single mask. If a single text is passed, a single list will be returned.
+
+        Raises:
+            ValueError: If a text has no mask token, or if a target is not a single token.
+        """
         if isinstance(texts, str):
             return self.fill_mask([texts], top_k, batch_size, targets=targets)[0]
         chosen = None if targets is None else self._find_tokens(targets)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
@@ -24,11 +24,11 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.layers import Activation, initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
+from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden
-from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
-from encoder_zoo.tasks.pretraining.mask_answers import FilledMask, MaskAnswers
+from encoder_zoo.tasks.pretraining.mask_answers import MaskAnswers
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.training.metrics import flatten_tokens
 from encoder_zoo.tasks.training.objective import Objective
@@ -351,53 +351,7 @@ class MaskedLM(Task):
         positions = inputs.get("mask_positions", inputs["token_ids"])
         return keras.KerasTensor((*positions.shape, self.backbone.vocabulary_size), "float32")
 
-    @overload
-    def fill_mask(
-        self, texts: str, top_k: int = 5, batch_size: int | None = None
-    ) -> list[FilledMask]: ...
-    @overload
-    def fill_mask(
-        self, texts: object, top_k: int = 5, batch_size: int | None = None
-    ) -> list[list[FilledMask]]: ...
-    @overload
-    def fill_mask(
-        self, texts: object, *, missing: Literal["none"], **options: Any
-    ) -> list[Any]: ...
-    @validate_arguments
-    def fill_mask(
-        self,
-        texts,
-        top_k: PositiveInt = 5,
-        batch_size: PositiveInt | None = None,
-        missing: Missing = "error",
-        targets: Sequence[str] | None = None,
-    ) -> list[FilledMask] | list[list[FilledMask]]:
-        """Predict the most probable tokens for each mask token.
-
-        Args:
-            texts: A text or a list of texts. Each text must contain at least one mask token (e.g.
-                `[MASK]` or `<mask>`, depending on the family).
-            top_k: Positive integer. Number of tokens to return per mask. Defaults to 5.
-            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
-            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
-                to return None for these rows, or "error" to raise an error for the first such row.
-                Defaults to "error".
-            targets: Optional list of strings. Candidate words or tokens to choose from. Each
-                candidate must be a single token in the vocabulary. Scores will still be
-                probabilities over all tokens. If None, all tokens will be used. Defaults to None.
-
-        Returns:
-            List of the `top_k` best tokens per text, sorted by score. Each result is a dict
-            `{"token", "text", "score"}` with the token, the text with the mask replaced, and the
-            token's probability. For texts with several masks, a list is returned per mask, with
-            only this mask replaced in each text. The type annotation is only for texts with a
-            single mask. If a single text is passed, a single list will be returned.
-
-        Raises:
-            ValueError: If a text has no mask token, or if a target is not a single token.
-        """
-        return self._answers_to(texts).fill_mask(texts, top_k, batch_size, missing, targets)
+    fill_mask = answered_by(MaskAnswers.fill_mask)
 
     @property
     def _answers(self) -> MaskAnswers:

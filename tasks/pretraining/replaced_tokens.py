@@ -9,21 +9,21 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.model_configuration import LAYER_STATES
-from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, validate_arguments
+from encoder_zoo.common.validation import NonNegativeFloat, Ratio, validate_arguments
 from encoder_zoo.common.weights_lock import share_weights_lock
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.positions import select_first_tokens
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
+from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.head import make_head
-from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.pretraining.detection_answers import DetectionAnswers, ReplacedToken
@@ -252,32 +252,7 @@ class ReplacedTokenDetection(Task):
 
     # -- answering -----------------------------------------------------------------------------
 
-    @overload
-    def detect(self, texts: str, batch_size: int | None = None) -> list[ReplacedToken]: ...
-    @overload
-    def detect(self, texts: object, batch_size: int | None = None) -> list[list[ReplacedToken]]: ...
-    @overload
-    def detect(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
-    @validate_arguments
-    def detect(
-        self, texts, batch_size: PositiveInt | None = None, missing: Missing = "error"
-    ) -> list[ReplacedToken] | list[list[ReplacedToken]]:
-        """Compute a replacement probability for each token in a text.
-
-        Args:
-            texts: A text or a list of texts. Texts will be truncated to the model's maximum length.
-            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
-            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
-                to return None for these rows, or "error" to raise an error for the first such row.
-                Defaults to "error".
-
-        Returns:
-            List of `{"token", "start", "end", "score"}` per text, in token order. "start" and "end"
-            are character offsets into the text. If a single text is passed, a single list will be
-            returned.
-        """
-        return self._answers_to(texts).detect(texts, batch_size, missing)
+    detect = answered_by(DetectionAnswers.detect)
 
     @property
     def _answers(self) -> DetectionAnswers:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 
@@ -22,7 +22,12 @@ from encoder_zoo.tasks.preprocessing.columns import get_text, plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.windows import take
 from encoder_zoo.tasks.question_answering import answer_ranking
-from encoder_zoo.tasks.question_answering.answer_ranking import RankedSpans
+from encoder_zoo.tasks.question_answering.answer_ranking import (
+    Answer,
+    AnswerOptions,
+    PassageAnswer,
+    RankedSpans,
+)
 from encoder_zoo.tasks.question_answering.answers import (
     AnswerCandidates,
     Beam,
@@ -83,20 +88,102 @@ class QuestionAnswers(Answers):
         by_question = itertools.groupby(outputs, key=lambda output: output[0])
         return [[values for _, values in windows] for _, windows in by_question]
 
+    @overload
+    def answer(
+        self: Any, question: str, context: str, top_k: None = None, **options: Unpack[AnswerOptions]
+    ) -> Answer: ...
+    @overload
+    def answer(
+        self: Any, question: str, context: str, top_k: int, **options: Unpack[AnswerOptions]
+    ) -> list[Answer]: ...
+    @overload
+    def answer(
+        self: Any,
+        question: str,
+        context: Iterable[Any],
+        top_k: None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> PassageAnswer: ...
+    @overload
+    def answer(
+        self: Any,
+        question: str,
+        context: Iterable[Any],
+        top_k: int,
+        **options: Unpack[AnswerOptions],
+    ) -> list[PassageAnswer]: ...
+    @overload
+    def answer(
+        self: Any,
+        question: Iterable[Any],
+        context: Iterable[Any],
+        top_k: None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> list[Answer]: ...
+    @overload
+    def answer(
+        self: Any,
+        question: Iterable[Any],
+        context: Iterable[Any],
+        top_k: int,
+        **options: Unpack[AnswerOptions],
+    ) -> list[list[Answer]]: ...
+    @overload
+    def answer(
+        self: Any, question: object, context: object, *, missing: Literal["none"], **options: Any
+    ) -> list[Any]: ...
     @validate_arguments
     @prepares_in_numpy
     @skips_missing("question", "context")
     def answer(
         self,
-        question: Any,
-        context: Any,
+        question,
+        context,
         top_k: PositiveInt | None = None,
         max_answer_length: PositiveInt = 30,
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
-    ) -> Any:
-        """Find answers in the given contexts. See `SpanQA.answer`."""
+    ):
+        """Find answers to questions in the given contexts.
+
+        Args:
+            question: The question to answer, or a list of questions.
+            context: List with a context per question, or a single context to use for all questions.
+                For a single question, this can also be a list of passages. In this case, the best
+                answer from all passages will be returned.
+            top_k: Optional positive integer. Number of answers to return per question. Defaults to
+                None.
+            max_answer_length: Positive integer. Maximum answer length, in tokens. Defaults to 30.
+            null_threshold: Optional float. Threshold for returning "" (no answer). This is used
+                when the score for "no answer" exceeds the score for the best span by more than this
+                value. 0 is a good value to start with. Use `float("inf")` to always answer. With a
+                beam, this is compared to the logit for "no answer". If None, the threshold that
+                `evaluate_answers` found on questions with and without answers will be used. If no
+                threshold was set, the best span will always be returned. Defaults to None.
+            batch_size: Optional positive integer. Batch size, in windows. If None, 32 will be used.
+                Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
+
+        Returns:
+            `{"text", "start", "end", "score"}` for a single question, or a list with an answer per
+            question. With `top_k`, a list of answers per question, sorted by score. "start" and
+            "end" are character offsets into the context, or 0 and 0 for "". The score is the
+            probability among all spans in all windows. With a beam, it is the probability among the
+            beam spans in each window. For passages, "passage" is added to each answer, with the
+            passage index, or None for no answer. In this case, the score is the probability among
+            the spans in all passages.
+
+        Raises:
+            ValueError: If a context is empty, if a question is too long, if no passages are given,
+                or if `top_k` or `max_answer_length` is less than 1.
+
+        Source: For passages, spans are ranked by unnormalized scores, as in Clark and Gardner
+        2018, Simple and Effective Multi-Paragraph Reading Comprehension, section 3.2. For a beam,
+        scores are log-probabilities, normalized for each window.
+        """
         question, context = plain(get_text(question)), plain(get_text(context))
         single, several = isinstance(question, str), not isinstance(context, str)
         if single and several and not len(context):

@@ -7,8 +7,8 @@ questions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypedDict, overload
 
 import numpy as np
 
@@ -50,19 +50,100 @@ class ChoiceAnswers(Answers):
         pooled = predict_pooled(self.runner, examples, batch_size, 1, self.window_pooling)
         return np.split(pooled[:, 0], np.cumsum(counts.numpy())[:-1]) if len(counts) else []
 
+    @overload
+    def choose(
+        self: Any,
+        questions: str,
+        choices: Sequence[str],
+        contexts: str | None = None,
+        batch_size: int | None = None,
+        top_k: None = None,
+    ) -> Choice: ...
+    @overload
+    def choose(
+        self: Any,
+        questions: str,
+        choices: Sequence[str],
+        contexts: str | None = None,
+        batch_size: int | None = None,
+        *,
+        top_k: int,
+    ) -> list[Choice]: ...
+    @overload
+    def choose(
+        self: Any,
+        questions: object,
+        choices: object,
+        contexts: object = None,
+        batch_size: int | None = None,
+        top_k: None = None,
+    ) -> list[Choice]: ...
+    @overload
+    def choose(
+        self: Any,
+        questions: object,
+        choices: object,
+        contexts: object = None,
+        batch_size: int | None = None,
+        *,
+        top_k: int,
+    ) -> list[list[Choice]]: ...
+    @overload
+    def choose(
+        self: Any,
+        questions: object,
+        choices: object,
+        contexts: object = None,
+        *,
+        missing: Literal["none"],
+        **options: Any,
+    ) -> list[Any]: ...
     @validate_arguments
     @prepares_in_numpy
     @skips_missing("questions", "choices", "contexts")
     def choose(
         self,
-        questions: Any,
-        choices: Any,
-        contexts: Any = None,
+        questions: object,
+        choices: object,
+        contexts: object = None,
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
         missing: Missing = "error",
-    ) -> Any:
-        """Choose the best answers to questions. See `MultipleChoice.choose` for details."""
+    ):
+        """Choose the best answers to questions.
+
+        Args:
+            questions: Question or questions to answer, as a string or a list, array, tensor or
+                column of strings.
+            choices: List of choices for each question. The lists can have different lengths. For a
+                single question, pass a single list.
+            contexts: Optional context for each question, for example a passage to read. Defaults to
+                None.
+            batch_size: Integer. The batch size, in choices, used for the computation. Defaults to
+                32.
+            top_k: Integer. The number of choices to return per question. If None, only the best
+                choice is returned. Defaults to None.
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns None for these rows. "error" raises an error with the index
+                of the first missing row. Defaults to "error".
+
+        Returns:
+            List with a dict `{"index", "text", "score"}` per question, containing the index in the
+            list, the text and the probability for the best choice. With `top_k`, a list of dicts is
+            returned per question, sorted by decreasing score. For a single question, only the entry
+            for this question is returned.
+
+        Raises:
+            ValueError: If any list of choices is empty, or if the number of questions does not
+                match the number of lists.
+
+        Example:
+            >>> from encoder_zoo import MultipleChoice
+            >>> model = MultipleChoice.from_preset("bert_nano_en_uncased")  # with a new head
+            >>> answer = model.choose("Where does Anna live?", ["In Rome.", "Blue.", "At ten."])
+            >>> sorted(answer), len(model.choose(["Who?"], [["He.", "She."]], top_k=2)[0])
+            (['index', 'score', 'text'], 2)
+        """
         if isinstance(questions, str | bytes):
             given = None if contexts is None else [contexts]
             return self.choose([questions], [choices], given, batch_size, top_k)[0]

@@ -9,24 +9,24 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
+from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.inference import text_outputs_in_graph
-from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.classification.window_pooling import WindowPooling, pool_windows
 from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy
-from encoder_zoo.tasks.ranking.choice_answers import Choice, ChoiceAnswers
+from encoder_zoo.tasks.ranking.choice_answers import ChoiceAnswers
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
     CHOICE_INDEX,
@@ -168,100 +168,7 @@ class MultipleChoice(ListScores):
 
     # -- answers -----------------------------------------------------------------------------------
 
-    @overload
-    def choose(
-        self,
-        questions: str,
-        choices: Sequence[str],
-        contexts: str | None = None,
-        batch_size: int | None = None,
-        top_k: None = None,
-    ) -> Choice: ...
-    @overload
-    def choose(
-        self,
-        questions: str,
-        choices: Sequence[str],
-        contexts: str | None = None,
-        batch_size: int | None = None,
-        *,
-        top_k: int,
-    ) -> list[Choice]: ...
-    @overload
-    def choose(
-        self,
-        questions: object,
-        choices: object,
-        contexts: object = None,
-        batch_size: int | None = None,
-        top_k: None = None,
-    ) -> list[Choice]: ...
-    @overload
-    def choose(
-        self,
-        questions: object,
-        choices: object,
-        contexts: object = None,
-        batch_size: int | None = None,
-        *,
-        top_k: int,
-    ) -> list[list[Choice]]: ...
-    @overload
-    def choose(
-        self,
-        questions: object,
-        choices: object,
-        contexts: object = None,
-        *,
-        missing: Literal["none"],
-        **options: Any,
-    ) -> list[Any]: ...
-    @validate_arguments
-    def choose(
-        self,
-        questions: object,
-        choices: object,
-        contexts: object = None,
-        batch_size: PositiveInt | None = None,
-        top_k: PositiveInt | None = None,
-        missing: Missing = "error",
-    ):
-        """Choose the best answers to questions.
-
-        Args:
-            questions: String, or list, array, tensor or column of strings. The questions to answer.
-            choices: List of choices for each question. The lists can have different lengths. For a
-                single question, pass a single list.
-            contexts: Optional list of strings, or a string for a single question. A context for
-                each question, for example a passage to read. Defaults to None.
-            batch_size: Optional positive integer. Batch size, in choices. If None, 32 is used.
-                Defaults to None.
-            top_k: Optional positive integer. Number of choices to return per question. If None,
-                only the best choice is returned. Defaults to None.
-            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
-                to return None for these rows, or "error" to raise an error for the first such row.
-                Defaults to "error".
-
-        Returns:
-            List with a dict `{"index", "text", "score"}` per question: the index, the text and the
-            probability of the best choice. With `top_k`, a list of dicts per question, sorted by
-            score in descending order. For a single question, the answer is returned without the
-            outer list.
-
-        Raises:
-            ValueError: If a list of choices is empty, or if the number of questions and the number
-                of lists of choices differ.
-
-        Example:
-            >>> from encoder_zoo import MultipleChoice
-            >>> model = MultipleChoice.from_preset("bert_nano_en_uncased")  # with a new head
-            >>> answer = model.choose("Where does Anna live?", ["In Rome.", "Blue.", "At ten."])
-            >>> sorted(answer), len(model.choose(["Who?"], [["He.", "She."]], top_k=2)[0])
-            (['index', 'score', 'text'], 2)
-        """
-        return self._answers_to(questions).choose(
-            questions, choices, contexts, batch_size, top_k, missing
-        )
+    choose = answered_by(ChoiceAnswers.choose)
 
     @property
     def _answers(self) -> ChoiceAnswers:

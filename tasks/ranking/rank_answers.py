@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -45,16 +45,60 @@ class RankAnswers(Answers):
     methods = ("score", "rank")
     activation: RankActivation = "sigmoid"
 
+    @overload
+    def score(self: Any, queries: str, texts: str, batch_size: int | None = None) -> float: ...
+    @overload
+    def score(
+        self: Any, queries: tuple[str, str], texts: None = None, batch_size: int | None = None
+    ) -> float: ...
+    @overload
+    def score(
+        self: Any, queries: object, texts: object = None, batch_size: int | None = None
+    ) -> np.ndarray: ...
+    @overload
+    def score(
+        self: Any,
+        queries: object,
+        texts: object = None,
+        *,
+        missing: Literal["none"],
+        **options: Any,
+    ) -> np.ndarray: ...
     @validate_arguments
     @skips_missing("queries", "texts", one_for_all=True)
     def score(
         self,
-        queries: Any,
-        texts: Any = None,
+        queries: object,
+        texts: object = None,
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> np.ndarray | float:
-        """Score the relevance of texts to queries. See `Reranker.score`."""
+        """Score texts by relevance to queries. More relevant texts will have higher scores.
+
+        Args:
+            queries: N queries, or a single query to use for all texts. If `texts` is not provided,
+                this should be query-text pairs: a list of pairs, `(queries, texts)`, or a table
+                with two columns.
+            texts: N texts to score. Defaults to None.
+            batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
+            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
+                strings). "none" returns NaN for these rows. "error" raises an error with the index
+                of the first missing row. Defaults to "error".
+
+        Returns:
+            Float32 array of shape (N,) with the scores after applying the activation. For a single
+            pair, a float is returned.
+
+        Raises:
+            ValueError: If any text is empty, or if the number of queries does not match the number
+                of texts.
+
+        Example:
+            >>> from encoder_zoo import Reranker
+            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
+            >>> reranker.score(["Who sings?", "Where?"], ["She sings.", "Here."]).shape
+            (2,)
+        """
         given = queries if texts is None else (queries, texts)
         queries, texts = self.preprocessor.inputs.columns(given)
         if isinstance(texts, str | bytes):
@@ -63,13 +107,36 @@ class RankAnswers(Answers):
 
     @validate_arguments
     def rank(
-        self,
+        self: Any,
         query: str,
-        texts: Any,
+        texts: object,
         top_k: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[RankedText]:
-        """Rank texts by their relevance to a query. See `Reranker.rank`."""
+        """Rank texts by relevance to a query, sorted by decreasing score.
+
+        Args:
+            query: String. The query to compare the texts to.
+            texts: List, array or column of texts to rank.
+            top_k: Integer. The maximum number of results to return. If None, all texts are
+                returned. Defaults to None.
+            batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
+
+        Returns:
+            List with a dict `{"index", "score", "text"}` per result, sorted by decreasing score.
+            "index" is the position in `texts`. Ties keep the original order.
+
+        Raises:
+            ValueError: If `query` is not a single text, or if `texts` is empty or contains an empty
+                text.
+
+        Example:
+            >>> from encoder_zoo import Reranker
+            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
+            >>> [best] = reranker.rank("Who sings?", ["She sings.", "Here."], top_k=1)
+            >>> sorted(best)
+            ['index', 'score', 'text']
+        """
         return rank_texts(self, query, texts, top_k, batch_size, self._activate)
 
     def trace_scores(self, run: Callable) -> dict[str, Callable]:

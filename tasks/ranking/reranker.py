@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
@@ -22,8 +22,8 @@ from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.inference import text_outputs_in_graph
-from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.batch_loss import (
     CATEGORICAL_LOSSES,
@@ -46,7 +46,6 @@ from encoder_zoo.tasks.ranking.reranker_preprocessor import (
     takes_lists,
 )
 from encoder_zoo.tasks.retrieval.evaluation import ranking_metrics
-from encoder_zoo.tasks.retrieval.ranking import RankedText
 from encoder_zoo.tasks.training.objective import Objective, find_loss
 from encoder_zoo.tasks.training.recipe import is_auto
 from encoder_zoo.tasks.training.sources import check_preprocessor
@@ -326,98 +325,16 @@ class Reranker(ListScores):
 
     # -- answers -----------------------------------------------------------------------------------
 
-    @overload
-    def score(self, queries: str, texts: str, batch_size: int | None = None) -> float: ...
-    @overload
-    def score(
-        self, queries: tuple[str, str], texts: None = None, batch_size: int | None = None
-    ) -> float: ...
-    @overload
-    def score(
-        self, queries: object, texts: object = None, batch_size: int | None = None
-    ) -> np.ndarray: ...
-    @overload
-    def score(
-        self, queries: object, texts: object = None, *, missing: Literal["none"], **options: Any
-    ) -> np.ndarray: ...
     @property
     def _answers(self) -> RankAnswers:
         return RankAnswers(self.preprocessor, self, self.activation)
 
-    @validate_arguments
-    def score(
-        self,
-        queries: object,
-        texts: object = None,
-        batch_size: PositiveInt | None = None,
-        missing: Missing = "error",
-    ) -> np.ndarray | float:
-        """Score the relevance of texts to queries. More relevant texts have higher scores.
-
-        Args:
-            queries: List, array, tensor or column of N queries, or a single query for all texts. If
-                `texts` is None, pass the pairs here: a list of pairs, `(queries, texts)`, or a
-                table with two columns.
-            texts: Optional list, array, tensor or column of N texts. Defaults to None.
-            batch_size: Optional positive integer. Batch size, in pairs. If None, 32 is used.
-                Defaults to None.
-            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
-                to return NaN for these rows, or "error" to raise an error for the first such row.
-                Defaults to "error".
-
-        Returns:
-            Float32 array of shape (N,). Scores after the activation. For a single pair, a float is
-            returned.
-
-        Raises:
-            ValueError: If a text is empty, or if the number of queries and the number of texts
-                differ.
-
-        Example:
-            >>> from encoder_zoo import Reranker
-            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
-            >>> reranker.score(["Who sings?", "Where?"], ["She sings.", "Here."]).shape
-            (2,)
-        """
-        return self._answers_to(queries).score(queries, texts, batch_size, missing)
+    score = answered_by(RankAnswers.score)
 
     def _score_texts(self, query, texts, batch_size):
         return self._answers.find_logits(query, texts, batch_size)
 
-    @validate_arguments
-    def rank(
-        self,
-        query: str,
-        texts: object,
-        top_k: PositiveInt | None = None,
-        batch_size: PositiveInt | None = None,
-    ) -> list[RankedText]:
-        """Rank texts by their relevance to a query.
-
-        Args:
-            query: String. The query.
-            texts: List, array or column of texts to rank.
-            top_k: Optional positive integer. Number of texts to return. If None, all texts are
-                returned. Defaults to None.
-            batch_size: Optional positive integer. Batch size, in pairs. If None, 32 is used.
-                Defaults to None.
-
-        Returns:
-            List of dicts `{"index", "score", "text"}`, sorted by score in descending order. "index"
-            is the index in `texts`. Texts with equal scores keep their order.
-
-        Raises:
-            ValueError: If `query` is not a single text, or if `texts` is empty or contains an empty
-                text.
-
-        Example:
-            >>> from encoder_zoo import Reranker
-            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
-            >>> [best] = reranker.rank("Who sings?", ["She sings.", "Here."], top_k=1)
-            >>> sorted(best)
-            ['index', 'score', 'text']
-        """
-        return self._answers_to(query).rank(query, texts, top_k, batch_size)
+    rank = answered_by(RankAnswers.rank)
 
     @validate_arguments
     def evaluate_ranking(

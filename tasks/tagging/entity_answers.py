@@ -7,8 +7,8 @@ windows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from encoder_zoo.tasks.preprocessing.columns import is_doc, plain
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.tagging import span_decoding
+from encoder_zoo.tasks.tagging.entities import Entity
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
     EntityExtractorPreprocessor,
     SpanWindows,
@@ -57,20 +58,76 @@ class EntityAnswers(Answers):
         texts, labels = x if isinstance(x, tuple) else (x, None)
         return self.find_logits(texts, labels, batch_size)
 
+    @overload
+    def extract_entities(
+        self: Any,
+        texts: str,
+        labels: Labels | None = None,
+        threshold: float | Mapping[str, float] | None = None,
+        nested: bool = False,
+        multi_label: bool = False,
+        batch_size: int | None = None,
+    ) -> list[Entity]: ...
+    @overload
+    def extract_entities(
+        self: Any,
+        texts: Iterable[Any],
+        labels: Labels | None = None,
+        threshold: float | Mapping[str, float] | None = None,
+        nested: bool = False,
+        multi_label: bool = False,
+        batch_size: int | None = None,
+    ) -> list[list[Entity]]: ...
+    @overload
+    def extract_entities(
+        self: Any, texts: object, *, missing: Literal["none"], **options: Any
+    ) -> list[Any]: ...
     @validate_arguments
     @prepares_in_numpy
     @skips_missing("texts", beside="labels")
     def extract_entities(
         self,
-        texts: Any,
-        labels: Any = None,
+        texts,
+        labels: object = None,
         threshold: Probability | Thresholds | None = None,
         nested: bool = False,
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
-    ) -> list:
-        """Extract entities from texts. See `EntityExtractor.extract_entities`."""
+    ):
+        """Extract entities from texts.
+
+        Texts of any length are read in overlapping windows (see `EntityExtractorPreprocessor`).
+
+        Args:
+            texts: A text, a list of texts, or spaCy's `Doc` objects.
+            labels: List of names to look for, e.g. ["person", "court"]. This can also be a dict
+                mapping names to descriptions, to be passed to the model instead. Use a list of
+                lists or dicts to pass different labels for each text. If None, the labels of the
+                last `fit` will be used. Defaults to None.
+            threshold: Optional float between 0 and 1, or dict mapping labels to floats. Only
+                entities with a higher score will be returned. For labels missing from the dict, 0.5
+                is used. If None, the thresholds from `tune_thresholds` or 0.5 will be used.
+                Defaults to None.
+            nested: Boolean. Whether to allow entities inside entities. If False, entities will not
+                share words. Defaults to False.
+            multi_label: Boolean. Whether to allow multiple labels for the same words. Defaults to
+                False.
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
+
+        Returns:
+            List of `{"label", "text", "start", "end", "score"}` for each text, in the order of the
+            text. "start" and "end" are character offsets into the string. If a single text is
+            passed, a single list will be returned.
+
+        Raises:
+            ValueError: If no labels are given, if there are duplicate labels, or if the labels are
+                too long to leave space for the text.
+        """
         if isinstance(texts, str) or is_doc(texts):
             # a single text has a single set of labels
             options = (threshold, nested, multi_label, batch_size)

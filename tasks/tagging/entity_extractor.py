@@ -10,8 +10,8 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 import numpy as np
@@ -30,6 +30,7 @@ from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.presets.formats.gliner import SpanWidth
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.classes import validate_labels
 from encoder_zoo.tasks.base.confidence import (
     ScoredLabels,
@@ -37,7 +38,6 @@ from encoder_zoo.tasks.base.confidence import (
     check_weights_finite,
     tune_thresholds,
 )
-from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.batch_loss import get_keras_function, get_name
 from encoder_zoo.tasks.preprocessing.columns import plain
@@ -45,7 +45,7 @@ from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.tagging import token_labels
 from encoder_zoo.tasks.tagging.entities import Entity
-from encoder_zoo.tasks.tagging.entity_answers import EntityAnswers, Labels, label_set, label_sets
+from encoder_zoo.tasks.tagging.entity_answers import EntityAnswers, label_set, label_sets
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import EntityExtractorPreprocessor
 from encoder_zoo.tasks.tagging.entity_metrics import score_by_type, score_entities, to_triples
 from encoder_zoo.tasks.tagging.span_head import (
@@ -310,76 +310,7 @@ class EntityExtractor(Task):
         settings = self.labels, self.thresholds, self.max_width
         return EntityAnswers(self.preprocessor, self, *settings)
 
-    @overload
-    def extract_entities(
-        self,
-        texts: str,
-        labels: Labels | None = None,
-        threshold: float | Mapping[str, float] | None = None,
-        nested: bool = False,
-        multi_label: bool = False,
-        batch_size: int | None = None,
-    ) -> list[Entity]: ...
-    @overload
-    def extract_entities(
-        self,
-        texts: Iterable[Any],
-        labels: Labels | None = None,
-        threshold: float | Mapping[str, float] | None = None,
-        nested: bool = False,
-        multi_label: bool = False,
-        batch_size: int | None = None,
-    ) -> list[list[Entity]]: ...
-    @overload
-    def extract_entities(
-        self, texts: object, *, missing: Literal["none"], **options: Any
-    ) -> list[Any]: ...
-    @validate_arguments
-    def extract_entities(
-        self,
-        texts,
-        labels: object = None,
-        threshold: Probability | Thresholds | None = None,
-        nested: bool = False,
-        multi_label: bool = False,
-        batch_size: PositiveInt | None = None,
-        missing: Missing = "error",
-    ):
-        """Extract entities from texts.
-
-        Texts of any length are read in overlapping windows (see `EntityExtractorPreprocessor`).
-
-        Args:
-            texts: A text, a list of texts, or spaCy's `Doc` objects.
-            labels: Optional list of names to look for, e.g. ["person", "court"], or dict of names
-                to descriptions, which the model reads instead of the names. Use a list of lists or
-                dicts for different labels per text. If None, the labels of the last `fit` are used.
-                Defaults to None.
-            threshold: Optional float between 0 and 1, or dict mapping labels to floats. Only
-                entities with a higher score will be returned. For labels missing from the dict, 0.5
-                is used. If None, the thresholds from `tune_thresholds` or 0.5 will be used.
-                Defaults to None.
-            nested: Boolean. Whether to allow entities inside entities. If False, entities do not
-                share words. Defaults to False.
-            multi_label: Boolean. Whether to allow multiple labels for the same words. Defaults to
-                False.
-            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
-            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
-                to return None for these rows, or "error" to raise an error for the first such row.
-                Defaults to "error".
-
-        Returns:
-            List of `{"label", "text", "start", "end", "score"}` for each text, in the order of the
-            text. "start" and "end" are character offsets into the string. If a single text is
-            passed, a single list will be returned.
-
-        Raises:
-            ValueError: If no labels are given, if a label occurs twice, or if the labels leave no
-                space for the text.
-        """
-        options = (threshold, nested, multi_label, batch_size, missing)
-        return self._answers_to(texts).extract_entities(texts, labels, *options)
+    extract_entities = answered_by(EntityAnswers.extract_entities)
 
     @validate_arguments
     def signatures(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_w
 from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.tagging import entities
 from encoder_zoo.tasks.tagging.alignment import compute_word_tags
+from encoder_zoo.tasks.tagging.entities import Entity, Strategy
 from encoder_zoo.tasks.tagging.tags import TagSet, parse_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 
@@ -84,18 +85,68 @@ class TagAnswers(Answers):
         splits = tokens.ids.row_splits.numpy()
         return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
 
+    @overload
+    def extract_entities(
+        self: Any,
+        texts: str,
+        strategy: Strategy | None = None,
+        batch_size: int | None = None,
+        threshold: float | Mapping[str, float] | None = None,
+    ) -> list[Entity]: ...
+    @overload
+    def extract_entities(
+        self: Any,
+        texts: Iterable[Any],
+        strategy: Strategy | None = None,
+        batch_size: int | None = None,
+        threshold: float | Mapping[str, float] | None = None,
+    ) -> list[list[Entity]]: ...
+    @overload
+    def extract_entities(
+        self: Any, texts: object, *, missing: Literal["none"], **options: Any
+    ) -> list[Any]: ...
     @validate_arguments
     @prepares_in_numpy
     @skips_missing("texts")
     def extract_entities(
         self,
-        texts: Any,
-        strategy: entities.Strategy | None = None,
+        texts,
+        strategy: Strategy | None = None,
         batch_size: PositiveInt | None = None,
         threshold: Probability | Thresholds | None = None,
         missing: Missing = "error",
-    ) -> list:
-        """Extract entities from texts. See `TokenClassifier.extract_entities`."""
+    ):
+        """Extract entities from texts.
+
+        Args:
+            texts: The texts to extract entities from. This can be a single text, a list of texts,
+                lists of words, or spaCy `Doc` objects (to be read as texts).
+            strategy: Optional string. How to combine tokens into entities. Use "simple" to tag each
+                token and join neighbours with the same entity. Use "first", "average" or "max" to
+                tag each word based on the first token, the mean over tokens, or the most probable
+                token. Use "none" to return all tagged tokens with visible characters. Words are
+                read from the vocabulary and split at symbols based on `split_symbols`. If None, the
+                task's strategy will be used, which is "simple" until set by `fit`. Defaults to
+                None.
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            threshold: Optional float between 0 and 1, or dict mapping entity types to floats.
+                Minimum score to return an entity. If None, the thresholds of `tune_thresholds`, if
+                any will be used. Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
+
+        Returns:
+            List of `{"label", "text", "start", "end", "score"}` per text. "start" and "end" are
+            character offsets into the string, or into the words joined with single spaces. If a
+            single text is passed, a single list will be returned.
+
+        Raises:
+            ValueError: If `strategy` is unknown.
+
+        Source: The strategies of transformers' `TokenClassificationPipeline`.
+        """
         if isinstance(texts, str) or is_doc(texts):
             return self.extract_entities([texts], strategy, batch_size, threshold)[0]
         tokens, logits = self.find_logits(texts, batch_size)
@@ -132,9 +183,28 @@ class TagAnswers(Answers):
     @prepares_in_numpy
     @skips_missing("words")
     def predict_tags(
-        self, words: Any, batch_size: PositiveInt | None = None, missing: Missing = "error"
+        self: Any, words: object, batch_size: PositiveInt | None = None, missing: Missing = "error"
     ) -> list[list[str]]:
-        """Predict a tag per word. See `TokenClassifier.predict_tags`."""
+        """Predict a tag per word, in the format used by `seqeval.metrics`.
+
+        The tag is taken from the first token in each word. If the model was trained with all tokens
+        labelled, all tokens in the word will be used to predict the tag.
+
+        Args:
+            words: Lists of words, or spaCy's `Doc` objects.
+            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
+                Defaults to None.
+            missing: String. How to handle rows without words, e.g. None. Use "none" to return None
+                for these rows, or "error" to raise an error for the first such row. Defaults to
+                "error".
+
+        Returns:
+            List of tags for each list of words, with a tag per word. For words without tokens, the
+            tag is O.
+
+        Raises:
+            ValueError: If `words` contains texts instead of lists of words.
+        """
         words = plain([*map(doc_words, words)] if isinstance(words, list) else words)
         if not is_words(words) and len(words):
             raise invalid("words[0]", words[0], "a list of words")

@@ -30,6 +30,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CRF, Head
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.classes import count_and_names, weigh_by_class
 from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, check_weights_finite
 from encoder_zoo.tasks.base.explanation import Method
@@ -378,69 +379,7 @@ class TokenClassifier(LabelledTask):
         settings = {name: getattr(self, name) for name in names}
         return TagAnswers(self.preprocessor, self, self.tag_names, **settings, tag_scores=scores)
 
-    @overload
-    def extract_entities(
-        self,
-        texts: str,
-        strategy: Strategy | None = None,
-        batch_size: int | None = None,
-        threshold: float | Mapping[str, float] | None = None,
-    ) -> list[Entity]: ...
-    @overload
-    def extract_entities(
-        self,
-        texts: Iterable[Any],
-        strategy: Strategy | None = None,
-        batch_size: int | None = None,
-        threshold: float | Mapping[str, float] | None = None,
-    ) -> list[list[Entity]]: ...
-    @overload
-    def extract_entities(
-        self, texts: object, *, missing: Literal["none"], **options: Any
-    ) -> list[Any]: ...
-    @validate_arguments
-    def extract_entities(
-        self,
-        texts,
-        strategy: Strategy | None = None,
-        batch_size: PositiveInt | None = None,
-        threshold: Probability | Thresholds | None = None,
-        missing: Missing = "error",
-    ):
-        """Extract entities from texts.
-
-        Args:
-            texts: The texts to extract entities from. This can be a single text, a list of texts,
-                lists of words, or spaCy `Doc` objects (to be read as texts).
-            strategy: Optional string. How to combine tokens into entities. Use "simple" to tag each
-                token and join neighbours with the same entity. Use "first", "average" or "max" to
-                tag each word based on the first token, the mean over tokens, or the most probable
-                token. Use "none" to return all tagged tokens with visible characters. Words are
-                read from the vocabulary and split at symbols based on `split_symbols`. If None, the
-                task's strategy will be used, which is "simple" until set by `fit`. Defaults to
-                None.
-            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
-            threshold: Optional float between 0 and 1, or dict mapping entity types to floats.
-                Minimum score to return an entity. If None, the thresholds of `tune_thresholds` are
-                used, if there are any. Defaults to None.
-            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
-                to return None for these rows, or "error" to raise an error for the first such row.
-                Defaults to "error".
-
-        Returns:
-            List of `{"label", "text", "start", "end", "score"}` per text. "start" and "end" are
-            character offsets into the string, or into the words joined with single spaces. If a
-            single text is passed, a single list will be returned.
-
-        Raises:
-            ValueError: If `strategy` is unknown.
-
-        Source: The strategies of transformers' `TokenClassificationPipeline`.
-        """
-        return self._answers_to(texts).extract_entities(
-            texts, strategy, batch_size, threshold, missing
-        )
+    extract_entities = answered_by(TagAnswers.extract_entities)
 
     @validate_arguments
     def signatures(
@@ -460,31 +399,7 @@ class TokenClassifier(LabelledTask):
         run = functools.partial(token_outputs_in_graph, self, token_logits)
         return {"serving_default": self._answers.trace_entities(run, strategy, threshold)}
 
-    @validate_arguments
-    def predict_tags(
-        self, words: object, batch_size: PositiveInt | None = None, missing: Missing = "error"
-    ) -> list[list[str]]:
-        """Predict a tag per word, in the format used by `seqeval.metrics`.
-
-        The tag of a word is the tag of its first token. If training labelled all tokens, all tokens
-        of the word are used to predict its tag.
-
-        Args:
-            words: Lists of words, or spaCy's `Doc` objects.
-            batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
-            missing: String. How to handle rows without words, e.g. None. Use "none" to return None
-                for these rows, or "error" to raise an error for the first such row. Defaults to
-                "error".
-
-        Returns:
-            List of tags for each list of words, with a tag per word. For words without tokens, the
-            tag is O.
-
-        Raises:
-            ValueError: If `words` contains texts instead of lists of words.
-        """
-        return self._answers_to(words).predict_tags(words, batch_size, missing)
+    predict_tags = answered_by(TagAnswers.predict_tags)
 
     @overload
     def explain(
