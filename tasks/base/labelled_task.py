@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import keras
 import numpy as np
@@ -290,37 +291,36 @@ class LabelledTask(Task):
     def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
         config, stored = checkpoint.config, super().checkpoint_arguments(checkpoint, {})
         others = {"head", "problem_type"} & given.keys()
-        if others or not cls._has_matching_classes(config, given):
+        kept = cls._compare_classes(config, given)
+        if others or kept != "all":
             # The stored thresholds belong to the checkpoint's classes.
             of_classes = {"temperature": 1.0, "thresholds": None, "abstain_below": None}
             known = cls.record.answer_settings
             stored |= {name: value for name, value in of_classes.items() if name in known}
         if not cls._has_task_head(config):
             return {**stored, **given}
-        if cls._has_matching_classes(config, given):
+        if kept == "all":
             names = labels_from_config(config)
             stored["labels"] = None if are_default_labels(names) else names
             stored["num_classes"] = len(names)
-        if "problem_type" in argument_names(cls) and cls._has_shared_classes(config, given):
+        if "problem_type" in argument_names(cls) and kept:
             stored["problem_type"] = config.get("problem_type") or default_problem(config, given)
         return {**stored, **given}
 
-    @classmethod
-    def _has_matching_classes(cls, config: dict, arguments: dict) -> bool:
-        """Return whether each given class belongs to exactly one output of the checkpoint."""
+    @staticmethod
+    def _compare_classes(config: dict, arguments: Mapping) -> Literal["all", "some"] | None:
+        """Return which of the caller's classes are outputs of the checkpoint.
+
+        "all" means that they correspond one to one. Labels without a common name are new names for
+        the same number of outputs.
+        """
         names, labels = labels_from_config(config), validate_labels(arguments.get("labels"))
         if labels is None:
-            return arguments.get("num_classes") in (None, len(names))
-        unknown = are_default_labels(names) or not any_shared(labels, names)
-        return labels == names or (len(labels) == len(names) and unknown)
-
-    @classmethod
-    def _has_shared_classes(cls, config: dict, arguments: dict) -> bool:
-        """Return whether the given classes match the checkpoint or share a label with it."""
-        if cls._has_matching_classes(config, arguments):
-            return True
-        labels, names = validate_labels(arguments.get("labels")), labels_from_config(config)
-        return labels is not None and not are_default_labels(names) and any_shared(labels, names)
+            return "all" if arguments.get("num_classes") in (None, len(names)) else None
+        shared = not are_default_labels(names) and any_shared(labels, names)
+        if labels == names or (len(labels) == len(names) and not shared):
+            return "all"
+        return "some" if shared else None
 
     @classmethod
     def _has_task_head(cls, config: dict) -> bool:

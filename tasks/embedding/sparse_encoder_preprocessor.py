@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.files.folder_files import FolderFiles
     from encoder_zoo.presets.formats.preset_task import FolderFormat
-    from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder
     from encoder_zoo.tasks.embedding.term_table import TermTable
 
 
@@ -47,7 +46,7 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
 
     task_name = "sparse_encoder"
     truncation_advice = Preprocessor.truncation_advice
-    _of_queries: TermTable | SparseEncoder | None = None
+    _of_queries = None  # `TermTable` or `SparseEncoder` that embeds the queries
 
     @staticmethod
     def folder_format() -> FolderFormat:
@@ -56,7 +55,7 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
 
         return SparseFolder(_load_table_class, _read_tokenizer)
 
-    def attach(self, task: SparseEncoder) -> None:
+    def attach(self, task) -> None:
         super().attach(task)
         self._of_queries = task.query_encoder
 

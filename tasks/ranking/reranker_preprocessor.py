@@ -28,7 +28,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_number
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.preset_task import FolderFormat
-    from encoder_zoo.tasks.ranking.reranker import Reranker
 
 ExpectedScores = Literal["probabilities", "gains"]
 
@@ -187,7 +186,7 @@ class RerankerPreprocessor(Preprocessor):
 
         return CrossEncoderFolder()
 
-    def attach(self, task: Reranker) -> None:
+    def attach(self, task) -> None:
         super().attach(task)
         self.expected_scores = task.expected_scores
 

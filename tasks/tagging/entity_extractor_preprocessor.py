@@ -45,7 +45,6 @@ from encoder_zoo.tasks.tagging.token_labels import (
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.preset_task import FolderFormat
-    from encoder_zoo.tasks.tagging.entity_extractor import EntityExtractor
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -190,7 +189,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         """The folder format of presets."""
         return gliner.GlinerFolder()
 
-    def attach(self, task: EntityExtractor) -> None:
+    def attach(self, task) -> None:
         super().attach(task)
         check_stride(self.doc_stride or 0, min(self.max_words, self.max_sequence_length - 2) - 1)
         self.max_width = task.max_width

@@ -6,7 +6,7 @@ Comments use these letters for shapes: B batch, L sequence, N texts, P tokens of
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -50,9 +50,6 @@ from encoder_zoo.tasks.tagging.alignment import (
     words_split_at_symbols,
 )
 from encoder_zoo.tasks.tagging.token_labels import warn_misaligned_spans, warn_moved_spans
-
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.tagging.token_classifier import TokenClassifier
 
 
 @serializable
@@ -104,7 +101,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         self.doc_stride = doc_stride
         self.label_all_tokens = label_all_tokens
 
-    def attach(self, task: TokenClassifier) -> None:
+    def attach(self, task) -> None:
         super().attach(task)
         check_stride(self.doc_stride or 0, self.max_sequence_length - 3)
 
