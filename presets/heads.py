@@ -23,6 +23,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     default_labels,
     find_unexpected,
     match,
+    select_rows,
 )
 from encoder_zoo.presets.formats.preset_files import PYTORCH, SAFETENSORS
 from encoder_zoo.presets.formats.preset_task import PresetTask
@@ -389,7 +390,7 @@ def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) 
             type(task).__name__,
             ", ".join(map(repr, left)),
         )
-    return RelabelledCheckpoint(checkpoint, head.output, rows)
+    return select_rows(checkpoint, head.output, rows)
 
 
 def _check_tied(checkpoint: Checkpoint, head: Head) -> None:
@@ -401,33 +402,3 @@ def _check_tied(checkpoint: Checkpoint, head: Head) -> None:
                 f"{checkpoint.folder}: {name} differs from {twins[name]}, but both must be equal. "
                 "Output projections that are not tied to the token embedding are not supported."
             )
-
-
-class RelabelledCheckpoint(Checkpoint):
-    """A checkpoint whose output layer is rearranged for the task's labels.
-
-    Args:
-        checkpoint: `Checkpoint` with one row for each of its own labels.
-        output: String. Name of the output layer.
-        rows: Optional list of integers. For each new label, the index of its row in the checkpoint.
-            None stands for an unknown label, whose weights are set to 0.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, output: str, rows: Sequence[int | None]):
-        vars(self).update(vars(checkpoint))
-        self._checkpoint, self._rows = checkpoint, rows
-        self._of_labels = {f"{output}.weight", f"{output}.bias"} & set(self.shapes)
-        self.shapes = {
-            name: (len(rows), *shape[1:]) if name in self._of_labels else shape
-            for name, shape in self.shapes.items()
-        }
-
-    def tensor(self, name: str) -> np.ndarray:
-        value = self._checkpoint.tensor(name)
-        if name not in self._of_labels:
-            return value
-        known = [(i, row) for i, row in enumerate(self._rows) if row is not None]
-        here, there = map(list, zip(*known, strict=True))
-        new = np.zeros(self.shapes[name], "float32")
-        new[here] = value[there]
-        return new

@@ -20,7 +20,7 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files.special_tokens import check_token_list
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import from_json_value
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint, default_labels
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, default_labels, enlarge_vocabulary
 from encoder_zoo.presets.formats.config import backbone_arguments
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.preset_task import PresetTask
@@ -289,7 +289,7 @@ def add_missing_rows(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Che
         return checkpoint
     rows = checkpoint.config[checkpoint.family.config_keys["vocabulary_size"]]
     needed = tokenizer.vocabulary_size
-    return EnlargedCheckpoint(checkpoint, needed) if needed > rows else checkpoint
+    return enlarge_vocabulary(checkpoint, needed) if needed > rows else checkpoint
 
 
 def restore_encoder(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -122,8 +122,38 @@ def default_labels(num_classes: int) -> list[str]:
     return [f"LABEL_{i}" for i in range(num_classes)]
 
 
-class EnlargedCheckpoint(Checkpoint):
-    """A checkpoint with embeddings for new tokens, which are the mean of all other embeddings.
+class ChangedCheckpoint(Checkpoint):
+    """A checkpoint with other values for some tensors.
+
+    Args:
+        checkpoint: The original `Checkpoint`.
+        shapes: Dict from the names of changed tensors to their new shapes.
+        change: Function of a name and the original value that returns the new value.
+        config: Optional dict. Changed fields of config.json.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        shapes: Mapping[str, tuple[int, ...]],
+        change: Callable[[str, np.ndarray], np.ndarray],
+        config: Mapping = MappingProxyType({}),
+    ):
+        vars(self).update(vars(checkpoint))
+        self._checkpoint, self._changed, self._change = checkpoint, shapes.keys(), change
+        self.config = {**checkpoint.config, **config}
+        self.shapes = {**checkpoint.shapes, **shapes}
+
+    def tensor(self, name: str) -> np.ndarray:
+        value = self._checkpoint.tensor(name)
+        return self._change(name, value) if name in self._changed else value
+
+    def stored_tokenizer(self) -> StoredTokenizer | None:
+        return self._checkpoint.stored_tokenizer()
+
+
+def enlarge_vocabulary(checkpoint: Checkpoint, vocabulary_size: int) -> Checkpoint:
+    """Add embeddings for new tokens to a checkpoint. They are the mean of all old embeddings.
 
     Args:
         checkpoint: `Checkpoint` with fewer tokens.
@@ -132,44 +162,51 @@ class EnlargedCheckpoint(Checkpoint):
     Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models. The mean
     has the smallest effect on the outputs for other tokens.
     """
+    family, shapes = checkpoint.family, checkpoint.shapes
+    key = family.config_keys["vocabulary_size"]
+    added = vocabulary_size - checkpoint.config[key]
+    embedding = f"{family.tensors['embeddings.token_embedding']}.weight"
+    biases = [head.tied_bias for head in family.heads.values()]
+    masked_lm = family.heads.get("ForMaskedLM")
+    projection = masked_lm and f"{masked_lm.output}.weight"
+    tied = {name for name, twin in family.tied.items() if twin in (embedding, *biases)}
+    enlarged = {embedding, projection, *biases, *tied} & set(shapes)
+    # Tokens are on the last axis of a bias, and on the first axis of other tensors.
+    new = {
+        name: (*shapes[name][:-1], vocabulary_size)
+        if name in biases
+        else (vocabulary_size, *shapes[name][1:])
+        for name in enlarged
+    }
 
-    def __init__(self, checkpoint: Checkpoint, vocabulary_size: int):
-        vars(self).update(vars(checkpoint))
-        self._checkpoint = checkpoint
-        key = self.family.config_keys["vocabulary_size"]
-        self._added = vocabulary_size - checkpoint.config[key]
-        self.config = {**checkpoint.config, key: vocabulary_size}
-        embedding = f"{self.family.tensors['embeddings.token_embedding']}.weight"
-        biases = [head.tied_bias for head in self.family.heads.values()]
-        masked_lm = self.family.heads.get("ForMaskedLM")
-        projection = masked_lm and f"{masked_lm.output}.weight"
-        tied = {name for name, twin in self.family.tied.items() if twin in (embedding, *biases)}
-        enlarged = {embedding, projection, *biases, *tied} & set(self.shapes)
-        # {tensor: whether tokens are on its last axis instead of its first axis}
-        self._enlarged = {name: name in biases for name in enlarged}
-        self.shapes = {n: self._get_enlarged_shape(n, vocabulary_size) for n in self.shapes}
+    def add_means(name: str, value: np.ndarray) -> np.ndarray:
+        value, axis = value.astype("float32"), -1 if name in biases else 0
+        mean = value.mean(axis, keepdims=True)
+        return np.concatenate([value, np.repeat(mean, added, axis)], axis)
 
-    def _get_enlarged_shape(self, name: str, vocabulary_size: int) -> tuple[int, ...]:
-        shape = self._checkpoint.shapes[name]
-        if name not in self._enlarged:
-            return shape
-        return (
-            (*shape[:-1], vocabulary_size)
-            if self._enlarged[name]
-            else (vocabulary_size, *shape[1:])
-        )
+    return ChangedCheckpoint(checkpoint, new, add_means, {key: vocabulary_size})
 
-    def tensor(self, name: str) -> np.ndarray:
-        value = self._checkpoint.tensor(name)
-        if name not in self._enlarged:
-            return value
-        value = value.astype("float32")
-        axis = -1 if self._enlarged[name] else 0
-        added = np.repeat(value.mean(axis, keepdims=True), self._added, axis)
-        return np.concatenate([value, added], axis)
 
-    def stored_tokenizer(self) -> StoredTokenizer | None:
-        return self._checkpoint.stored_tokenizer()
+def select_rows(checkpoint: Checkpoint, output: str, rows: Sequence[int | None]) -> Checkpoint:
+    """Rearrange the output layer of a checkpoint for new labels.
+
+    Args:
+        checkpoint: `Checkpoint` with rows for its own labels.
+        output: String. Output layer name.
+        rows: List of optional integers. For each new label, the index of its row in the checkpoint.
+            None stands for an unknown label, whose weights are set to 0.
+    """
+    names = {f"{output}.weight", f"{output}.bias"} & set(checkpoint.shapes)
+    shapes = {name: (len(rows), *checkpoint.shapes[name][1:]) for name in names}
+
+    def select(name: str, value: np.ndarray) -> np.ndarray:
+        new = np.zeros(shapes[name], "float32")
+        for i, row in enumerate(rows):
+            if row is not None:
+                new[i] = value[row]
+        return new
+
+    return ChangedCheckpoint(checkpoint, shapes, select)
 
 
 def backbone_layers(backbone: Backbone) -> dict[str, str]:

@@ -293,23 +293,31 @@ class Units(NamedTuple):
     probabilities: array_ops.Tensor
 
 
-class Entities(NamedTuple):
-    """Entities of all texts, in the order of the texts. All tensors have shape (G,).
+class ScoredSpans(NamedTuple):
+    """Spans (P,) of texts or windows with labels and scores, in the order of the texts.
 
     Attributes:
-        row: Int64. Index of the text.
-        label: Int32. Index in the `type_names` of the tags, or, with the strategy "none", the index
-            of a tag.
-        start: Int32. Offset of the first character.
-        end: Int32. Offset after the last character.
+        row: Int64. Index of the text, or of the window.
+        start: Int32. Offset of the first character, or index of the first word.
+        end: Int32. Offset after the last character, or index of the last word.
+        label: Int32. Index among the labels, or in the tags' `type_names`. With the strategy
+            "none", the index of a tag.
         score: Float32.
     """
 
     row: array_ops.Tensor
-    label: array_ops.Tensor
     start: array_ops.Tensor
     end: array_ops.Tensor
+    label: array_ops.Tensor
     score: array_ops.Tensor
+
+    def keep(self, kept: array_ops.Tensor) -> ScoredSpans:
+        """Return the spans selected by the boolean mask `kept` (P,)."""
+        return ScoredSpans(*(array_ops.boolean_mask(field, kept) for field in self))
+
+    def ordered(self, order: array_ops.Tensor) -> ScoredSpans:
+        """Return the spans at the given indices, in the given order."""
+        return ScoredSpans(*(array_ops.gather(field, order) for field in self))
 
 
 def find_entities(
@@ -318,8 +326,8 @@ def find_entities(
     tags: TagSet,
     strategy: str = "simple",
     allowed: Transitions | None = None,
-) -> Entities:
-    """Decode entities from token probabilities, with the strategies of transformers.
+) -> ScoredSpans:
+    """Decode entities from token probabilities, using the same strategies as in transformers.
 
     Args:
         probabilities: Float tensor of shape (P, C). Probabilities of the tokens.
@@ -333,8 +341,8 @@ def find_entities(
             strategy "none" ignores it. If None, all transitions are allowed. Defaults to None.
 
     Returns:
-        `Entities`. The score is the mean probability of the tokens or words in the entity. With
-        transition scores, it is the mean of their `marginals`.
+        `ScoredSpans`. The score is the mean probability of the entity's tokens or words. With
+        scores of pairs of tags, it is the mean of their `marginals`.
     """
     row, starts, ends = tokens.ids.value_rowids(), tokens.starts, tokens.ends
     first = row_begins(tokens.ids)
@@ -349,55 +357,53 @@ def find_entities(
     prefix, kind = array_ops.gather(tags.prefixes, label), array_ops.gather(tags.types, label)
     inside = prefix != OUTSIDE
     if strategy == "none":
-        fields = units.row, label, units.start, units.end, score
-        found = Entities(*(array_ops.boolean_mask(field, inside) for field in fields))
+        found = ScoredSpans(units.row, units.start, units.end, label, score).keep(inside)
         return _trim_entities(found, tokens.texts)
     before = array_ops.where(units.first, OUTSIDE, previous(prefix, OUTSIDE))
     begins = begins_span(prefix, kind, before, previous(kind, -1))
     group = array_ops.boolean_mask(
         array_ops.cumsum(array_ops.cast(begins, array_ops.int32)) - 1, inside
     )
-    found = Entities(
+    found = ScoredSpans(
         array_ops.boolean_mask(units.row, begins),
-        array_ops.boolean_mask(kind, begins),
         array_ops.boolean_mask(units.start, begins),
         array_ops.math.segment_max(array_ops.boolean_mask(units.end, inside), group),
+        array_ops.boolean_mask(kind, begins),
         array_ops.math.segment_mean(array_ops.boolean_mask(score, inside), group),
     )
     return _trim_entities(found, tokens.texts)
 
 
-def _trim_entities(found: Entities, texts: array_ops.Tensor) -> Entities:
+def _trim_entities(found: ScoredSpans, texts: array_ops.Tensor) -> ScoredSpans:
     """Trim entities to visible characters, and drop entities without visible characters.
 
     Some tokenizers have tokens for whitespace, which can be tagged like other tokens.
     """
     start, end, is_seen = trim_spans(texts, found.row, found.start, found.end)
-    found = found._replace(start=start, end=end)
-    return Entities(*(array_ops.boolean_mask(field, is_seen) for field in found))
+    return found._replace(start=start, end=end).keep(is_seen)
 
 
-def above(found: Entities, thresholds: np.ndarray | None) -> Entities:
-    """Select the entities whose score reaches the threshold of their label. None keeps all."""
+def above(found: ScoredSpans, thresholds: np.ndarray | None) -> ScoredSpans:
+    """Return all entities at or above the threshold for the label, or all entities for None."""
     if thresholds is None:
         return found
     kept = found.score >= array_ops.gather(array_ops.constant(thresholds), found.label)
-    return Entities(*(array_ops.boolean_mask(field, kept) for field in found))
+    return found.keep(kept)
 
 
 def entity_columns(
-    found: Entities, texts: array_ops.Tensor, names: array_ops.Tensor
+    found: ScoredSpans, texts: array_ops.Tensor, names: array_ops.Tensor
 ) -> dict[str, array_ops.RaggedTensor]:
     """Convert entities to columns "label", "text", "start", "end" and "score", ragged (N, None).
 
     Args:
-        found: `Entities` in the texts.
+        found: `ScoredSpans` in the texts.
         texts: String tensor of shape (N,).
         names: String tensor. Names of the labels.
 
     Example:
         >>> import tensorflow as tf
-        >>> found = Entities(*map(tf.constant, ([1], [0], [4], [7], [0.5])))
+        >>> found = ScoredSpans(*map(tf.constant, ([1], [4], [7], [0], [0.5])))
         >>> columns = entity_columns(found, tf.constant(["", "Hi, Zoé!"]), tf.constant(["PER"]))
         >>> columns["text"][1, 0].numpy().decode(), columns["label"].to_list()
         ('Zoé', [[], [b'PER']])

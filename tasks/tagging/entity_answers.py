@@ -27,13 +27,12 @@ from encoder_zoo.tasks.preprocessing.columns import is_doc, plain
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.tagging import span_decoding
-from encoder_zoo.tasks.tagging.entities import Entity
+from encoder_zoo.tasks.tagging.entities import Entity, ScoredSpans
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
     EntityExtractorPreprocessor,
     SpanWindows,
     WordsOfTexts,
 )
-from encoder_zoo.tasks.tagging.span_decoding import Candidates
 
 Labels = Sequence[str] | Mapping[str, str] | Sequence[Sequence[str] | Mapping[str, str]]
 
@@ -219,8 +218,8 @@ class EntityAnswers(Answers):
         examples, read = self.preprocessor.examples(words, self.preprocessor.prompts(labels))
         return words, read, examples
 
-    def _candidates(self, examples: dict, batch_size, least: float) -> Candidates:
-        """Find all spans in windows whose logit is above `least`. Their scores are logits."""
+    def _candidates(self, examples: dict, batch_size, least: float) -> ScoredSpans:
+        """Find all spans in windows with a logit above `least`, using logits as scores."""
         parts = []
         for indices, outputs in self.runner.run_examples(examples, batch_size):
             outputs = np.asarray(outputs)  # (B, W, K, C)
@@ -231,7 +230,7 @@ class EntityAnswers(Answers):
         window, *rest = (np.concatenate(list(field)) for field in fields)
         order = np.argsort(window, kind="stable")
         kinds = (np.int64, np.int32, np.int32, np.int32, np.float32)
-        return Candidates(
+        return ScoredSpans(
             *(
                 array_ops.constant(field[order].astype(kind))
                 for field, kind in zip((window, *rest), kinds, strict=True)
@@ -240,8 +239,8 @@ class EntityAnswers(Answers):
 
     def _candidates_in_graph(
         self, run: Callable, examples: dict, least: array_ops.Tensor
-    ) -> Candidates:
-        """Find all spans in windows whose score is above `least`, inside a `tf.function`."""
+    ) -> ScoredSpans:
+        """Find all spans in windows with a score above `least`, inside `tf.function`."""
         counts = examples["word_count"], examples["label_positions"].row_lengths()
         words, labels = (array_ops.cast(n, array_ops.int64) for n in counts)  # (M,)
 
@@ -262,11 +261,11 @@ class EntityAnswers(Answers):
         number = array_ops.gather(labels, window)
         start, width = cell // (number * self.max_width), cell // number % self.max_width
         fields = (array_ops.cast(v, array_ops.int32) for v in (start, start + width, cell % number))
-        return Candidates(window, *fields, array_ops.gather(score, chosen))
+        return ScoredSpans(window, *fields, array_ops.gather(score, chosen))
 
 
-def _above(found: Candidates, least: array_ops.RaggedTensor) -> Candidates:
-    """Select the candidates whose score is above the threshold of their label."""
+def _above(found: ScoredSpans, least: array_ops.RaggedTensor) -> ScoredSpans:
+    """Return all candidates with a score above the threshold for the label."""
     return found.keep(found.score > span_decoding.get_text_values(least, found.row, found.label))
 
 

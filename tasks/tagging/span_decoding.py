@@ -6,49 +6,21 @@ candidates, G entities.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, cut_texts
+from encoder_zoo.tasks.tagging.entities import ScoredSpans
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows, WordsOfTexts
 
 
-class Candidates(NamedTuple):
-    """Spans above the threshold, sorted by text, first word, width and label.
-
-    Attributes:
-        row: Int64 tensor of shape (P,). Index of the text, or of the window for candidates in
-            windows.
-        start: Int32 tensor of shape (P,). Index of the first word.
-        end: Int32 tensor of shape (P,). Index of the last word.
-        label: Int32 tensor of shape (P,). Index among the labels of the text.
-        score: Float32 tensor of shape (P,).
-    """
-
-    row: array_ops.Tensor
-    start: array_ops.Tensor
-    end: array_ops.Tensor
-    label: array_ops.Tensor
-    score: array_ops.Tensor
-
-    def keep(self, kept: array_ops.Tensor) -> Candidates:
-        """Select the candidates in a boolean mask (P,)."""
-        return Candidates(*(array_ops.boolean_mask(field, kept) for field in self))
-
-    def ordered(self, order: array_ops.Tensor) -> Candidates:
-        """Return the candidates at the given indices, in the given order."""
-        return Candidates(*(array_ops.gather(field, order) for field in self))
-
-
-def merge_windows(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> Candidates:
+def merge_windows(found: ScoredSpans, words: WordsOfTexts, read: SpanWindows) -> ScoredSpans:
     """Convert candidates in windows to candidates in texts.
 
     Each span is only taken from one window: the window that its middle token is read from.
 
     Args:
-        found: `Candidates` in windows, sorted by window.
+        found: `ScoredSpans` in windows, sorted by window.
         words: `WordsOfTexts`.
         read: `SpanWindows`.
     """
@@ -73,27 +45,27 @@ def merge_windows(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> 
         for bound in (read.windows.owned_from, read.windows.owned_to)
     )
     owned = (middle >= owned_from) & (middle < owned_to)
-    return Candidates(text, start, end, found.label, found.score).keep(owned)
+    return ScoredSpans(text, start, end, found.label, found.score).keep(owned)
 
 
-def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
-    """Select the best of overlapping spans, as in gliner.
+def choose(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
+    """Select the best spans from overlapping spans, as in gliner.
 
     A span is selected unless it overlaps a selected span with a higher score, or with the same
     score and an earlier position. With `nested`, spans can be inside each other. With
     `multi_label`, the same words can be selected for several labels.
 
     Args:
-        found: `Candidates` in texts.
+        found: `ScoredSpans` in texts.
         nested, multi_label: See `EntityExtractor.extract_entities`.
 
     Returns:
-        The selected `Candidates`, sorted by text and first word. If several spans have the same
-        first word, the best span comes first.
+        The selected `ScoredSpans`, sorted by text and first word. If several have the same first
+        word, the best comes first.
 
     Example:
         >>> import tensorflow as tf
-        >>> found = Candidates(*map(tf.constant, ([0, 0, 0], [0, 1, 1], [2, 1, 3], [0, 0, 0],
+        >>> found = ScoredSpans(*map(tf.constant, ([0, 0, 0], [0, 1, 1], [2, 1, 3], [0, 0, 0],
         ...                                       [0.9, 0.8, 0.7])))
         >>> choose(found, nested=False, multi_label=False).start.numpy().tolist()
         [0]
@@ -132,8 +104,8 @@ def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
     return found.ordered(array_ops.constant(np.array(chosen, "int64")))
 
 
-def choose_in_graph(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
-    """Select the best of overlapping spans, like `choose`, inside a `tf.function`.
+def choose_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
+    """Return the same result as `choose`, inside `tf.function`.
 
     Spans that are not connected by a chain of overlapping spans are independent. Each step decides
     about one span of every connected group, so the number of steps is the size of the largest
@@ -228,12 +200,12 @@ def _steps(
 
 
 def entity_columns(
-    found: Candidates, words: WordsOfTexts, texts: array_ops.Tensor, names: array_ops.RaggedTensor
+    found: ScoredSpans, words: WordsOfTexts, texts: array_ops.Tensor, names: array_ops.RaggedTensor
 ) -> dict[str, array_ops.RaggedTensor]:
     """Return "label", "text", "start", "end" and "score" of entities, each ragged (N, None).
 
     Args:
-        found: `Candidates` in texts, G of them.
+        found: `ScoredSpans` in texts, G of them.
         words: `WordsOfTexts`.
         texts: String tensor of shape (N,).
         names: Ragged string tensor of shape (N, None). Labels for each text.

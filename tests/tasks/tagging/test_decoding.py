@@ -16,7 +16,7 @@ import encoder_zoo as ez
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.tagging.crf import CrfLoss, TagTransitions
 from encoder_zoo.tasks.tagging.entities import (
-    Entities,
+    ScoredSpans,
     Transitions,
     best_tags,
     entity_columns,
@@ -412,11 +412,11 @@ def test_entities_of_a_long_text_do_not_copy_it_each():
     """100,000 names in 1.4 MB: copies of the whole text would be 130 GB."""
     count = 100_000
     starts = np.arange(count, dtype="int32") * 13
-    found = Entities(
+    found = ScoredSpans(
         tf.zeros(count, tf.int64),
-        tf.zeros(count, tf.int32),
         tf.constant(starts),
         tf.constant(starts + 3),
+        tf.zeros(count, tf.int32),
         tf.ones(count),
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

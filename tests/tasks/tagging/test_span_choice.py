@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from encoder_zoo.tasks.tagging.span_decoding import Candidates, choose, choose_in_graph
+from encoder_zoo.tasks.tagging.entities import ScoredSpans
+from encoder_zoo.tasks.tagging.span_decoding import choose, choose_in_graph
 
 MODES = [(nested, multi) for nested in (False, True) for multi in (False, True)]
 
@@ -22,7 +23,7 @@ def candidates(rows, words, widths, labels, share, seed=0, ties=False):
     row, start, width, label = grid.T
     kinds = ("int64", "int32", "int32", "int32", "float32")
     fields = (row, start, start + width, label, score)
-    return Candidates(*(tf.constant(f, k) for f, k in zip(fields, kinds, strict=True)))
+    return ScoredSpans(*(tf.constant(f, k) for f, k in zip(fields, kinds, strict=True)))
 
 
 def chosen_by_definition(found, nested, multi_label):

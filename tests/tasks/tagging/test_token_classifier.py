@@ -483,7 +483,7 @@ class TestStrategies:
         found = find_entities(tf.constant(probabilities, "float32"), tokens, tags, strategy)
         names = LABELS if strategy == "none" else tags.type_names
         values = zip(*(f.numpy().tolist() for f in found), strict=True)
-        return [(names[n], s, e, round(score, 4)) for _, n, s, e, score in values]
+        return [(names[n], s, e, round(score, 4)) for _, s, e, n, score in values]
 
     PROBABILITIES = (
         (0.2, 0.6, 0.1, 0.1, 0.0),  # jo: B-PER
