@@ -9,7 +9,7 @@ import pathlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import keras
 import ml_dtypes
@@ -81,7 +81,8 @@ def save_backbone(
         extra("save_for_keras_hub")(backbone, tokenizer, dtype, folder, settings, about)
         return
     config = {"architectures": [backbone.family.class_name("Model")]}
-    _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes)
+    model = StoredModel(config, weights, backbone, tokenizer)
+    _save(folder, model, settings, about, dtype, shard_bytes)
 
 
 def save_tokenizer(tokenizer, folder: str | os.PathLike) -> None:
@@ -111,10 +112,9 @@ def save_task(
     backbone, settings = task.backbone, {"task": task.record.name}
     if task.learning_rate != task.default_learning_rate:
         settings["learning_rate"] = task.learning_rate
-    tokenizer, stored = None, {}
+    stored, layout = {}, task.record.folder
     if task.preprocessor is not None:
-        tokenizer = task.preprocessor.tokenizer
-        elsewhere = {"tokenizer", *task.record.folder.settings}
+        elsewhere = {"tokenizer", *layout.settings}
         names = [n for n in argument_names(type(task.preprocessor)) if n not in elsewhere]
         stored = {name: getattr(task.preprocessor, name) for name in names}
     stored |= {name: as_json_value(getattr(task, name)) for name in task.record.answer_settings}
@@ -126,15 +126,15 @@ def save_task(
         return
     if task.record.has_classes and task.head is None:
         task._check_labels_known()
-    fields = task.record.folder.config_fields(task)
-    config, weights = _collect_config_and_weights(task)
-    settings |= _name_own_class(backbone)
+    model = _store_model(task)
+    config = model.config | layout.config_fields(task)
+    labels = tuple(config.get("id2label", {}).values())
+    settings |= _own_class(backbone)
     if task.num_classes and task.labels == default_labels(task.num_classes):
         settings["head"] = {"labels": task.labels}  # not unnamed classes
-    layout = task.record.folder
     files = {**layout.files(task, DTYPES[dtype] if dtype else None), **beside}
-    more = files, layout.encoder_prefix is not None
-    _save(folder, config | fields, weights, settings, about, tokenizer, dtype, shard_bytes, *more)
+    model = model._replace(config=config if layout.encoder_prefix is None else None)
+    _save(folder, model, settings, about._replace(labels=labels), dtype, shard_bytes, files)
 
 
 def _name_own_class(backbone: Backbone) -> dict:
@@ -143,8 +143,25 @@ def _name_own_class(backbone: Backbone) -> dict:
     return {} if cls is backbone.family.backbone else {"backbone_class": cls.__name__}
 
 
-def _collect_config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
-    """Return config.json fields for a task, and all backbone and head weights."""
+class StoredModel(NamedTuple):
+    """A model to write to a folder.
+
+    Attributes:
+        config: Fields for config.json, in addition to the backbone's fields. If None, config.json
+            is not written.
+        weights: All weights in the backbone and the head.
+        backbone: `Backbone`.
+        tokenizer: Optional `Tokenizer`.
+    """
+
+    config: dict | None
+    weights: Weights
+    backbone: Backbone
+    tokenizer: Tokenizer | None
+
+
+def _store_model(task: PresetTask) -> StoredModel:
+    """Return config.json fields for a task, and all weights in its backbone and head."""
     backbone, head = task.backbone, task.head_record
     prefix = "" if head is NO_HEAD else f"{backbone.family.prefix}."
     layout = task.record.folder
@@ -154,7 +171,9 @@ def _collect_config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
         **_collect_weights(task, head.tensors),
     }
     check_all_saved(task, weights, layout.weights(task))
-    return {"architectures": [_name_architecture(task)], **_make_head_config(task, head)}, weights
+    config = {"architectures": [_architecture(task)], **_head_config(task, head)}
+    tokenizer = None if task.preprocessor is None else task.preprocessor.tokenizer
+    return StoredModel(config, weights, backbone, tokenizer)
 
 
 def _name_architecture(task: PresetTask) -> str:
@@ -180,26 +199,20 @@ def _make_usage(task: PresetTask) -> Usage:
 
 def _save(
     folder,
-    config,
-    weights,
-    settings,
-    about,
-    tokenizer,
-    dtype,
-    shard_bytes,
-    files=MappingProxyType({}),
-    has_own_config=False,
+    model: StoredModel,
+    settings: dict,
+    about: Description,
+    dtype: str | None,
+    shard_bytes: int,
+    files: Mapping = MappingProxyType({}),
 ) -> None:
-    main = _list_dtypes(weights, dtype)[1]
-    labels = tuple(config.get("id2label", {}).values())
-    with replace_preset(folder, settings, about._replace(dtype=main, labels=labels)) as new:
-        own = None if has_own_config else config
-        _write_model(new, own, weights, about.backbone, tokenizer, dtype, shard_bytes)
+    main = _dtypes(model.weights, dtype)[1]
+    with new_preset(folder, settings, about._replace(dtype=main)) as new:
+        _write_model(new, model, dtype, shard_bytes)
         models = {name: part for name, part in files.items() if isinstance(part, keras.Model)}
         for name, task in models.items():
             (new / name).mkdir()
-            own, tokenizer = _collect_config_and_weights(task), task.preprocessor.tokenizer
-            _write_model(new / name, *own, task.backbone, tokenizer, dtype, shard_bytes)
+            _write_model(new / name, _store_model(task), dtype, shard_bytes)
         _write_files(new, {name: part for name, part in files.items() if name not in models})
 
 
@@ -213,12 +226,12 @@ def _list_dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], s
     return dtypes, main
 
 
-def _write_model(new, config, weights, backbone, tokenizer, dtype, shard_bytes) -> None:
-    """Write a model's configuration, weights and tokenizer to a folder.
-
-    If `config` is None, config.json is not written.
-    """
-    dtypes, main = _list_dtypes(weights, dtype)
+def _write_model(
+    new: pathlib.Path, model: StoredModel, dtype: str | None, shard_bytes: int
+) -> None:
+    """Write a model's configuration, weights and tokenizer to a folder."""
+    config, weights, backbone, tokenizer = model
+    dtypes, main = _dtypes(weights, dtype)
     if config is not None:
         config = {**config, **make_backbone_config(backbone, tokenizer), "dtype": main}
         (new / CONFIG).write_bytes(encode_json(config))

@@ -214,17 +214,21 @@ def text_outputs(task, texts: tuple, batch_size: PositiveInt, encode: Callable) 
     return np.concatenate(outputs)[np.argsort(np.concatenate(indices))]
 
 
-def text_outputs_in_graph(task, examples: dict, width: int) -> array_ops.Tensor:
+def text_outputs_in_graph(
+    task, examples: dict, width: int, run: Callable | None = None
+) -> array_ops.Tensor:
     """Compute the outputs (N, C) for all examples inside a `tf.function`.
 
     Args:
         task: A task with one output vector per example.
         examples: A dict with encoded examples.
         width: Positive integer. Width C of the outputs.
+        run: Optional function to compute the outputs from the model inputs. Defaults to the task.
     """
+    run = run or functools.partial(task, training=False)
 
     def outputs(examples):
-        return task(task.preprocessor.pad(examples), training=False)
+        return run(task.preprocessor.pad(examples))
 
     ones = array_ops.ones_like(examples["token_ids"].row_lengths())
     return map_graph_batches(outputs, examples, ones, width).flat_values

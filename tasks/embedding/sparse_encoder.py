@@ -26,6 +26,7 @@ from encoder_zoo.encoders.layers import Activation as HeadActivation
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.answers import answered_by
+from encoder_zoo.tasks.base.inference import text_outputs_in_graph
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import (
     PAIRS,
@@ -45,7 +46,6 @@ from encoder_zoo.tasks.embedding.sparse_pooling import (
 )
 from encoder_zoo.tasks.embedding.term_answers import TermAnswers
 from encoder_zoo.tasks.embedding.term_table import TermTable
-from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.pretraining.masked_lm import check_head_representable, make_masked_lm_head
 from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
 
@@ -438,15 +438,11 @@ class SparseEncoder(Embedder[SparseIndex]):
 
         def answer(text, prompt):
             model = self.query_encoder if preprocessor.is_query(prompt) else self
-            options = {} if isinstance(model, TermTable) else {"training": False}
+            run = (
+                model if isinstance(model, TermTable) else functools.partial(model, training=False)
+            )
             examples = preprocessor.encode(text, prompt=prompt)
-            ones = array_ops.ones_like(examples["token_ids"].row_lengths())
-            weights = map_graph_batches(
-                lambda examples: model(preprocessor.pad(examples), **options),
-                examples,
-                ones,
-                self.embedding_dim,
-            ).flat_values
+            weights = text_outputs_in_graph(self, examples, self.embedding_dim, run)
             count = array_ops.math.count_nonzero(weights, axis=1, dtype=array_ops.int32)
             count = count if most is None else array_ops.minimum(count, most)
             longest = array_ops.reduce_max(array_ops.concat([[0], count], axis=0))
