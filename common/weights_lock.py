@@ -13,13 +13,12 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from encoder_zoo.common.lazy import keras, refuse_in_fork
 from encoder_zoo.common.validation import validate_arguments
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable)
 
 
 class WeightsLock:
@@ -164,7 +163,7 @@ def share_weights_lock(model: keras.Model, other: keras.Model) -> None:
     vars(getattr(model, "backbone", model))["_weights_lock"] = weights_lock(other)
 
 
-def reads_weights(function: Callable[P, R]) -> Callable[P, R]:
+def reads_weights(function: F) -> F:
     """Decorator that prevents changes to the weights of all models in the arguments of a function.
 
     An argument can be a model, or an object with a list of models in `_asked_models`. All threads
@@ -182,7 +181,7 @@ def reads_weights(function: Callable[P, R]) -> Callable[P, R]:
                 stack.enter_context(lock.shared())
             return function(*args, **kwargs)
 
-    return holding
+    return cast(F, holding)
 
 
 # Model methods that hold the lock, grouped by how they hold it. `__reduce__` is used for pickling

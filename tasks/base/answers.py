@@ -46,16 +46,20 @@ def _has_tensors(values: object) -> bool:
     return any(map(_has_tensors, values)) if is_tuple else array_ops.is_tensor(values)
 
 
-def answered_by(method: F) -> F:
+def answered_by(method: F, answers: str = "_answers") -> F:
     """Create a task method that calls the same method of the task's `Answers`.
 
     The task method has the same arguments, rules and docstring.
+
+    Args:
+        method: A method of a subclass of `Answers`.
+        answers: String. The task's property with these `Answers`. Defaults to "_answers".
     """
 
     @functools.wraps(method, updated=())  # without the signature that marks checked functions
     def answer(self, *args, **kwargs):
         first = next(iter((*args, *kwargs.values())), None)
-        return getattr(self._answers_to(first), method.__name__)(*args, **kwargs)
+        return getattr(self._answers_to(first, answers), method.__name__)(*args, **kwargs)
 
     return validate_arguments(cast(F, answer))
 

@@ -337,10 +337,10 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         with use_backend(), ending_quietly(x):
             return inference.predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
 
-    def _answers_to(self, x) -> Any:
-        """Return the `Answers` object for raw inputs. Raise a ValueError without a preprocessor."""
+    def _answers_to(self, x, answers: str = "_answers") -> Any:
+        """Return the text side for raw inputs, or raise a ValueError without a preprocessor."""
         check_preprocessor(self, x)
-        return self._answers
+        return getattr(self, answers)
 
     def _predict_texts(self, x, batch_size: int, predict: functools.partial):
         if self.record.predicts_lists or self.preprocessor.pools_windows:

@@ -19,6 +19,7 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import ForeignName
+from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.classification.class_answers import ClassAnswers
 
 _PROBABILITY = get_rule(Probability)
@@ -166,7 +167,7 @@ def compute_coverage(
 
 
 class ScoresClasses:
-    """Mixin for classifiers that adds `evaluate_classes` and `evaluate_coverage`.
+    """Mixin to classify texts, and to evaluate classifiers per class and by answer score.
 
     A classifier that uses this mixin must implement `_class_answers` and `_scores_and_classes`.
     """
@@ -174,6 +175,9 @@ class ScoresClasses:
     _class_answers: ClassAnswers
     if not TYPE_CHECKING:  # hidden from autocompletion in editors
         classification_report = ForeignName("evaluate_classes(x, y)")
+
+    predict_proba = reads_weights(answered_by(ClassAnswers.predict_proba, "_class_answers"))
+    classify = reads_weights(answered_by(ClassAnswers.classify, "_class_answers"))
 
     @validate_arguments
     @reads_weights

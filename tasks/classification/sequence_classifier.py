@@ -31,7 +31,6 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.classes import apply_label_weights, label_weights, weigh_by_class
 from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, check_abstention
 from encoder_zoo.tasks.base.explanation import Attributions, Method
@@ -383,10 +382,6 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         names = ("class_names", "problem_type", *self.record.answer_settings)
         settings = {name: getattr(self, name) for name in names}
         return ClassAnswers(self.preprocessor, self, **settings)
-
-    predict_proba = answered_by(ClassAnswers.predict_proba)
-
-    classify = answered_by(ClassAnswers.classify)
 
     def _scores_and_classes(self, method, x, y, batch_size):
         x, y = self._check_held_out(method, x, y)

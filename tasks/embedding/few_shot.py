@@ -49,8 +49,7 @@ from encoder_zoo.tasks.base.confidence import (
     check_abstention,
     tune_thresholds,
 )
-from encoder_zoo.tasks.base.missing_answers import Missing
-from encoder_zoo.tasks.classification.class_answers import OTHER_ANSWERS, ClassAnswers, LabelScore
+from encoder_zoo.tasks.classification.class_answers import OTHER_ANSWERS, ClassAnswers
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
     learn_classes,
@@ -65,7 +64,6 @@ from encoder_zoo.tasks.preprocessing.columns import columns_advice, texts_and_la
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
 from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.metrics import ClassScore
-from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -542,27 +540,9 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     @property
     def _class_answers(self) -> ClassAnswers:
         self._check_classes_known()
-        check_preprocessor(self, "")
         names = ("class_names", "problem_type", "thresholds", "abstain_below")
         settings = {name: getattr(self, name) for name in names}
         return ClassAnswers(self.preprocessor, self, **settings)
-
-    @validate_arguments
-    def predict_proba(
-        self, texts: object, batch_size: PositiveInt | None = None, missing: Missing = "error"
-    ) -> np.ndarray:
-        """Compute the class probabilities, (N, C) float32.
-
-        Each row will sum to 1, except for multi-label classification, where the probabilities are
-        independent.
-
-        Args:
-            texts, batch_size: See `predict`.
-            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
-                strings). "none" returns a row of NaN. "error" raises an error with the index of the
-                first missing row. Defaults to "error".
-        """
-        return self._class_answers.predict_proba(texts, batch_size, missing)
 
     @validate_arguments
     def tune_thresholds(
@@ -599,72 +579,6 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         right = self._hot(len(scores), labels, self.labels, self.num_classes) > 0
         least = self._class_answers.least_scores(self.thresholds)
         return ScoredLabels(self.class_names, scores.T, right.T, right.sum(axis=0), least)
-
-    @overload
-    def classify(
-        self, texts: str, batch_size: int | None = None, top_k: None = None
-    ) -> LabelScore: ...
-    @overload
-    def classify(
-        self, texts: str, batch_size: int | None = None, *, top_k: int
-    ) -> list[LabelScore]: ...
-    @overload
-    def classify(
-        self, texts: object, batch_size: int | None = None, top_k: None = None
-    ) -> list[LabelScore]: ...
-    @overload
-    def classify(
-        self, texts: object, batch_size: int | None = None, *, top_k: int
-    ) -> list[list[LabelScore]]: ...
-    @overload
-    def classify(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
-    @validate_arguments
-    def classify(
-        self,
-        texts: object,
-        batch_size: PositiveInt | None = None,
-        top_k: PositiveInt | None = None,
-        threshold: Probability | Thresholds | None = None,
-        abstain_below: Probability | None = None,
-        missing: Missing = "error",
-    ):
-        """Predict the labels for texts, together with the probabilities.
-
-        Args:
-            texts: Text or texts to classify, as a string or a list, array, tensor or column of
-                strings.
-            batch_size: Integer. The batch size used for the computation. Defaults to 32.
-            top_k: Integer. The number of labels to return per text. If None, only the best label is
-                returned. Defaults to None.
-            threshold: Float, or dict mapping labels to floats. Minimum score to predict a label,
-                for multi-label classification. By default, the thresholds from `tune_thresholds`
-                will be used if available, or 0.5 otherwise.
-            abstain_below: Float (e.g. 0.9). Minimum score to return a label. If the score for the
-                best class is lower, `{"label": None, "score"}` will be returned. This can be used
-                to select texts for a manual review. By default, the setting from the model will be
-                used.
-            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
-                strings). "none" returns None for these rows. "error" raises an error with the index
-                of the first missing row. Defaults to "error".
-
-        Returns:
-            List with a dict `{"label", "score"}` per text. With `top_k`, a list of dicts is
-            returned per text, sorted by decreasing score. For multi-label classification without
-            `top_k`, the list contains all labels with a score above or equal to the threshold. If
-            the classes have no names, the label is the class index. For a single text, only the
-            entry for this text is returned.
-
-        Raises:
-            ValueError: If `threshold` is used together with `top_k`, or for single-label
-                classification.
-        """
-        if threshold is not None and (not self._takes_several or top_k is not None):
-            raise ValueError(
-                f"`threshold` is not supported with problem_type={self.problem_type!r} and "
-                f"top_k={top_k}. To omit uncertain answers, use `abstain_below`."
-            )
-        options = (batch_size, top_k, threshold, abstain_below, missing)
-        return self._class_answers.classify(texts, *options)
 
     def _scores_and_classes(self, method, x, y, batch_size):
         texts, labels = self._check_labelled(x, y)
