@@ -20,7 +20,12 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files.special_tokens import check_token_list
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import from_json_value
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, default_labels, enlarge_vocabulary
+from encoder_zoo.presets.formats.checkpoint import (
+    Checkpoint,
+    TokenizerPreset,
+    default_labels,
+    enlarge_vocabulary,
+)
 from encoder_zoo.presets.formats.config import backbone_arguments
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.preset_task import PresetTask
@@ -28,7 +33,6 @@ from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
 from encoder_zoo.presets.heads import restore_head, settle_head
 from encoder_zoo.presets.opening import (
     Safeguards,
-    TokenizerPreset,
     open_files,
     open_preset,
     open_tokenizer,

@@ -7,17 +7,15 @@ import dataclasses
 import fnmatch
 import logging
 import os
-import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from encoder_zoo.common.extras import formats
 from encoder_zoo.encoders import find_family
-from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets import adapters, hub
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset
 from encoder_zoo.presets.formats.config import check_config, check_sizes
 from encoder_zoo.presets.formats.gliner import GlinerCheckpoint, find_encoder_address, read_encoder
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
@@ -30,9 +28,9 @@ from encoder_zoo.presets.formats.preset_files import (
     list_preset_patterns,
     list_tokenizer_files,
 )
-from encoder_zoo.presets.formats.sentence_transformers import find_encoder_files
-from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, find_static_module
-from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
+from encoder_zoo.presets.formats.sentence_transformers import encoder_files
+from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, static_module
+from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
 from encoder_zoo.presets.registry import get_listed_settings, resolve
 
 logger = logging.getLogger("encoder_zoo")
@@ -121,38 +119,6 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
         files.close()
         raise
     return checkpoint
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenizerPreset:
-    """A preset that was opened to load its tokenizer.
-
-    Attributes:
-        files: Open `FolderFiles` for the preset.
-        config: Dict. Content of the configuration file, or {} if the file is missing.
-        config_file: Path of the configuration.
-        family: `Family` of the model, or None when it is unknown.
-        settings: Dict. Content from `encoder_zoo.json`.
-        stored: Optional `StoredTokenizer`. The tokenizer.
-        listed_settings: Dict. See `Checkpoint`. Defaults to {}.
-    """
-
-    files: FolderFiles
-    config: dict
-    config_file: pathlib.Path
-    family: Family | None
-    settings: dict
-    stored: StoredTokenizer | None
-    listed_settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
-
-    @property
-    def folder(self) -> pathlib.Path:
-        """Path of the folder, for error messages."""
-        return self.files.path
-
-    def stored_tokenizer(self) -> StoredTokenizer | None:
-        """Return the stored tokenizer. See `Checkpoint.stored_tokenizer`."""
-        return self.stored
 
 
 @contextlib.contextmanager

@@ -21,10 +21,9 @@ from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.file_bytes import check_floats, check_stored
 from encoder_zoo.presets.files.folder_files import FolderFiles, get_size
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset
 from encoder_zoo.presets.formats.preset_files import CONFIG
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
-from encoder_zoo.presets.opening import TokenizerPreset
 
 WEIGHTS = None  # repositories always contain the other files too
 

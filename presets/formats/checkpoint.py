@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 from abc import ABC, abstractmethod
@@ -115,6 +116,38 @@ class Checkpoint(ABC):
         if labels:
             self.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
             self.config.pop("label2id", None)  # the inverse of the previous labels
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerPreset:
+    """A tokenizer in a preset.
+
+    Attributes:
+        files: Open `FolderFiles` for the preset.
+        config: Dict. Content from the configuration file, or {} if this file is missing.
+        config_file: Path of the configuration.
+        family: `Family` for this model, or None if unknown.
+        settings: Dict. Content from `encoder_zoo.json`.
+        stored: Optional `StoredTokenizer`. The tokenizer.
+        listed_settings: Dict. See `Checkpoint`. Defaults to {}.
+    """
+
+    files: FolderFiles
+    config: dict
+    config_file: pathlib.Path
+    family: Family | None
+    settings: dict
+    stored: StoredTokenizer | None
+    listed_settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Path of the folder, for error messages."""
+        return self.files.path
+
+    def stored_tokenizer(self) -> StoredTokenizer | None:
+        """Return the tokenizer, as in `Checkpoint`."""
+        return self.stored
 
 
 def default_labels(num_classes: int) -> list[str]:

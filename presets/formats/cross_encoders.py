@@ -28,7 +28,7 @@ from encoder_zoo.presets.formats.sentence_transformers import (
 if TYPE_CHECKING:
     import keras
 
-    from encoder_zoo.presets.opening import TokenizerPreset
+    from encoder_zoo.presets.formats.checkpoint import TokenizerPreset
 
 _TOKENIZER = "tokenizer_config.json"
 _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_function"

@@ -27,7 +27,7 @@ from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
 if TYPE_CHECKING:
-    from encoder_zoo.presets.opening import TokenizerPreset
+    from encoder_zoo.presets.formats.checkpoint import TokenizerPreset
 
 ENCODER = "token_rep_layer.bert_layer.model."  # prefix of the encoder's tensors
 LABEL_MARKER, SEPARATOR = "<<ENT>>", "<<SEP>>"

@@ -49,7 +49,7 @@ from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.sentence_transformers import Module
 
 if TYPE_CHECKING:
-    from encoder_zoo.presets.opening import TokenizerPreset
+    from encoder_zoo.presets.formats.checkpoint import TokenizerPreset
 
 logger = logging.getLogger("encoder_zoo")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import keras
 
     from encoder_zoo.encoders.backbone import Backbone
-    from encoder_zoo.presets.opening import TokenizerPreset
+    from encoder_zoo.presets.formats.checkpoint import TokenizerPreset
 
 
 class FolderFormat:

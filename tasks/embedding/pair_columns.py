@@ -9,11 +9,11 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
-from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.checks import as_numbers, check_each
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_numbers
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.retrieval.documents import Documents
 
 TEXT_COLUMNS = Inputs(Text("texts", filled=True))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.preprocessing.columns import plain
 
 
 def check_each(
@@ -132,3 +134,20 @@ def _first(part: array_ops.Tensor, wrong: array_ops.Tensor) -> array_ops.Tensor:
     values = array_ops.boolean_mask(part, wrong)[:1]
     text = array_ops.strings.reduce_join(array_ops.strings.as_string(values), separator=", ")
     return array_ops.strings.join(["[", text, "]"]) if len(part.shape) == 2 else text
+
+
+def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
+    """Convert numbers to a float32 tensor with the same shape.
+
+    Raises:
+        ValueError: If a value is not a number.
+    """
+    check_no_iterator(values, name)
+    values = plain(values)
+    if isinstance(values, list | tuple) and any(value is None for value in values):
+        raise ValueError(f"{name} contains None. Expected {expected}.")
+    values = array_ops.convert_to_tensor(values)
+    dtype = array_ops.as_dtype(values.dtype)
+    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+        raise invalid(f"The type of {name}", values.dtype.name, expected)
+    return array_ops.cast(values, "float32")

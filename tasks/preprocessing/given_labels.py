@@ -17,9 +17,8 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.missing import is_blank, is_masked_array, is_missing, quote_missing
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
+from encoder_zoo.tasks.preprocessing.checks import as_numbers, check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import materialize, plain, table_columns
-from encoder_zoo.tasks.preprocessing.preprocessor import as_numbers
 
 logger = logging.getLogger("encoder_zoo")
 

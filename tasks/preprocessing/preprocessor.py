@@ -21,8 +21,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.origin import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batch_shapes import LENGTHS, Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
-from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
-from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.checks import as_numbers, check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.packing import pack, pad, segment_numbers
 
@@ -318,23 +317,6 @@ def as_weights(sample_weight) -> array_ops.Tensor:
     right = array_ops.math.is_finite(given) & (given >= 0)
     expected = ". Expected a number of 0 or more."
     return check_each(weights, right, " has the weight ", given, expected)
-
-
-def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
-    """Convert numbers to a float32 tensor with the same shape.
-
-    Raises:
-        ValueError: If a value is not a number.
-    """
-    check_no_iterator(values, name)
-    values = plain(values)
-    if isinstance(values, list | tuple) and any(value is None for value in values):
-        raise ValueError(f"{name} contains None. Expected {expected}.")
-    values = array_ops.convert_to_tensor(values)
-    dtype = array_ops.as_dtype(values.dtype)
-    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
-        raise invalid(f"The type of `{name}`", values.dtype.name, expected)
-    return array_ops.cast(values, "float32")
 
 
 def as_valid_text(texts: array_ops.Tensor) -> array_ops.Tensor:

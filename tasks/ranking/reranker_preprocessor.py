@@ -20,11 +20,11 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import (
     pack_batch,
     pad_candidates,
 )
-from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
+from encoder_zoo.tasks.preprocessing.checks import as_numbers, check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import ROW_TYPES, plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers, check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, TextOrTexts, are_lists
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_numbers
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.preset_task import FolderFormat

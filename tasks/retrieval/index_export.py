@@ -22,7 +22,6 @@ from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
-    from encoder_zoo.tasks.retrieval.index import Index
 
 MAX_BYTES = 2**31 - 1  # maximum size of the vectors
 SPARE_VECTORS = (
@@ -30,11 +29,11 @@ SPARE_VECTORS = (
 )
 
 
-def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None:
-    """Write the embedder and the documents to a SavedModel. See `Index.export`.
+def export_index(index, path: str | os.PathLike, top_k: int = 10) -> None:
+    """Write the embedder and the documents to a SavedModel. See also `Index.export`.
 
     Args:
-        index: Index to export. The embedder must have a preprocessor.
+        index: `Index` to export. The embedder must have a preprocessor.
         path: Path to the version folder.
         top_k: Integer. Number of documents to return per query, K. Defaults to 10.
     """

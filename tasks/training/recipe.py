@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -20,9 +20,6 @@ from encoder_zoo.tasks.training.optimizers import (
     fine_tuning_optimizer,
     inner_optimizer,
 )
-
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.training.text_model import TextModel
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -592,12 +589,12 @@ def compute_learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> f
         return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
 
 
-def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
+def build_metrics(task, dataset: tf.data.Dataset) -> None:
     """Create the loss variables and the metrics before the first trace.
 
     Args:
-        task: Compiled task.
-        dataset: Dataset of prepared batches. Arrays are ignored.
+        task: Compiled `TextModel`.
+        dataset: A dataset of preprocessed batches. Arrays will be ignored.
     """
     if keras.config.backend() != "tensorflow" or task.distribution.strategy:
         return  # Keras does this
