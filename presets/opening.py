@@ -28,8 +28,8 @@ from encoder_zoo.presets.formats.preset_files import (
     list_preset_patterns,
     list_tokenizer_files,
 )
-from encoder_zoo.presets.formats.sentence_transformers import encoder_files
-from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, static_module
+from encoder_zoo.presets.formats.sentence_transformers import find_encoder_files
+from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, find_static_module
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
 from encoder_zoo.presets.registry import get_listed_settings, resolve
 

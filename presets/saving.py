@@ -129,7 +129,7 @@ def save_task(
     model = _store_model(task)
     config = model.config | layout.config_fields(task)
     labels = tuple(config.get("id2label", {}).values())
-    settings |= _own_class(backbone)
+    settings |= _name_own_class(backbone)
     if task.num_classes and task.labels == default_labels(task.num_classes):
         settings["head"] = {"labels": task.labels}  # not unnamed classes
     files = {**layout.files(task, DTYPES[dtype] if dtype else None), **beside}
@@ -171,7 +171,7 @@ def _store_model(task: PresetTask) -> StoredModel:
         **_collect_weights(task, head.tensors),
     }
     check_all_saved(task, weights, layout.weights(task))
-    config = {"architectures": [_architecture(task)], **_head_config(task, head)}
+    config = {"architectures": [_name_architecture(task)], **_make_head_config(task, head)}
     tokenizer = None if task.preprocessor is None else task.preprocessor.tokenizer
     return StoredModel(config, weights, backbone, tokenizer)
 
@@ -206,8 +206,8 @@ def _save(
     shard_bytes: int,
     files: Mapping = MappingProxyType({}),
 ) -> None:
-    main = _dtypes(model.weights, dtype)[1]
-    with new_preset(folder, settings, about._replace(dtype=main)) as new:
+    main = _list_dtypes(model.weights, dtype)[1]
+    with replace_preset(folder, settings, about._replace(dtype=main)) as new:
         _write_model(new, model, dtype, shard_bytes)
         models = {name: part for name, part in files.items() if isinstance(part, keras.Model)}
         for name, task in models.items():
@@ -231,7 +231,7 @@ def _write_model(
 ) -> None:
     """Write a model's configuration, weights and tokenizer to a folder."""
     config, weights, backbone, tokenizer = model
-    dtypes, main = _dtypes(weights, dtype)
+    dtypes, main = _list_dtypes(weights, dtype)
     if config is not None:
         config = {**config, **make_backbone_config(backbone, tokenizer), "dtype": main}
         (new / CONFIG).write_bytes(encode_json(config))

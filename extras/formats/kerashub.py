@@ -20,7 +20,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.extras.formats.kerashub_names import KERAS_HUB
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset, number_names
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset, number_block_names
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_content
 

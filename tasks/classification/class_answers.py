@@ -57,8 +57,8 @@ ClassNames = Annotated[
     Rule(lambda v: len(v) > 0 and {type(name) for name in v} <= {str, int}, "a list of classes"),
 ]
 Text = str | tuple[str, str]  # a text or a pair
-# What is answered in place of one class for each text.
-OTHER_ANSWERS = {"regression": "numbers", "multi_label_classification": "several labels a text"}
+# What each kind of classifier returns instead of a single class, for error messages.
+OTHER_ANSWERS = {"regression": "numbers", "multi_label_classification": "several labels per text"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ class ClassAnswers(Answers):
 
         Returns:
             Float32 array of shape (N, C), with the classes in the same order as in `labels`. Each
-            row will sum to 1. For multi-label classifiers, all probabilities are independent.
+            row sums to 1. For multi-label classifiers, the probabilities are independent.
 
         Raises:
             ValueError: If the classifier is a regression.
@@ -184,8 +184,8 @@ class ClassAnswers(Answers):
                 Defaults to None, which uses the thresholds of `tune_thresholds`, or 0.5.
             abstain_below: Optional float between 0 and 1. Minimum score for returning an answer,
                 e.g. 0.9. If the best class has a lower score, `{"label": None, "score"}` will be
-                returned. This can be used to send uncertain texts to a person for review. If None,
-                the setting of the model will be used. Defaults to None.
+                returned. For example, uncertain texts can be sent to a person for review. If None,
+                the setting of the model is used. Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".
@@ -198,8 +198,8 @@ class ClassAnswers(Answers):
             a single text or pair is passed, a single answer will be returned.
 
         Raises:
-            ValueError: If `threshold` is given together with `top_k`, or for a classifier that
-                picks one of more than two classes.
+            ValueError: If `threshold` is given together with `top_k`, or if the classifier selects
+                one of three or more classes.
 
         Example:
             >>> from encoder_zoo import SequenceClassifier

@@ -113,29 +113,28 @@ class ChoiceAnswers(Answers):
         """Choose the best answers to questions.
 
         Args:
-            questions: Question or questions to answer, as a string or a list, array, tensor or
-                column of strings.
+            questions: String, or list, array, tensor or column of strings. The questions to answer.
             choices: List of choices for each question. The lists can have different lengths. For a
                 single question, pass a single list.
-            contexts: Optional context for each question, for example a passage to read. Defaults to
-                None.
-            batch_size: Integer. The batch size, in choices, used for the computation. Defaults to
-                32.
-            top_k: Integer. The number of choices to return per question. If None, only the best
-                choice is returned. Defaults to None.
-            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
-                strings). "none" returns None for these rows. "error" raises an error with the index
-                of the first missing row. Defaults to "error".
+            contexts: Optional list of strings, or a string for a single question. A context for
+                each question, for example a passage to read. Defaults to None.
+            batch_size: Optional positive integer. Batch size, in choices. If None, 32 is used.
+                Defaults to None.
+            top_k: Optional positive integer. Number of choices to return per question. If None,
+                only the best choice is returned. Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return None for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
 
         Returns:
-            List with a dict `{"index", "text", "score"}` per question, containing the index in the
-            list, the text and the probability for the best choice. With `top_k`, a list of dicts is
-            returned per question, sorted by decreasing score. For a single question, only the entry
-            for this question is returned.
+            List with a dict `{"index", "text", "score"}` per question: the index, the text and the
+            probability of the best choice. With `top_k`, a list of dicts per question, sorted by
+            score in descending order. For a single question, the answer is returned without the
+            outer list.
 
         Raises:
-            ValueError: If any list of choices is empty, or if the number of questions does not
-                match the number of lists.
+            ValueError: If a list of choices is empty, or if the number of questions and the number
+                of lists of choices differ.
 
         Example:
             >>> from encoder_zoo import MultipleChoice

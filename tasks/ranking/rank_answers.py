@@ -73,25 +73,26 @@ class RankAnswers(Answers):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> np.ndarray | float:
-        """Score texts by relevance to queries. More relevant texts will have higher scores.
+        """Score the relevance of texts to queries. More relevant texts have higher scores.
 
         Args:
-            queries: N queries, or a single query to use for all texts. If `texts` is not provided,
-                this should be query-text pairs: a list of pairs, `(queries, texts)`, or a table
-                with two columns.
-            texts: N texts to score. Defaults to None.
-            batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
-            missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
-                strings). "none" returns NaN for these rows. "error" raises an error with the index
-                of the first missing row. Defaults to "error".
+            queries: List, array, tensor or column of N queries, or a single query for all texts. If
+                `texts` is None, pass the pairs here: a list of pairs, `(queries, texts)`, or a
+                table with two columns.
+            texts: Optional list, array, tensor or column of N texts. Defaults to None.
+            batch_size: Optional positive integer. Batch size, in pairs. If None, 32 is used.
+                Defaults to None.
+            missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
+                to return NaN for these rows, or "error" to raise an error for the first such row.
+                Defaults to "error".
 
         Returns:
-            Float32 array of shape (N,) with the scores after applying the activation. For a single
-            pair, a float is returned.
+            Float32 array of shape (N,). Scores after the activation. For a single pair, a float is
+            returned.
 
         Raises:
-            ValueError: If any text is empty, or if the number of queries does not match the number
-                of texts.
+            ValueError: If a text is empty, or if the number of queries and the number of texts
+                differ.
 
         Example:
             >>> from encoder_zoo import Reranker
@@ -113,18 +114,19 @@ class RankAnswers(Answers):
         top_k: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[RankedText]:
-        """Rank texts by relevance to a query, sorted by decreasing score.
+        """Rank texts by their relevance to a query.
 
         Args:
-            query: String. The query to compare the texts to.
+            query: String. The query.
             texts: List, array or column of texts to rank.
-            top_k: Integer. The maximum number of results to return. If None, all texts are
+            top_k: Optional positive integer. Number of texts to return. If None, all texts are
                 returned. Defaults to None.
-            batch_size: Integer. The batch size, in pairs, used for the computation. Defaults to 32.
+            batch_size: Optional positive integer. Batch size, in pairs. If None, 32 is used.
+                Defaults to None.
 
         Returns:
-            List with a dict `{"index", "score", "text"}` per result, sorted by decreasing score.
-            "index" is the position in `texts`. Ties keep the original order.
+            List of dicts `{"index", "score", "text"}`, sorted by score in descending order. "index"
+            is the index in `texts`. Texts with equal scores keep their order.
 
         Raises:
             ValueError: If `query` is not a single text, or if `texts` is empty or contains an empty
