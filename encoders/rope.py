@@ -5,10 +5,12 @@ Comments use these letters for shapes: B batch, L sequence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated
 
 import keras
+import numpy as np
 from keras import ops
 
 from encoder_zoo.common.validation import Rule, is_number, one_of
@@ -16,25 +18,36 @@ from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import NO_VALUE
 from encoder_zoo.encoders.positions import positions_in_texts, rotation, text_lengths
 
-LINEAR, DYNAMIC = "linear", "dynamic"  # the names in config.json
+LINEAR, DYNAMIC, YARN = "linear", "dynamic", "yarn"  # the names in config.json
+_TRAINED_LENGTH = "original_max_position_embeddings"
+_YARN_OPTIONS = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None}
 
 
-def _is_scaling(value: object) -> bool:
-    return value is None or (
-        isinstance(value, Mapping)
-        and set(value) == {"rope_type", "factor"}
-        and value["rope_type"] in (LINEAR, DYNAMIC)
-        and is_number(value["factor"])
-        and value["factor"] >= 1
+def is_rope_scaling(value: object) -> bool:
+    """Return whether a value is None or valid scaling settings. See `compute_scaled_rotation`."""
+    if value is None:
+        return True
+    if not isinstance(value, Mapping) or not {"rope_type", "factor"} <= set(value):
+        return False
+    kind, others = value["rope_type"], {k: v for k, v in value.items() if k != "rope_type"}
+    optional = {name: others.pop(name) for name in _YARN_OPTIONS if name in others}
+    expected = {"factor", _TRAINED_LENGTH} if kind == YARN else {"factor"}
+    return (
+        kind in (LINEAR, DYNAMIC, YARN)
+        and set(others) == expected
+        and (not optional or kind == YARN)
+        and all(is_number(number) and number >= 1 for number in others.values())
+        and all(v is None or (is_number(v) and v > 0) for v in optional.values())
     )
 
 
 RopeScaling = Annotated[
     Mapping | None,
     Rule(
-        _is_scaling,
-        f"an object with rope_type, {LINEAR!r} or {DYNAMIC!r}, and a factor of at least 1, or None "
-        "(rope_parameters in newer files)",
+        is_rope_scaling,
+        f"an object with rope_type, {LINEAR!r}, {DYNAMIC!r} or {YARN!r}, and a factor of at least "
+        f"1, or None (rope_parameters in newer files). {YARN!r} also needs {_TRAINED_LENGTH}, and "
+        f"can have {', '.join(_YARN_OPTIONS)}",
     ),
 ]
 
@@ -82,7 +95,8 @@ def compute_scaled_rotation(
         scaling: Dictionary with "rope_type" and "factor", or None to disable scaling. With
             "linear", positions are divided by the factor. With "dynamic", the base is increased for
             texts with more than `trained_length` tokens (NTK). This depends on the length of each
-            text, but not on other texts in the batch. Defaults to None.
+            text, but not on other texts in the batch. With "yarn", positions are only divided for
+            slow dimensions. See `compute_yarn`. Defaults to None.
         trained_length: Integer. The maximum number of tokens used in pretraining. Defaults to 1.
 
     Returns:
@@ -104,6 +118,10 @@ def compute_scaled_rotation(
     if scaling is None:
         return rotation(positions, theta, head_dim)
     factor = scaling["factor"]
+    if scaling["rope_type"] == YARN:
+        speeds, scale = compute_yarn(theta, head_dim, scaling)
+        angles = ops.cast(positions, "float32")[:, :, None, None] * speeds
+        return scale * ops.cos(angles), scale * ops.sin(angles)
     if scaling["rope_type"] == LINEAR:
         return rotation(ops.cast(positions, "float32") / factor, theta, head_dim)
     real = add_padding_mask(inputs)["padding_mask"]
@@ -111,6 +129,45 @@ def compute_scaled_rotation(
     stretch = factor * ops.maximum(lengths / trained_length, 1.0) - (factor - 1)
     bases = theta * stretch ** (head_dim / (head_dim - 2))
     return rotation(positions, bases[:, :, None, None], head_dim)
+
+
+def compute_yarn(theta: float, head_dim: int, scaling: Mapping) -> tuple[np.ndarray, float]:
+    """Compute the angles per position, and the factor for cosines and sines.
+
+    Pairs of dimensions that turn more than "beta_fast" times within the trained length are not
+    changed. The angle is divided by "factor" for pairs that turn less than "beta_slow" times, and
+    interpolated for pairs in between.
+
+    Args:
+        theta: Float. The base for the rotation angles.
+        head_dim: Even integer. The head width.
+        scaling: Dictionary with "factor", "original_max_position_embeddings" and optionally
+            "beta_fast", "beta_slow" and "attention_factor".
+
+    Returns:
+        Float32 array of shape (head_dim / 2,), and a float.
+
+    Source: Peng et al. 2023, YaRN, sections 3.2 and 3.4.
+
+    Example:
+        >>> scaling = {"factor": 4.0, "original_max_position_embeddings": 64}
+        >>> speeds, scale = compute_yarn(100.0, 8, scaling)
+        >>> (speeds * 100 ** (np.arange(4) / 4)).round(3).tolist(), round(scale, 3)
+        ([1.0, 0.75, 0.5, 0.25], 1.139)
+    """
+    given = {name: scaling.get(name) or default for name, default in _YARN_OPTIONS.items()}
+
+    def find_dimension(turns: float) -> float:
+        """Find the pair of dimensions that turns this many times within the trained length."""
+        wavelength = scaling[_TRAINED_LENGTH] / (2 * math.pi * turns)
+        return head_dim * math.log(wavelength) / (2 * math.log(theta))
+
+    low = max(math.floor(find_dimension(given["beta_fast"])), 0)
+    high = min(math.ceil(find_dimension(given["beta_slow"])), head_dim - 1)
+    share = np.clip((np.arange(head_dim // 2) - low) / (high - low or 0.001), 0, 1)
+    speeds = theta ** (-np.arange(0, head_dim, 2) / head_dim)
+    scale = given["attention_factor"] or 0.1 * math.log(scaling["factor"]) + 1
+    return (speeds * (1 - share + share / scaling["factor"])).astype("float32"), scale
 
 
 def read_rope(config: Mapping) -> dict:

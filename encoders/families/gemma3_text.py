@@ -26,9 +26,9 @@ from encoder_zoo.encoders.families.eurobert import (
 from encoder_zoo.encoders.families.modernbert import (
     GLOBAL,
     LOCAL,
-    ROTATION_BASES,
+    ROTATIONS,
     alternate_contexts,
-    read_rotation_bases,
+    read_rotations,
 )
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.layers import NO_VALUE, Size
@@ -288,7 +288,7 @@ def read_config(config: Mapping) -> dict:
     types = config.get("layer_types")
     if types is not None and _LAYER_TYPES.holds(types):
         config["sliding_window_pattern"] = _period(types)
-    return config | read_rotation_bases(config, "rope_theta", "rope_local_base_freq")
+    return config | read_rotations(config, "rope_theta", "rope_local_base_freq")
 
 
 def _make_layer_types(layers: int, every: int) -> list[str]:
@@ -340,7 +340,7 @@ FAMILY = Family(
     rules={
         "use_bidirectional_attention": one_of(True),
         "layer_types": _LAYER_TYPES,
-        "rope_parameters": ROTATION_BASES,
+        "rope_parameters": ROTATIONS,
         "rope_scaling": NO_VALUE,
         "attn_logit_softcapping": NO_VALUE,
         "attention_bias": one_of(None, False),

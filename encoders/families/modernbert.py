@@ -25,7 +25,13 @@ from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TOKEN_IDS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE, NO_VALUE, Activation, LayerNorm, Size
-from encoder_zoo.encoders.positions import average_tokens, positions_in_texts, rotation
+from encoder_zoo.encoders.positions import average_tokens
+from encoder_zoo.encoders.rope import (
+    RopeScaling,
+    compute_scaled_rotation,
+    is_rope_scaling,
+    read_rope,
+)
 from encoder_zoo.encoders.tokenizers import MODERN_BPE
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"  # the names in config.json
@@ -116,6 +122,10 @@ class ModernBertBackbone(Backbone):
             attention. Defaults to 160000.0.
         local_rope_theta: Positive float. Base of the rotary positions in blocks with local
             attention. Defaults to 10000.0.
+        rope_scaling: Optional dictionary. Scaling of the rotary positions in all blocks for texts
+            that are longer than in pretraining, for example `{"rope_type": "yarn", "factor": 4.0,
+            "original_max_position_embeddings": 8192}`. The types "linear" and "dynamic" are also
+            supported. Defaults to None, which means no scaling.
         pooling: String. How a sequence classifier reads the tokens: "cls" uses the first token, and
             "mean" uses the mean of all tokens. Defaults to "cls".
         classifier_activation: String. The activation of the dense layer before the output layer of
@@ -154,6 +164,7 @@ class ModernBertBackbone(Backbone):
         global_every: Size = 3,
         global_rope_theta: PositiveFloat = 160_000.0,
         local_rope_theta: PositiveFloat = 10_000.0,
+        rope_scaling: RopeScaling = None,
         pooling: Literal["cls", "mean"] = "cls",
         classifier_activation: Activation = "gelu",
         **kwargs,
@@ -164,6 +175,7 @@ class ModernBertBackbone(Backbone):
         self.global_every = global_every
         self.global_rope_theta = global_rope_theta
         self.local_rope_theta = local_rope_theta
+        self.rope_scaling = rope_scaling and dict(rope_scaling)
         self.pooling = pooling
         self.classifier_activation = classifier_activation
 
@@ -186,7 +198,8 @@ class ModernBertBackbone(Backbone):
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
         types = _make_layer_types(self.num_layers, self.global_every)
-        return alternate_contexts(self, inputs, types, self.hidden_dim // self.num_heads)
+        width = self.hidden_dim // self.num_heads
+        return alternate_contexts(self, inputs, types, width, self.rope_scaling)
 
     def text_vectors(self, sequence_output, inputs: Mapping):
         if self.pooling == "cls":
@@ -195,7 +208,11 @@ class ModernBertBackbone(Backbone):
 
 
 def alternate_contexts(
-    backbone: Backbone, inputs: Mapping, types: Sequence[str], head_dim: int
+    backbone: Backbone,
+    inputs: Mapping,
+    types: Sequence[str],
+    head_dim: int,
+    scaling: Mapping | None = None,
 ) -> list[Mapping]:
     """Return the contexts of blocks with global or local attention. See `block_contexts`.
 
@@ -205,19 +222,19 @@ def alternate_contexts(
         inputs: Dictionary of tensors, the inputs of the backbone.
         types: List of strings. `GLOBAL` or `LOCAL` for each block.
         head_dim: Even integer. The width of a head.
+        scaling: Optional dictionary. See `compute_scaled_rotation`. Defaults to None.
     """
-    length = ops.shape(inputs["token_ids"])[1]
-    positions = positions_in_texts(inputs.get("text_starts"), length)
-    distance = backbone.local_attention // 2
+
+    def make_context(theta: float, max_distance: int | None) -> Mapping:
+        trained_length = backbone.max_sequence_length
+        return {
+            "attention_mask": backbone.attention_mask(inputs, max_distance=max_distance),
+            "rotation": compute_scaled_rotation(inputs, theta, head_dim, scaling, trained_length),
+        }
+
     contexts = {
-        GLOBAL: {
-            "attention_mask": backbone.attention_mask(inputs),
-            "rotation": rotation(positions, backbone.global_rope_theta, head_dim),
-        },
-        LOCAL: {
-            "attention_mask": backbone.attention_mask(inputs, max_distance=distance),
-            "rotation": rotation(positions, backbone.local_rope_theta, head_dim),
-        },
+        GLOBAL: make_context(backbone.global_rope_theta, None),
+        LOCAL: make_context(backbone.local_rope_theta, backbone.local_attention // 2),
     }
     return [contexts[kind] for kind in types]
 
@@ -270,14 +287,16 @@ def read_config(config: Mapping) -> dict:
         every = config.get("global_attn_every_n_layers", 3)
         fits = type(every) is int and every > 0 and types == _make_layer_types(len(types), every)
         config["global_attn_every_n_layers"] = every if fits else _period(types)
-    config |= read_rotation_bases(config, "global_rope_theta", "local_rope_theta")
+    if config.get("rope_scaling") is not None:  # has priority over `rope_parameters`
+        config["rope_scaling"] = read_rope({"rope_scaling": config["rope_scaling"]})["rope_scaling"]
+    config |= read_rotations(config, "global_rope_theta", "local_rope_theta")
     if "local_rope_theta" in config and config["local_rope_theta"] is None:
         config["local_rope_theta"] = config.get("global_rope_theta", 160_000.0)
     return config
 
 
-def read_rotation_bases(config: Mapping, global_key: str, local_key: str) -> dict[str, float]:
-    """Return the bases of rotary positions that transformers 5 stores in nested objects.
+def read_rotations(config: Mapping, global_key: str, local_key: str) -> dict[str, object]:
+    """Return the bases and the scaling of rotary positions from the objects of transformers 5.
 
     Args:
         config: Dictionary with the contents of config.json.
@@ -286,17 +305,18 @@ def read_rotation_bases(config: Mapping, global_key: str, local_key: str) -> dic
 
     Example:
         >>> parameters = {"full_attention": {"rope_theta": 10.0}, "sliding_attention": None}
-        >>> read_rotation_bases({"rope_parameters": parameters}, "rope_theta", "local_theta")
+        >>> read_rotations({"rope_parameters": parameters}, "rope_theta", "local_theta")
         {'rope_theta': 10.0}
     """
     kinds = config.get("rope_parameters")
-    if kinds is None or not ROTATION_BASES.holds(kinds):
+    if kinds is None or not ROTATIONS.holds(kinds):
         return {}
-    found = {
-        key: (kinds.get(kind) or {}).get("rope_theta")
-        for kind, key in ((GLOBAL, global_key), (LOCAL, local_key))
-    }
-    return {key: base for key, base in found.items() if base is not None}
+    found = {}
+    for kind, key in ((GLOBAL, global_key), (LOCAL, local_key)):
+        fields = read_rope({"rope_parameters": kinds.get(kind) or {}})
+        found[key] = fields.get("rope_theta")
+        found["rope_scaling"] = config.get("rope_scaling") or fields["rope_scaling"]
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _make_layer_types(layers: int, every: int) -> list[str]:
@@ -316,21 +336,19 @@ def _is_alternating(types: object) -> bool:
     )
 
 
-def _is_base(value: object) -> bool:
-    return is_number(value) and value > 0
-
-
-def _has_default_rotation(bases: object) -> bool:
-    """Check for standard rotary positions, which can only differ in their bases."""
-    if not isinstance(bases, dict) or not set(bases) <= {GLOBAL, LOCAL}:
+def _have_one_scaling(kinds: object) -> bool:
+    """Check that the rotary positions of both kinds of blocks only differ in their bases."""
+    if not isinstance(kinds, dict) or not set(kinds) <= {GLOBAL, LOCAL}:
         return False
-    kinds = [kind for kind in bases.values() if kind is not None]
-    return all(
-        isinstance(kind, dict)
-        and set(kind) <= {"rope_type", "rope_theta"}
-        and kind.get("rope_type", "default") == "default"
-        and ("rope_theta" not in kind or _is_base(kind["rope_theta"]))
-        for kind in kinds
+    objects = [kinds.get(kind) or {} for kind in (GLOBAL, LOCAL)]
+    if not all(isinstance(fields, dict) for fields in objects):
+        return False
+    first, second = (read_rope({"rope_parameters": fields}) for fields in objects)
+    bases = [fields.get("rope_theta", 1.0) for fields in (first, second)]
+    return (
+        first["rope_scaling"] == second["rope_scaling"]
+        and is_rope_scaling(first["rope_scaling"])
+        and all(is_number(base) and base > 0 for base in bases)
     )
 
 
@@ -338,9 +356,10 @@ _LAYER_TYPES = Rule(
     lambda v: v is None or _is_alternating(v),
     f"a list that has {GLOBAL!r} first and at equal distances, and {LOCAL!r} everywhere else",
 )
-ROTATION_BASES = Rule(
-    lambda v: v is None or _has_default_rotation(v),
-    f"objects for {GLOBAL!r} and {LOCAL!r} with a rope_theta and the rope_type 'default'",
+ROTATIONS = Rule(
+    lambda v: v is None or _have_one_scaling(v),
+    f"objects for {GLOBAL!r} and {LOCAL!r} with a rope_theta and the same rope_type, 'default', "
+    "'linear', 'dynamic' or 'yarn', with the same settings",
 )
 _TOKEN_IDS = {**TOKEN_IDS, "cls_token_id": "start_token_id", "sep_token_id": "end_token_id"}
 _HIDDEN = Hidden(
@@ -381,14 +400,14 @@ FAMILY = Family(
         "global_every": "global_attn_every_n_layers",
         "global_rope_theta": "global_rope_theta",
         "local_rope_theta": "local_rope_theta",
+        "rope_scaling": "rope_scaling",
         "pooling": "classifier_pooling",
         "classifier_activation": "classifier_activation",
     },
     read_config=read_config,
     rules={
         "layer_types": _LAYER_TYPES,
-        "rope_parameters": ROTATION_BASES,
-        "rope_scaling": NO_VALUE,
+        "rope_parameters": ROTATIONS,
         "partial_rotary_factor": one_of(None, 1),
         "head_dim": NO_VALUE,
         "sliding_window": NO_VALUE,  # `local_attention` has this value

@@ -298,6 +298,7 @@ PARAMETERS = {
     "full_attention": {"rope_type": "default", "rope_theta": 70.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 3.0},
 }
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}
 TYPES = ["full_attention", "sliding_attention"]
 
 
@@ -338,6 +339,7 @@ def test_which_blocks_are_global_in_configurations_of_any_age(golden, tmp_path, 
         ("layer_types", [*TYPES, TYPES[1]], "3 .*2 layers"),
         ("rope_parameters", {"rope_type": "yarn"}, "'full_attention'"),
         ("rope_parameters", {"full_attention": {"rope_type": "yarn"}}, "'default'"),
+        ("rope_parameters", {"full_attention": YARN, "sliding_attention": None}, "the same"),
         ("rope_scaling", {"factor": 2}, "'factor'"),
         ("partial_rotary_factor", 0.5, "0.5"),
         ("head_dim", 4, "4"),
