@@ -149,5 +149,5 @@ def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
     values = array_ops.convert_to_tensor(values)
     dtype = array_ops.as_dtype(values.dtype)
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
-        raise invalid(f"The type of {name}", values.dtype.name, expected)
+        raise invalid(f"The type of `{name}`", values.dtype.name, expected)
     return array_ops.cast(values, "float32")

@@ -100,15 +100,15 @@ class EntityAnswers(Answers):
 
         Args:
             texts: A text, a list of texts, or spaCy's `Doc` objects.
-            labels: List of names to look for, e.g. ["person", "court"]. This can also be a dict
-                mapping names to descriptions, to be passed to the model instead. Use a list of
-                lists or dicts to pass different labels for each text. If None, the labels of the
-                last `fit` will be used. Defaults to None.
+            labels: Optional list of names to look for, e.g. ["person", "court"], or dict of names
+                to descriptions, which the model reads instead of the names. Use a list of lists or
+                dicts for different labels per text. If None, the labels of the last `fit` are used.
+                Defaults to None.
             threshold: Optional float between 0 and 1, or dict mapping labels to floats. Only
                 entities with a higher score will be returned. For labels missing from the dict, 0.5
                 is used. If None, the thresholds from `tune_thresholds` or 0.5 will be used.
                 Defaults to None.
-            nested: Boolean. Whether to allow entities inside entities. If False, entities will not
+            nested: Boolean. Whether to allow entities inside entities. If False, entities do not
                 share words. Defaults to False.
             multi_label: Boolean. Whether to allow multiple labels for the same words. Defaults to
                 False.
@@ -124,8 +124,8 @@ class EntityAnswers(Answers):
             passed, a single list will be returned.
 
         Raises:
-            ValueError: If no labels are given, if there are duplicate labels, or if the labels are
-                too long to leave space for the text.
+            ValueError: If no labels are given, if a label occurs twice, or if the labels leave no
+                space for the text.
         """
         if isinstance(texts, str) or is_doc(texts):
             # a single text has a single set of labels

@@ -131,8 +131,8 @@ class TagAnswers(Answers):
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
                 Defaults to None.
             threshold: Optional float between 0 and 1, or dict mapping entity types to floats.
-                Minimum score to return an entity. If None, the thresholds of `tune_thresholds`, if
-                any will be used. Defaults to None.
+                Minimum score to return an entity. If None, the thresholds of `tune_thresholds` are
+                used, if there are any. Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".
@@ -187,8 +187,8 @@ class TagAnswers(Answers):
     ) -> list[list[str]]:
         """Predict a tag per word, in the format used by `seqeval.metrics`.
 
-        The tag is taken from the first token in each word. If the model was trained with all tokens
-        labelled, all tokens in the word will be used to predict the tag.
+        The tag of a word is the tag of its first token. If training labelled all tokens, all tokens
+        of the word are used to predict its tag.
 
         Args:
             words: Lists of words, or spaCy's `Doc` objects.
