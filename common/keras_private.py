@@ -220,6 +220,11 @@ def holding(model: keras.Model, changes: bool, function: Callable) -> Callable:
     return inside
 
 
+def variable_reader() -> Callable:
+    """Return a function that reads the tensor of a variable, without converting its dtype."""
+    return _access()[0]
+
+
 class _Held:
     """List of variables that JAX steps pass on instead of the variable values.
 

@@ -257,7 +257,8 @@ class BartBackbone(Backbone):
 
     def _decoder_context(self, inputs: Mapping, encoded) -> Mapping:
         """Create the context for decoder blocks, with a causal mask."""
-        starts, numbers = inputs.get("text_starts"), ops.arange(ops.shape(encoded)[1])
+        starts = inputs.get("text_starts")
+        numbers = ops.arange(ops.shape(encoded)[1], dtype="int32")
         mask = (numbers[:, None] >= numbers)[None, None]  # (1, 1, L, L)
         if starts is not None:
             texts = text_indices(starts, ops.shape(encoded)[1])

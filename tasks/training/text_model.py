@@ -60,6 +60,7 @@ from encoder_zoo.tasks.training.data import (
     uncounted,
 )
 from encoder_zoo.tasks.training.distribution import Distribution, current_strategy, get_worker
+from encoder_zoo.tasks.training.exported_forward import ExportedForward
 from encoder_zoo.tasks.training.metrics import ExactMetric
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.optimizers import WARMUP, restart_optimizer
@@ -129,8 +130,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     @property
     def batch_maker(self) -> BatchMaker:
         """Create a `BatchMaker` with the current settings of the task."""
-        jit_compile = self.compiled and self.jit_compile
-        compiles = bool(jit_compile) or keras.config.backend() == "jax"
+        jit_compile, backend = self.compiled and self.jit_compile, keras.config.backend()
+        # PyTorch compiles a function for varying shapes when it sees the second shape.
+        compiles = backend == "jax" or (bool(jit_compile) and backend == "tensorflow")
         fills = compiles and self.compiled and not self.distribution.strategy
         values = self.record.preprocessor_class.label_values
         none_is_answer = getattr(values, "none_is_answer", False)
@@ -235,8 +237,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             weighted_metrics: List of metrics that use sample weights. With "auto", these are the
                 metrics of the task, unless `metrics` is passed. Defaults to "auto".
             jit_compile: Boolean or "auto". With "auto", TensorFlow uses XLA on a GPU or TPU when a
-                `sequence_length` is set. On other backends, this argument works as in Keras.
-                Defaults to "auto".
+                `sequence_length` is set. On other backends, this argument works as in Keras. With
+                True on PyTorch, predictions use a single exported function. Defaults to "auto".
             learning_rate: Positive float. Peak learning rate of the "auto" optimizer. Defaults to
                 the value of the preset, or else of the family.
             gradient_accumulation_steps: Positive integer. Number of batches per step for the "auto"
@@ -855,8 +857,15 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             self.graphs.forget()
 
     def make_predict_function(self, force: bool = False) -> None:
-        """Create the function for `predict`. On TensorFlow, all batch sizes use one graph."""
-        if not self.has_one_graph:
+        """Create the function for `predict`. On TensorFlow, all batch sizes use one graph.
+
+        On PyTorch with `jit_compile=True`, it is one exported function.
+        """
+        if keras.config.backend() == "torch" and self.jit_compile and not self.run_eagerly:
+            if force or self.predict_function is None:
+                forward = ExportedForward(self)
+                self.predict_function = lambda batches: forward(get_inputs(batches[0]))
+        elif not self.has_one_graph:
             super().make_predict_function(force)
         elif force or self.predict_function is None:
             # The graphs read these variables, and become invalid when the variables are replaced.
