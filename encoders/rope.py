@@ -45,9 +45,8 @@ RopeScaling = Annotated[
     Mapping | None,
     Rule(
         is_rope_scaling,
-        f"an object with rope_type, {LINEAR!r}, {DYNAMIC!r} or {YARN!r}, and a factor of at least "
-        f"1, or None (rope_parameters in newer files). {YARN!r} also needs {_TRAINED_LENGTH}, and "
-        f"can have {', '.join(_YARN_OPTIONS)}",
+        f"an object with rope_type {LINEAR!r}, {DYNAMIC!r} or {YARN!r}, factor and, for {YARN!r}, "
+        f"{_TRAINED_LENGTH}, or None",
     ),
 ]
 

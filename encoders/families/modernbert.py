@@ -440,6 +440,6 @@ FAMILY = Family(
         "ForQuestionAnswering": _CLASSIFIER,
         "ForMaskedLM": Head("decoder", _HIDDEN, tied_bias="decoder.bias"),
     },
-    tiny={"local_attention": 4},
+    tiny={"local_attention": 4, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
 )
 ModernBertBackbone.family = FAMILY

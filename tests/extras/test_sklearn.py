@@ -167,7 +167,7 @@ class TestClassifier:
         ("arguments", "y", "message"),
         [
             ({}, None, "y is None"),
-            ({}, ["up"] * 3, "^y .*'up'"),
+            ({}, ["up"] * 3, "`y` .*'up'"),
             ({}, [0, 1], "inconsistent numbers of samples"),
             ({}, [0.5, 1.5, 2.5], "Unknown label type: continuous"),
             ({}, [0, 1, np.nan], "Row 2 .*nan"),
