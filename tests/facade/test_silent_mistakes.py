@@ -307,7 +307,7 @@ class TestLabelsAndWeights:
     @pytest.mark.parametrize("y", [np.ones((2, 6)), np.ones(12), np.ones(6), [["1", "2"]] * 6])
     def test_two_numbers_to_predict(self, y):
         model = classifier(num_classes=2, problem_type="regression")
-        with pytest.raises(ValueError, match=r"^y has .*\((2, )?(6|12)(, 2)?,?\)"):
+        with pytest.raises(ValueError, match=r"`y` has .*\((2, )?(6|12)(, 2)?,?\)"):
             model.fit(TEXTS, y)
         assert encoded(model, [[1, 2], [3, 4]]) == [[1, 2], [3, 4]]
 
@@ -315,7 +315,7 @@ class TestLabelsAndWeights:
         model = classifier(problem_type="regression")
         assert encoded(model, [1, 2.5]) == encoded(model, [[1], [2.5]]) == [[1], [2.5]]
         for wrong, message in (
-            ([[1, 2, 3]], r"^y has .*\(1, 3\).* 1 number"),
+            ([[1, 2, 3]], r"`y` has .*\(1, 3\).* 1 number"),
             ([1.0, None], "Row 1 has no label: it is None"),
             ([1.0, np.nan], "Row 1 has no label: it is nan"),
         ):

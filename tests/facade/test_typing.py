@@ -26,6 +26,7 @@ SHAPES = {
     "vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim", "max_sequence_length",
     "num_segments", "embedding_dim", "num_groups", "position_buckets", "terms",
     "convolution_width", "normalizes_first", "num_decoder_layers", "num_key_value_heads",
+    "head_dim",
 }  # fmt: skip
 CHECKS = {"verify", "max_bytes", "allow_nonfinite"}
 # Arguments that `from_preset` makes itself.

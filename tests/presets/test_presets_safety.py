@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import sys
 import time
@@ -276,7 +277,7 @@ def test_case_09_weights_beyond_the_budget_are_refused_before_they_are_allocated
 def test_the_budget_can_be_raised(copied):
     message = refusal(copied, max_bytes=1000)
     assert "config.json: " in message
-    needed = int(message.split("max_bytes=")[1].rstrip("."))
+    needed = int(re.search(r"max_bytes=(\d+)", message)[1])
     ez.Backbone.from_preset(copied, max_bytes=needed)
 
 

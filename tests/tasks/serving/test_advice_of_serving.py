@@ -129,8 +129,8 @@ def test_answers_of_another_run_are_kept(tmp_path):
     ez.answer_files(classifier, tmp_path / "a.jsonl", tmp_path / "out", verbose=0)
 
 
-@pytest.mark.slow(except_for=r"^1180591620717411303424-64 bits$")
-@pytest.mark.parametrize(("number", "limit"), [(2**70, "64 bits"), (2**60 + 1, r"2\*\*53")])
+@pytest.mark.slow(except_for=r"^1180591620717411303424-64$")
+@pytest.mark.parametrize(("number", "limit"), [(2**70, "64"), (2**60 + 1, r"2\*\*53")])
 def test_large_integers_are_kept_as_texts(number, limit, tmp_path):
     classifier, file = new("SequenceClassifier", labels=["a", "b"]), tmp_path / "a.jsonl"
     write_rows(file, 0.5, number)
