@@ -98,8 +98,7 @@ def register_family(like: Family | None = None, **fields: object) -> Callable[[B
         ... class MyBackbone(BertBackbone):
         ...     pass
         Traceback (most recent call last):
-        ValueError: The family name 'bert' is already used by BertBackbone. Choose a different name
-        for MyBackbone.
+        ValueError: The family name 'bert' is already used by BertBackbone. Choose a different name.
     """
     import dataclasses
 
@@ -113,7 +112,7 @@ def register_family(like: Family | None = None, **fields: object) -> Callable[[B
         if taken != cls.__name__:
             raise ValueError(
                 f"The family name {family.name!r} is already used by {taken}. Choose a different "
-                f"name for {cls.__name__}."
+                "name."
             )
         make_serializable(cls)
         cls.family = family

@@ -128,7 +128,7 @@ def test_annotations_that_differ():
 
     first, second = annotation("LOC"), annotation("PER")
     data = {"text": "In Rome"}
-    with pytest.raises(ValueError, match=r"Row 0.*2 annotations"):
+    with pytest.raises(ValueError, match="Row 0 has 2 "):
         ez.read_annotations([{"data": data, "annotations": [first, second]}])
     expected = ez.read_annotations([{"text": "In Rome", "label": [[3, 7, "LOC"]]}])
     for kept in ([first], [first | {"ground_truth": True}, second]):
@@ -145,7 +145,7 @@ def test_one_of_two_annotated_texts():
 
 def test_columns_with_labels():
     row = {"text": "In Rome", "annotation_id": 1, "site": "web", "mood": "up"}
-    with pytest.raises(ValueError, match=r"Row 0.*'site' or 'mood'"):
+    with pytest.raises(ValueError, match="Row 0.*'site', 'mood'"):
         ez.read_annotations([row])
     row["label"] = row.pop("mood")
     assert ez.read_annotations([row]).y == ["up"]
