@@ -21,6 +21,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
+from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -249,12 +250,12 @@ class EngineRunner:
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = 0) -> np.ndarray:
         """Compute the outputs for texts or prepared inputs, in the input order."""
         size = batch_size or BATCH_SIZE
-        if not isinstance(x, Mapping):
+        if not is_prepared(x):
             texts = tuple(self.preprocessor.read_texts(x))
             return self.run_texts(texts, size, self.preprocessor.encode)
         if not self.session.takes(x):
             raise invalid(
-                "The inputs", sorted(x), f"{self.session.input_names}, the inputs of the export"
+                "The list of keys in `x`", sorted(x), f"the inputs {self.session.input_names}"
             )
         count = len(x["token_ids"])
         parts = [

@@ -36,6 +36,7 @@ from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
 from encoder_zoo.tasks import ANSWERS
+from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.serving.engines import EngineRunner, Session, open_session
 
@@ -165,8 +166,7 @@ class OpenedExport:
             batch_size: Optional positive integer. Maximum number of examples per batch. Texts of
                 different lengths are computed in smaller batches. Defaults to None, which means 32.
         """
-        is_prepared = isinstance(x, Mapping) and "token_ids" in x
-        run = self._answers.runner.predict if is_prepared else self._answers.predict_texts
+        run = self._answers.runner.predict if is_prepared(x) else self._answers.predict_texts
         return _run_in_numpy(run)(x, batch_size)
 
 

@@ -207,7 +207,7 @@ class TagAnswers(Answers):
         """
         words = plain([*map(doc_words, words)] if isinstance(words, list) else words)
         if not is_words(words) and len(words):
-            raise invalid("words[0]", words[0], "a list of words")
+            raise invalid("words[0]", next(iter(words)), "a list of words")
         tokens, logits = self.find_logits(words, batch_size)
         counts = as_word_tensor(words).row_lengths().numpy() if is_words(words) else []
         by_all = self.preprocessor.label_all_tokens

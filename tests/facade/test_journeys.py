@@ -320,7 +320,7 @@ class TestClassWeight:
     @pytest.mark.parametrize(
         "given, message",
         [
-            ({"upp": 2}, r"class_weight is 'upp'.*\['down', 'up'\]"),
+            ({"upp": 2}, r"class_weight.*'upp'.*\['down', 'up'\]"),
             ({"up": -1}, r"class_weight\['up'\] is -1"),
             ("even", "class_weight is 'even'"),
         ],

@@ -625,6 +625,8 @@ class TestRefusals:
     def test_texts_have_no_tags_of_words(self, classifier):
         with pytest.raises(ValueError, match="words.*'Anna'"):
             classifier.predict_tags(["Anna"])
+        with pytest.raises(ValueError, match="words.*'Anna'"):
+            classifier.predict_tags({"Anna": [["in", "Rome"]]})
 
     def test_no_room_for_pieces(self, build):
         with pytest.raises(ValueError, match="sequence_length is 2.* 3"):
