@@ -54,7 +54,10 @@ ProblemType = Annotated[
 ]
 ClassNames = Annotated[
     Sequence,
-    Rule(lambda v: len(v) > 0 and {type(name) for name in v} <= {str, int}, "a list of classes"),
+    Rule(
+        lambda v: isinstance(v, list | tuple) and v and {*map(type, v)} <= {str, int},
+        "a list of classes",
+    ),
 ]
 Text = str | tuple[str, str]  # a text or a pair
 # What each kind of classifier returns instead of a single class, for error messages.

@@ -260,7 +260,7 @@ def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
     manifest, path = read_manifest(files, verify), files.path / MANIFEST
     if manifest["task"] != EXPORT_KIND:
         raise ValueError(
-            f"{files.path} contains a {manifest['task']} and not an export. Load it with "
+            f"{files.path} contains a {manifest['task']:.40} and not an export. Load it with "
             "from_preset, or write an export with model.export(folder, format='onnx')."
         )
     fields = check_fields(

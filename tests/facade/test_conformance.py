@@ -356,7 +356,15 @@ def test_fit_trains_on_raw_text_by_the_familys_recipe(tiny, family):
     assert classifier.optimizer.weight_decay == family.weight_decay
     assert classifier.learning_rate == family.learning_rate
     after = [ops.convert_to_numpy(weight) for weight in classifier.trainable_weights]
-    assert all((a != b).any() for a, b in zip(after, before, strict=True))
+    same = [
+        weight.path
+        for weight, a, b in zip(classifier.trainable_weights, after, before, strict=True)
+        if (a == b).all()
+    ]
+    if family.name == "longformer":  # the first token of the last block only has global attention
+        local = [f"block_1/attention/{part}/bias" for part in ("query", "key", "value")]
+        same = [path for path in same if not path.endswith(tuple(local))]
+    assert same == []
 
 
 @pytest.mark.slow(except_for="^modernbert")

@@ -161,7 +161,7 @@ def compare_processors(
     for token, token_id in template_ids(found):
         if tokenizer.token_to_id(token) != token_id:
             raise files.mismatch(
-                f"post_processor uses the id {token_id} for {quote(token)}",
+                f"post_processor uses the id {quote(token_id)} for {quote(token)}",
                 f"the id {tokenizer.token_to_id(token)}",
             )
     if not found or _trimming(found) == _trimming(expected):

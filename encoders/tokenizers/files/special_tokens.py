@@ -224,8 +224,8 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
         last = max(last, entry["id"])
         if taken.setdefault(entry["id"], content) != content or content in contents:
             raise ValueError(
-                f"added_tokens[{i}] is {content!r} with the id {entry['id']}, but this token or id "
-                "already exists. Expected a new token and a new id."
+                f"added_tokens[{i}] is {quote(content)} with the id {entry['id']}, but this token "
+                "or id already exists. Expected a new token and a new id."
             )
         contents.add(content)
         found.append({field: entry[field] for field in FIELDS})

@@ -323,6 +323,7 @@ def test_a_changed_file_is_named(copied, name):
         ({"settings__temperature": -1}, "temperature is -1"),
         ({"settings__thresholds": {"yes": "much"}}, "thresholds is "),
         ({"settings__class_names": []}, "class_names is "),
+        ({"settings__class_names": {"a": 1, "b": 2}}, "class_names is "),
         ({"settings__runner": "x"}, "settings has .*runner"),
         ({"settings": {}}, "settings lacks .*class_names"),
         ({"preprocessor__window_length": "6"}, "window_length is '6'"),
