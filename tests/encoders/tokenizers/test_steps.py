@@ -40,7 +40,8 @@ TEXTS = [
     " ".join(WORDS[:11]),
 ]
 ROLES = ("[MASK]", "[CLS]", "[SEP]", "[UNK]", "<s>", "<mask>", "</s>", "<unk>", "<bos>", "<pad>")
-# Kinds whose spans or ids the library gives otherwise on purpose; see `test_library.DIFFERENT`.
+# BERTweet has no tokenizer.json. With NFC, offsets next to spaces differ from the library if a
+# ByteLevel post-processor is added to the file.
 FILES = [kind for kind in KINDS if kind not in ("bertweet", "nfc")]
 USUAL = ("wordpiece",)
 SLOW = ("byte_bpe", "modern_bpe", "xlm_roberta", "albert", "gemma", "bpe")
