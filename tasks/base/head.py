@@ -1,4 +1,4 @@
-"""Task heads: the layers that compute logits from the outputs of a backbone.
+"""Task heads: the layers that compute logits from a backbone's outputs.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, C outputs.
 """

@@ -127,7 +127,7 @@ def _check_can_trim(task: Task) -> None:
 
 
 def _get_tokenizer(task: Task) -> Tokenizer:
-    """Return the tokenizer of a task. Raise a TypeError if its vocabulary cannot be trimmed."""
+    """Return a task's tokenizer. Raise a TypeError if its vocabulary cannot be trimmed."""
     tokenizer = getattr(getattr(task, "preprocessor", None), "tokenizer", None)
     if not isinstance(tokenizer, TRIMMABLE):
         kinds = ", ".join(kind.__name__ for kind in TRIMMABLE)
@@ -200,7 +200,7 @@ def _make_backbone(backbone: Backbone, kept: list[int]) -> Backbone:
 
 
 def _select_rows(weight: keras.Variable, smaller: keras.Variable, kept: list[int]) -> np.ndarray:
-    """Select the rows of a weight for the tokens in `kept`, along the axis that became smaller."""
+    """Select a weight's rows for the tokens in `kept`, along the axis that became smaller."""
     values = whole_array(weight)
     for axis, (before, after) in enumerate(zip(weight.shape, smaller.shape, strict=True)):
         if before != after:

@@ -188,7 +188,7 @@ class ClassAnswers(Answers):
             abstain_below: Optional float between 0 and 1. Minimum score for returning an answer,
                 e.g. 0.9. If the best class has a lower score, `{"label": None, "score"}` will be
                 returned. For example, uncertain texts can be sent to a person for review. If None,
-                the setting of the model is used. Defaults to None.
+                the model's setting is used. Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".

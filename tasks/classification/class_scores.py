@@ -186,7 +186,7 @@ class ScoresClasses:
     ) -> ClassReport:
         """Compute precision, recall and F1 for each class, as in scikit-learn's report.
 
-        The answers are the same as from `classify` with the thresholds of the model, except that
+        The answers are the same as from `classify` with the model's thresholds, except that
         the model does not abstain. To show the result as a table, use `ez.display.class_report`.
 
         Args:

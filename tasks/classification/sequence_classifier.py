@@ -476,7 +476,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Compute the contribution of each word to the logit of a label.
+        """Compute the contribution of each word to a label's logit.
 
         The result can be displayed with `ez.display.explanation`.
 

@@ -182,7 +182,7 @@ class Distillation(TextModel):
 
     @property
     def _learns_answers(self) -> bool:
-        """Return whether an objective trains the head of the student.
+        """Return whether an objective trains the student's head.
 
         The head is trained on the teacher's answers or on masked tokens.
         """
@@ -193,7 +193,7 @@ class Distillation(TextModel):
 
     @property
     def objective(self) -> Objective:
-        """Return the objective of the student, or a placeholder if its head is not trained.
+        """Return the student's objective, or a placeholder if its head is not trained.
 
         Keras requires a loss even if only hidden states are trained.
         """

@@ -116,7 +116,7 @@ DISTILLATION_OBJECTIVES = ("soft_labels", "hidden_states", "relations")
 
 
 def get_backbone(model: Task | Backbone) -> Backbone:
-    """Return the backbone of a task. A backbone is returned unchanged.
+    """Return a task's backbone. A backbone is returned unchanged.
 
     Raises:
         TypeError: If the model is not a task or a backbone.
@@ -441,7 +441,7 @@ def _soft_weights(examples: dict, shape: array_ops.Tensor) -> dict[str, array_op
 
 
 def teacher_inputs(inputs: dict, uses_segments: bool) -> dict:
-    """Return the inputs of the teacher. Without its own inputs, it reads the student's inputs.
+    """Return the teacher's inputs. Without its own inputs, it reads the student's inputs.
 
     Args:
         inputs: Dict. Inputs of a `Distillation`.

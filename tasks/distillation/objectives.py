@@ -99,7 +99,7 @@ def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
     """Compute the divergence between the token relations of the last attention layers.
 
     The relations are the attention probabilities, and the softmax over the similarities of values.
-    Their shape does not depend on the width of the model, nor on the number of attention heads,
+    Their shape does not depend on the model's width, nor on the number of attention heads,
     because queries, keys and values are split into `heads` equal parts.
 
     Args:

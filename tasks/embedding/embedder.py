@@ -161,7 +161,7 @@ class Embedder(Task, Searchable[IndexKind]):
         return recompute_in_chunks(self, of_part, inputs, self.chunk_size)
 
     def _pad_vectors(self, vectors, length):
-        """Pad the vectors of a chunk to the length of the whole batch."""
+        """Pad a chunk's vectors to the length of the whole batch."""
         return vectors
 
     def _query_vectors(self, inputs, training):

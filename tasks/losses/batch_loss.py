@@ -1,4 +1,4 @@
-"""Compute the loss of a batch from the losses of its examples.
+"""Compute a batch's loss from the losses of its examples.
 
 Keras lets each loss average its own values, according to its `reduction`. But a loss does not know
 which tokens are padding, which rows only pad the batch, or which part of the batch is on other

@@ -121,7 +121,7 @@ def _divide_inputs(inputs: Mapping, count, number, order=None) -> dict:
 
 
 def _random_states(model: keras.Model) -> list[keras.Variable]:
-    """Return the states of all random generators in the layers of a model."""
+    """Return the states of all random generators in a model's layers."""
     generators = (getattr(layer, "seed_generator", None) for layer in list_layers(model))
     states = [g.state for g in generators if isinstance(g, keras.random.SeedGenerator)]
     return list({id(state): state for state in states}.values())

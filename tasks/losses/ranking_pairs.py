@@ -59,7 +59,7 @@ class RankNet(RankingLoss):
 class LambdaLoss(RankNet):
     """RankNet loss that weights each pair by its effect on nDCG (NDCG-Loss2++).
 
-    The gain of a score is 2 ** score - 1, or 0 for negative scores. This loss is therefore meant
+    A score's gain is 2 ** score - 1, or 0 for negative scores. This loss is therefore meant
     for relevance grades, such as 0 to 4. Use `RankNet` or `ListMarginMSE` for other scores.
     `Reranker.fit` rejects lists without a positive score, which have no loss, and scores above 30,
     which would dominate all other scores.

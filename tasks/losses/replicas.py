@@ -1,4 +1,4 @@
-"""Gather the rows of a batch from all replicas, and ignore padding rows.
+"""Gather a batch's rows from all replicas, and ignore padding rows.
 
 With `tf.distribute`, every replica has a part of the rows. With `keras.distribution`, a batch is a
 single array that is split evenly across devices, so it can contain padding rows.

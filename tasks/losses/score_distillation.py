@@ -1,4 +1,4 @@
-"""Losses that train a student on the scores of a teacher.
+"""Losses that train a student on a teacher's scores.
 
 Comments use these letters for shapes: B batch, K other texts in a row, D width.
 """
@@ -24,7 +24,7 @@ from encoder_zoo.tasks.losses.vectors import (
 class MarginMSE(ConfigFromSignature, keras.losses.Loss):
     """Squared difference between the margins of a student and a teacher.
 
-    A margin is the score of the positive minus the score of a negative.
+    A margin is the positive's score minus the negative's score.
 
     Args:
         similarity: String, "dot" or "cosine". The student's score. Defaults to "dot".

@@ -1,4 +1,4 @@
-"""Loss that trains a student on the vectors of a teacher.
+"""Loss that trains a student on a teacher's vectors.
 
 Comments use these letters for shapes: B batch, K other texts in a row, D width.
 """

@@ -30,7 +30,7 @@ def are_documents(values: object) -> bool:
 
 
 def get_text(value):
-    """Return the text of a document. Any other value is returned unchanged."""
+    """Return a document's text. Any other value is returned unchanged."""
     return value.text if is_doc(value) else value
 
 
@@ -338,7 +338,7 @@ def _is_known(values) -> bool:
 
 
 def log_columns(found: Mapping[str, str], y) -> None:
-    """Log how the columns of a table are used.
+    """Log how a table's columns are used.
 
     Args:
         found: A dict from column names to descriptions.
@@ -351,7 +351,7 @@ def log_columns(found: Mapping[str, str], y) -> None:
 
 
 def columns_advice(x) -> str:
-    """Describe the columns of a table, with an example call, for an error about missing labels.
+    """Describe a table's columns, with an example call, for an error about missing labels.
 
     Example:
         >>> columns_advice({"text": ["a b", "c d"], "label": ["up", "down"]})

@@ -30,7 +30,7 @@ MAX_LOGGED = 5  # maximum number of labels to show in a log line
 
 
 class LabelValues(Protocol):
-    """Base class for descriptions of the labels of a task, declared by its preprocessor.
+    """Base class for descriptions of a task's labels, declared by its preprocessor.
 
     Attributes:
         name: String. Label name to use in error messages.
@@ -289,7 +289,7 @@ def _suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
 
 
 def _find(value, blanks: bool) -> tuple[tuple, object] | None:
-    """Return the first missing value in the labels of a row, and the path to it."""
+    """Return the first missing value in a row's labels, and the path to it."""
     if isinstance(value, str | bytes):
         return ((), value) if blanks and is_blank(value) else None
     if isinstance(value, dict):
@@ -463,7 +463,7 @@ def log_odd_labels(y) -> None:
 
 
 def _find_names(value) -> Iterator:
-    """Yield the names in the labels of a row. Rows of numbers have no names."""
+    """Yield the names in a row's labels. Rows of numbers have no names."""
     if isinstance(value, dict):
         fields = value.get("entities", value.get("spans", [value.get("label")]))
         yield from (name for field in fields or () for name in _find_names(field))

@@ -174,7 +174,7 @@ class Inputs:
     def match_names(
         self, table: Sequence[str], names: Sequence[str] | None = None
     ) -> dict[str, str]:
-        """Match the columns of a table to the declared columns, in the declared order.
+        """Match a table's columns to the declared columns, in the declared order.
 
         Args:
             table: A list of strings. Column names in the table.

@@ -9,7 +9,7 @@ from encoder_zoo.common.lazy import array_ops
 
 
 def truncate_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: int) -> tuple:
-    """Truncate the lengths of a pair to a budget. The longer text is truncated first.
+    """Truncate a pair's lengths to a budget. The longer text is truncated first.
 
     Args:
         first: Integer tensor of shape (B,). Lengths for the first texts.

@@ -1,4 +1,4 @@
-"""Store encoded examples in a folder, so that the texts of a stream are only tokenized once."""
+"""Store encoded examples in a folder, so that a stream's texts are only tokenized once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TokenFiles:
         self._checksums: list[int] | None = found["checksums"]
 
     def examples(self, number: int, encode: Callable[[], dict] | None = None) -> dict:
-        """Read the examples of a chunk. If there is no file, encode and write the examples.
+        """Read a chunk's examples. If there is no file, encode and write the examples.
 
         Args:
             number: Integer. Chunk index.
@@ -87,7 +87,7 @@ class TokenFiles:
             self.sizes, self._checksums = sizes, checksums
 
     def _checksum(self, number: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the checksum of a chunk, which depends on its position and on the settings."""
+        """Return a chunk's checksum, which depends on its position and on the settings."""
         return _checksum(arrays, f"{self._manifest['made_of']} {number}")
 
     def _path(self, number: int) -> pathlib.Path:

@@ -194,7 +194,7 @@ def cut_texts(
     """Cut parts out of texts, given their text index, start and end.
 
     With `strings.substr`, the whole text would be copied for each part, and characters would be
-    counted from the beginning of the text. For a long text with many parts, this takes quadratic
+    counted from the text's beginning. For a long text with many parts, this takes quadratic
     time.
 
     Args:

@@ -45,7 +45,7 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
 
     Args:
         vocabulary_size: Positive integer. Number of tokens V.
-        hidden: Optional keras layer. Layer that maps the width of the backbone to the width E of
+        hidden: Optional keras layer. Layer that maps the backbone's width to the width E of
             the token embedding. None if the widths are equal and there is no such layer.
         bias_axes: Positive integer. Number of axes of the bias. All axes before the last have size
             1.
@@ -147,7 +147,7 @@ def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
     Args:
         backbone: `Backbone` that contains the token embedding.
         head: `MaskedLMHead` of the task.
-        x: Float tensor of shape (B, L, D). The output of the backbone.
+        x: Float tensor of shape (B, L, D). The backbone's output.
         positions: Optional integer tensor of shape (B, M). Defaults to None.
     """
     if positions is not None:

@@ -30,7 +30,7 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
 
     Returns:
         When called, a tuple `(x, y, sample_weight)` as in `MaskedLMPreprocessor`. In x, "token_ids"
-        are the ids of the text, and "masked_token_ids" are the ids with masks. Both have the shape
+        are the text's ids, and "masked_token_ids" are the ids with masks. Both have the shape
         (B, L). If weights are passed for the texts, `sample_weight` contains the weights of the
         tokens in both losses: `{"generator": (B, M), "detection": (B, L)}`.
 

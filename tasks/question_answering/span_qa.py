@@ -65,7 +65,7 @@ class SpanQAPresetArguments(TaskPresetArguments, total=False):
 
 
 class SpanQAFolder(FolderFormat):
-    """The folder layout of transformers, with the sizes of a beam in config.json."""
+    """The folder layout of transformers, with a beam's sizes in config.json."""
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         record, config = SpanQA.head_of(checkpoint.family).beam, checkpoint.config

@@ -230,7 +230,7 @@ class SpanExactMatch(SpanMetric):
     """Compute the share of windows whose best span is exactly the tokens of the answer.
 
     See `SpanMetric` for the call arguments. In contrast, `SpanQA.evaluate_answers` compares texts
-    like the scripts of SQuAD, and combines the windows of a question.
+    like the scripts of SQuAD, and combines a question's windows.
 
     Example:
         >>> metric = SpanExactMatch()

@@ -36,7 +36,7 @@ class ChoiceAnswers(Answers):
     """Answers for `MultipleChoice` models.
 
     Attributes:
-        window_pooling: String, "mean" or "max". How to pool the logits of the windows of a choice.
+        window_pooling: String, "mean" or "max". How to pool the logits of a choice's windows.
     """
 
     preprocessor_class = MultipleChoicePreprocessor
@@ -188,7 +188,7 @@ def _has_text_in_rows(choices: array_ops.Tensor) -> array_ops.Tensor:
 
 
 def _rank_choices(logits: np.ndarray, texts: list[bytes]) -> list[Choice]:
-    """Return the choices of a question, sorted by probability in descending order."""
+    """Return a question's choices, sorted by probability in descending order."""
     scores = softmax(logits)
     order = np.argsort(-logits, kind="stable").tolist()
     return [{"index": i, "text": texts[i].decode(), "score": scores[i].item()} for i in order]

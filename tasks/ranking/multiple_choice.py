@@ -66,7 +66,7 @@ class MultipleChoice(ListScores):
         preprocessor: `MultipleChoicePreprocessor` for raw text. Defaults to None.
         dropout: Float between 0 and 1. Dropout rate before the output layer. If None, the
             backbone's dropout rate will be used. Defaults to None.
-        window_pooling: "mean" or "max". How to pool the logits of the windows of a choice, for
+        window_pooling: "mean" or "max". How to pool the logits of a choice's windows, for
             training and answers. It is used if the preprocessor has a `window_length`. Defaults to
             "mean".
 
@@ -204,7 +204,7 @@ def pool_choice_logits(logits, choice_index, pooling: WindowPooling):
         logits: Float tensor of shape (B, M). Logits of the windows.
         choice_index: Integer tensor of shape (B, M). Index of the choice that each window belongs
             to, or -1 for padding.
-        pooling: String, "mean" or "max". How to pool over the windows of a choice.
+        pooling: String, "mean" or "max". How to pool over a choice's windows.
 
     Example:
         >>> import numpy as np

@@ -168,7 +168,7 @@ class Reranker(ListScores):
       default loss is `LambdaLoss`, which optimizes the order of each list. It requires scores
       between 0 (the text does not answer the query) and 30. The lists can have different lengths.
       Other losses for lists are `RankNet`, `ListNet`, `PListMLE` and `MultipleNegatives` from
-      `ez.losses`. To train on the scores of a teacher, use `ListMarginMSE`.
+      `ez.losses`. To train on a teacher's scores, use `ListMarginMSE`.
 
     Call arguments:
         inputs: Dict of tensors, as returned by the preprocessor.
@@ -302,7 +302,7 @@ class Reranker(ListScores):
     # -- exports -------------------------------------------------------------------------------
 
     def signatures(self) -> dict[str, Callable]:
-        """Return the functions to export, for scores of pairs and for ranking the texts of a query.
+        """Return the functions to export, for scores of pairs and for ranking a query's texts.
 
         Returns:
             Dict of two functions. "serving_default" maps "query" and "text" (N,) to "score" (N,).

@@ -261,7 +261,7 @@ class Documents:
 
         Raises:
             ValueError: If only one of the two collections has ids or metadata, if an id is not
-                unique, or if the values of a field have different types.
+                unique, or if a field's values have different types.
         """
         for name in ("ids", "metadata"):
             own, further = getattr(self, name), getattr(others, name)
@@ -456,7 +456,7 @@ class Documents:
         }
 
     def groups(self, field: str, among: np.ndarray | None = None) -> list:
-        """Return the value of a field for each document, for `group_by`.
+        """Return a field's value for each document, for `group_by`.
 
         Args:
             field: String. Name of the field.
@@ -495,7 +495,7 @@ class Documents:
         return [firsts[value] for value in values]
 
     def _groups(self, field: str) -> tuple[list, np.ndarray]:
-        """Return the values of a field, and the indices of documents without exactly one value."""
+        """Return a field's values, and the indices of documents without exactly one value."""
         if field not in self._grouped:
             rows = self.metadata or [{}] * len(self)
             values = [row.get(field) for row in rows]
@@ -523,7 +523,7 @@ class Documents:
             tokenizer: A tokenizer of this package.
             length: Integer. Maximum number of tokens per chunk.
             overlap: Integer. Maximum overlap between adjacent chunks, in tokens. The overlap starts
-                at the beginning of a word. Defaults to 0.
+                at a word's beginning. Defaults to 0.
             late: Boolean. Whether to add `contexts` for late chunking. Defaults to False.
 
         Returns:
@@ -583,7 +583,7 @@ class Documents:
     def from_lines(
         cls, lines: Iterable[bytes] | None, texts: list[str] | None, path: object
     ) -> Documents:
-        """Create documents from the lines of a file.
+        """Create documents from a file's lines.
 
         Args:
             lines: Optional list of strings, as returned by `lines`.
@@ -793,7 +793,7 @@ def _check_metadata(metadata: Sequence) -> list[dict[str, Any]]:
 
 
 def _check_types(rows: list[dict[str, Any]]) -> None:
-    """Raise a ValueError if the values of a field have different types."""
+    """Raise a ValueError if a field's values have different types."""
     kinds: dict[str, tuple[int, type]] = {}
     for i, row in enumerate(rows):
         for field, value in row.items():
@@ -876,7 +876,7 @@ def _date_text(value: datetime.date) -> str:
 
 
 def _copy_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the fields of a document, including lists."""
+    """Copy a document's fields, including lists."""
     return {
         name: list(value) if isinstance(value, list) else value for name, value in fields.items()
     }
@@ -905,5 +905,5 @@ def _list_values(wanted: object) -> list:
 
 
 def _kind(value: object) -> type:
-    """Return the type of a value. It is float for all numbers, because 1 and 1.0 are equal."""
+    """Return a value's type. It is float for all numbers, because 1 and 1.0 are equal."""
     return float if isinstance(value, int) and not isinstance(value, bool) else type(value)

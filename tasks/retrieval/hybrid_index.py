@@ -57,7 +57,7 @@ class HybridIndex(Index):
         index = ez.HybridIndex([embedder.index(documents), ez.BM25Index(documents)])
         index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
 
-    The score of a document is the sum of `1 / (rank_constant + rank)` over all indexes that find
+    A document's score is the sum of `1 / (rank_constant + rank)` over all indexes that find
     the document, with ranks starting at 1. The scores of the indexes therefore do not have to be
     comparable. For ties, results of earlier indexes are first.
 

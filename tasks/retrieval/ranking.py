@@ -99,7 +99,7 @@ def rerank(reranker: Any, query: str, hits: Sequence[Hit], top_k: int) -> list[H
 
 
 def check_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
-    """Check the result of a reranker. Return its indices and scores.
+    """Check a reranker's result. Return its indices and scores.
 
     Args:
         ranked: The result of the reranker.

@@ -445,7 +445,7 @@ def pool_tokens(tokens: np.ndarray, factor: int) -> np.ndarray:
     """Merge similar tokens of a document, about `factor` tokens into one vector.
 
     Tokens are grouped by hierarchical clustering with Ward's method. Each step merges the two
-    groups that increase the sum of squared distances to the mean least. The vector of a group has
+    groups that increase the sum of squared distances to the mean least. A group's vector has
     the mean direction and the mean norm of its tokens.
 
     Args:

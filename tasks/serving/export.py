@@ -129,7 +129,7 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
 
 
 def get_format(path: str | os.PathLike[str]) -> str:
-    """Infer the export format from the suffix of a path.
+    """Infer the export format from a path's suffix.
 
     Raises:
         ValueError: If the path has the suffix used for files from another library.

@@ -202,7 +202,7 @@ def _tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dic
 
 
 def _tokenizer_files(task: Task) -> dict[str, str | bytes]:
-    """Return the files of the tokenizer. tokenizer.json also truncates and pads.
+    """Return the tokenizer's files. tokenizer.json also truncates and pads.
 
     A vocabulary in tokenizer.json is not written again, so that it will not be read twice.
     """
@@ -217,7 +217,7 @@ def _tokenizer_files(task: Task) -> dict[str, str | bytes]:
 
 
 def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[str, float]:
-    """Compare the outputs of a model file with the outputs of the task on sample texts.
+    """Compare the outputs of a model file with the task's outputs on sample texts.
 
     Args:
         task: Task.

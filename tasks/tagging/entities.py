@@ -301,7 +301,7 @@ class ScoredSpans(NamedTuple):
         start: Int32. Offset of the first character, or index of the first word.
         end: Int32. Offset after the last character, or index of the last word.
         label: Int32. Index among the labels, or in the tags' `type_names`. With the strategy
-            "none", the index of a tag.
+            "none", a tag's index.
         score: Float32.
     """
 

@@ -357,7 +357,7 @@ class EntityExtractor(Task):
             x: List of texts.
             y: Spans of the texts, as for `fit`.
             labels, threshold, nested, multi_label, batch_size: See `extract_entities`. `labels`
-            defaults to the labels of the task, or to the labels of the spans.
+            defaults to the task's labels, or to the labels of the spans.
 
         Returns:
             `{"precision", "recall", "f1", "per_type": {label: {..., "support"}}}`.

@@ -551,7 +551,7 @@ def columns_in_rows(
 def shuffle_rows(sets: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
     """Shuffle the values in each row. Equal rows get the same order.
 
-    Otherwise, the model could learn the meaning of a label from its position.
+    Otherwise, the model could learn a label's meaning from its position.
     """
     row = array_ops.cast(sets.value_rowids(), array_ops.float32)
     shape = [array_ops.size(sets.values)]

@@ -218,7 +218,7 @@ def set_transitions(metric: EntityF1, allowed: Transitions | None) -> None:
     """Set the transition scores that the task uses for its predictions.
 
     Args:
-        metric: `EntityF1` with the tags of the task.
+        metric: `EntityF1` with the task's tags.
         allowed: Optional `Transitions`. Valid transitions between tags, or transition scores. If
             None, all transitions are allowed.
     """

@@ -187,7 +187,7 @@ class TagAnswers(Answers):
     ) -> list[list[str]]:
         """Predict a tag per word, in the format used by `seqeval.metrics`.
 
-        The tag of a word is the tag of its first token. If training labelled all tokens, all tokens
+        A word's tag is the tag of its first token. If training labelled all tokens, all tokens
         of the word are used to predict its tag.
 
         Args:

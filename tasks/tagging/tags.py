@@ -374,7 +374,7 @@ def word_tags(tags: Sequence[str]) -> np.ndarray:
 
 
 def sort_tags(tags: Iterable[str]) -> list[str]:
-    """Sort tags in the order of the outputs of a head: O first, then by type, and by B, I, E, S.
+    """Sort tags in the order of a head's outputs: O first, then by type, and by B, I, E, S.
 
     Example:
         >>> sort_tags(["I-PER", "B-PER", "O", "B-LOC"])

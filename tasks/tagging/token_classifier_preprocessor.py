@@ -71,7 +71,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     Returns:
         When called with labels, `(x, y, sample_weight)`. y contains integer tags (B, L).
-        sample_weight (B, L) is the weight of the example for labelled tokens and 0 for other
+        sample_weight (B, L) is the example's weight for labelled tokens and 0 for other
         tokens. With spans, x also contains "span_marks", integers (B, L) that mark spans that begin
         or end inside a token. The entity metric reads these marks, and the model ignores them.
 

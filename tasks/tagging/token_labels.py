@@ -139,7 +139,7 @@ def warn_misaligned_spans(
 
     The usual cause are offsets in bytes, or offsets for another version of the text. Scripts
     without capital letters are not checked, because many do not separate words by spaces, or attach
-    particles to names. Letters that are words of the tokenizer, such as the residues of a protein,
+    particles to names. Letters that are words of the tokenizer, such as a protein's residues,
     are not checked either.
 
     Args:
@@ -406,7 +406,7 @@ def learn_labels(y: Iterable) -> list[str]:
 
 
 def _kind(value) -> str | None:
-    """Return the kind of a label: the name of a tag, a number or a span."""
+    """Return a label's kind: a tag's name, a number or a span."""
     if isinstance(value, dict):
         return "span" if isinstance(value.get("label"), str) else None
     if isinstance(value, str):

@@ -262,7 +262,7 @@ def _dtype_in_backups(variable) -> str:
 
 
 class BackupFolder:
-    """Folder that contains the backups of a run.
+    """Folder that contains a run's backups.
 
     Args:
         path: Path of the folder. It does not have to exist.
@@ -340,7 +340,7 @@ class BackupFolder:
 
 
 def _check_manifest(folder: pathlib.Path) -> dict:
-    """Read the manifest of a backup, and verify the checksums of its files."""
+    """Read a backup's manifest, and verify the checksums of its files."""
     with OpenFolder(folder, [MANIFEST, STATE]) as files:
         manifest = read_manifest(files, verify=True)
     if STATE not in manifest.get("files", ()):

@@ -1,6 +1,6 @@
 """Train on several devices or machines with `tf.distribute` or `keras.distribution`.
 
-A model that is built in the scope of a strategy is trained as on one device. Every replica computes
+A model that is built in a strategy's scope is trained as on one device. Every replica computes
 a part of the batch, and the loss and the gradients are those of the whole batch. Keras 3.15 behaves
 differently in seven cases. Comments next to the code that corrects a case describe it.
 
@@ -478,7 +478,7 @@ def is_multi_worker(strategy: tf.distribute.Strategy | None) -> bool:
 
 
 def get_worker(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
-    """Return the index of this process among the workers of a strategy, and the number of workers.
+    """Return the index of this process among a strategy's workers, and the number of workers.
 
     Example:
         >>> get_worker(None)

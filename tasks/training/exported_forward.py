@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class ExportedForward:
     """Forward pass of a task that is exported once, for batches with any size and length.
 
-    The exported function contains the kernels in their order and reads the parameters of the task,
+    The exported function contains the kernels in their order and reads the task's parameters,
     so it uses the current weights. It is exported again for inputs with other names or dtypes, and
     for long texts, which use other kernels. The layers are called instead in these cases:
 
@@ -138,7 +138,7 @@ def _is_same(value: object, other: object) -> bool:
 
 
 def _forward_module(task: keras.Model) -> torch.nn.Module:
-    """Return a PyTorch module that computes the outputs of a task for a dict of inputs."""
+    """Return a PyTorch module that computes a task's outputs for a dict of inputs."""
 
     class Forward(torch.nn.Module):
         def __init__(self):

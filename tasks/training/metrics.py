@@ -531,7 +531,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
 
 class ClassRanking(ExactMetric):
-    """Base class for metrics of the order in which the outputs rank the examples of a class.
+    """Base class for metrics of the order in which the outputs rank a class's examples.
 
     Examples are ranked by log-odds, because many probabilities are rounded to 0 or 1. With two
     classes, the result is the score of the second class. With more classes, or in multi-label
@@ -584,7 +584,7 @@ class ClassRanking(ExactMetric):
         raise NotImplementedError
 
     def compute_class_score(self, scores, positive, negative):
-        """Compute the score of a class from outputs and weights of shape (N,)."""
+        """Compute a class's score from outputs and weights of shape (N,)."""
         raise NotImplementedError
 
 

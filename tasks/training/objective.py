@@ -1,4 +1,4 @@
-"""The objective of a task: its loss, its metrics and the meaning of its outputs."""
+"""A task's objective: its loss, its metrics and the meaning of its outputs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ OF_CLASSES = (
     *(metrics.TruePositives, metrics.TrueNegatives),
     *(metrics.FalsePositives, metrics.FalseNegatives),
 )
-# Keras metrics that compare the rows of a batch.
+# Keras metrics that compare a batch's rows.
 OF_WHOLE_BATCHES = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
 # Keras metrics that compute the mean of a function, by function.
 MEANS = {
@@ -199,7 +199,7 @@ class Objective:
         return BatchLoss(loss, self.activation, self.of_tokens, self.of_examples)
 
     def _check_fits(self, loss, expected: str) -> None:
-        """Raise a ValueError if a Keras loss does not match the outputs of the task.
+        """Raise a ValueError if a Keras loss does not match the task's outputs.
 
         Args:
             loss: A loss instance, function or metric.
@@ -267,7 +267,7 @@ class Objective:
         return self.default_metrics()
 
     def metrics(self, loss, given, weighted) -> dict:
-        """Convert the metrics of the task to arguments of `keras.Model.compile`.
+        """Convert the task's metrics to arguments of `keras.Model.compile`.
 
         Args:
             loss: Loss that is computed.
@@ -294,7 +294,7 @@ class Objective:
                 is returned unchanged.
 
         Raises:
-            ValueError: If a metric does not match the outputs of the task.
+            ValueError: If a metric does not match the task's outputs.
         """
         if given is None or self.activation is None or self.names_outputs:
             return given
@@ -390,7 +390,7 @@ class Objective:
         return metric if self.activation == "linear" else OfLogits(metric, self.activation)
 
     def _check_metric(self, metric: metrics.Metric) -> None:
-        """Raise a ValueError if a Keras metric does not match the outputs of the task."""
+        """Raise a ValueError if a Keras metric does not match the task's outputs."""
         name = type(metric).__name__
         if self.activation == "linear" and isinstance(metric, OF_CLASSES):
             raise invalid("An item of `metrics`", name, OF_NUMBERS)

@@ -200,7 +200,7 @@ class Recipe:
         """Raise a ValueError if a call to `fit` would not change any weight.
 
         Args:
-            optimizer: The optimizer of the model.
+            optimizer: The model's optimizer.
             total_batches: Integer. Number of batches in all epochs.
             callbacks: List of callbacks. If a callback may set the learning rate, nothing is
                 checked.
@@ -526,7 +526,7 @@ class CompiledMetrics:
         tokens would then depend on how the examples are divided into batches.
 
         Args:
-            size: Optional scalar tensor. Size by which the loss of the batch is divided. If None,
+            size: Optional scalar tensor. Size by which the batch's loss is divided. If None,
                 the weight from Keras is used.
         """
         mean = self._loss

@@ -395,7 +395,7 @@ class StreamBatches(Source):
             return self.maker.encode(x, y, weight)
 
     def _cut(self, examples: Callable, make: Callable, seed, number: int, shuffles: bool):
-        """Yield the batches of a chunk. `number` is the index of the first batch."""
+        """Yield a chunk's batches. `number` is the index of the first batch."""
         try:
             examples = examples()
         except ValueError as error:

@@ -135,7 +135,7 @@ class Stream:
         return hashlib.sha256(repr(plain).encode()).hexdigest()
 
     def separated(self, batch: tuple) -> tuple:
-        """Separate the labels of a batch from its inputs. Return `(x, y, sample_weight)`.
+        """Separate a batch's labels from its inputs. Return `(x, y, sample_weight)`.
 
         Raises:
             ValueError: If the batch is empty, or if it has labels or weights and the first batch
@@ -194,7 +194,7 @@ class Stream:
             self.source.on_epoch_end()
 
     def chunks(self, rows: int) -> Iterator[tuple]:
-        """Yield the batches of a pass. Single rows are combined to batches of `rows` rows."""
+        """Yield a pass's batches. Single rows are combined to batches of `rows` rows."""
         elements = self.one_pass()
         if not self.is_single:
             yield from elements
@@ -222,7 +222,7 @@ class Stream:
         return -(-elements // batch_size) if self.is_single else elements
 
     def batch(self, batch_size: int) -> Iterator:
-        """Yield the batches of a pass as `x`, `(x, y)` or `(x, y, sample_weight)`."""
+        """Yield a pass's batches as `x`, `(x, y)` or `(x, y, sample_weight)`."""
         return itertools.starmap(keras.utils.pack_x_y_sample_weight, self.chunks(batch_size))
 
     def __iter__(self) -> Iterator:
@@ -248,7 +248,7 @@ def as_stream(x, maker: BatchMaker):
 
 
 def _iterate_batches(source: keras.utils.PyDataset) -> Iterator:
-    """Yield the batches of a pass in order, with the workers of the dataset if it has workers."""
+    """Yield a pass's batches in order, with the dataset's workers if it has workers."""
     numbers = itertools.count() if source.num_batches is None else range(source.num_batches)
     if source.workers <= 1:
         yield from map(source.__getitem__, numbers)
@@ -390,7 +390,7 @@ def count_rows(x) -> int:
 
 
 def describe_settings(maker: BatchMaker, first: str) -> dict:
-    """Return plain values that identify how a task encodes the examples of a stream.
+    """Return plain values that identify how a task encodes a stream's examples.
 
     Args:
         maker: The task's `BatchMaker`.

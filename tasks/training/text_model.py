@@ -226,7 +226,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 receive labels and outputs unchanged, and should return a value for each example or
                 token. The loss is averaged over the examples or labelled tokens in the whole batch,
                 also when training on several replicas. Defaults to "auto".
-            metrics: List of metrics that replace the metrics of the task. In addition to the names
+            metrics: List of metrics that replace the task's metrics. In addition to the names
                 of Keras metrics, the following names are supported. For classes: "f1", "precision"
                 and "recall", also with the suffixes "_macro", "_macro_all", "_micro" and
                 "_weighted", "auc", "average_precision" and "matthews". For regression: "pearson"
@@ -240,9 +240,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 `sequence_length` is set. On other backends, this argument works as in Keras. With
                 True on PyTorch, predictions use a single exported function. Defaults to "auto".
             learning_rate: Positive float. Peak learning rate of the "auto" optimizer. Defaults to
-                the value of the preset, or else of the family.
+                the preset's value, or else of the family.
             gradient_accumulation_steps: Positive integer. Number of batches per step for the "auto"
-                optimizer. The gradient of a step is equal to the gradient of one large batch, also
+                optimizer. A step's gradient is equal to the gradient of one large batch, also
                 with sample weights or labelled tokens. The remaining batches at the end of `fit`
                 form the last step. Losses that compare the texts in a batch only compare the texts
                 of each small batch. If a loss is the sum of several means, as in `Pretraining`,
