@@ -147,14 +147,14 @@ BEAM_RULES = {"start_n_top": TOP, "end_n_top": TOP}  # rules for fields of confi
 
 @dataclasses.dataclass(frozen=True)
 class BeamHead(Head):
-    """Record for layers that predict the start and the end of an answer, and "no answer".
+    """Describes the question answering head of XLNet: layers for start, end and "no answer".
 
     The `output` layer is used to predict start positions. Each of the best `start_n_top` positions
     is then combined with `end_n_top` end positions.
 
     Attributes:
-        end: String. Checkpoint name for end position layers.
-        answer_class: String. Checkpoint name for "no answer" layers.
+        end: String. Prefix of the layers for end positions in the checkpoint.
+        answer_class: String. Prefix of the layers for "no answer" in the checkpoint.
 
     Source: Yang et al. 2019, XLNet, the released code.
 

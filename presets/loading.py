@@ -97,7 +97,7 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
 
 
 def load_tokenizer_files(files: FolderFiles, family: Family) -> Tokenizer:
-    """Load a tokenizer from a folder that may not contain a model.
+    """Load a tokenizer from a folder. The folder does not need to contain a model.
 
     Args:
         files: `FolderFiles` for the folder.

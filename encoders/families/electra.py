@@ -64,7 +64,7 @@ class ElectraBackbone(Backbone):
 
 
 def read_summary(config: Mapping) -> dict:
-    """Set `summary_activation` to "linear" if a configuration has an empty value.
+    """Replace an empty `summary_activation` by "linear". Return a copy of the configuration.
 
     Args:
         config: Dictionary with the contents of config.json.

@@ -94,7 +94,7 @@ def attend_in_blocks(
     missing = count * size - length
 
     def blocks(x, left=0, right=0):
-        """Divide (B, L, ...) into blocks (B, N, C, ...), with zeros at both ends."""
+        """Pad (B, L, ...) with zeros, and split it into blocks (B, N, C, ...)."""
         x = ops.pad(x, [[0, 0], [left, missing + right]] + [[0, 0]] * (len(x.shape) - 2))
         return ops.reshape(x, (batch, -1, size, *ops.shape(x)[2:]))
 

@@ -590,7 +590,7 @@ class Tokenizer(TokenizerArguments):
         return texts[0] if single else texts
 
     def _read_ids(self, ids: object) -> array_ops.RaggedTensor:
-        """Return ids (B, L), ragged or padded, as an int32 RaggedTensor. Check ids in memory.
+        """Convert ids (B, L), ragged or padded, to an int32 RaggedTensor. Check all known ids.
 
         Raises:
             ValueError: If an id is not an integer, or not in the vocabulary.

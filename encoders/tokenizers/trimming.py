@@ -161,7 +161,7 @@ def _find_unknown_word_ids(tokenizer: BertTokenizer, texts: Sequence[str]) -> se
 
 
 def _match_longest(word: str, known: Mapping[str, int]) -> list[int]:
-    """Return the ids of the longest tokens from left to right, until no token matches.
+    """Return the ids of the longest tokens from left to right, up to the first mismatch.
 
     Example:
         >>> _match_longest("abcx", {"a": 0, "ab": 1, "##b": 2, "##c": 3})

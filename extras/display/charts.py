@@ -445,7 +445,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _make_table(title: str, rows: list[tuple]) -> Picture:
-    """Create a table with a title that shows incorrect predictions."""
+    """Create a table of incorrect predictions, with a title."""
     if not rows:
         return Picture(f"<p>{title}</p>", title)
     lines, cells = [title, f"{'predicted':20} {'true':20} text"], []

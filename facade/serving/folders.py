@@ -59,7 +59,7 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
 def split_class(source: str) -> tuple[str | None, str]:
     """Split "Class=SOURCE" into the class name and the source.
 
-    Other texts before "=" are part of the path.
+    If the text before "=" is not a class name, the whole string is the path.
 
     Example:
         >>> split_class("Reranker=served/reranker"), split_class("served/a=b")

@@ -275,7 +275,7 @@ def is_flag(value: object) -> bool:
 
 
 def read_search(model: ServedModel, fields: Fields) -> Question:
-    """Read a request to the `/search` route."""
+    """Parse a request to the `/search` route."""
     rows = fields.read_texts("query")
     options = fields.read_options("top_k", "where", "min_score", "group_by", "offset")
 

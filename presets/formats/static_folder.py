@@ -191,7 +191,7 @@ class StaticCheckpoint(Checkpoint):
 
 
 def make_static_files(task: keras.Model, dtype: object) -> dict[str, object]:
-    """Create additional files for a `TextEmbedder` with a `TokenTable`.
+    """Create the files with settings and vectors of a `TextEmbedder` with a `TokenTable`.
 
     Args:
         task: `TextEmbedder` to save.

@@ -380,7 +380,7 @@ class BatchLoss:
             )
 
     def _reduce_by_loss(self, y_true, y_pred, sample_weight) -> tuple:
-        """Compute a loss that overrides `__call__`. Return the loss and its size."""
+        """Compute a loss that overrides `__call__`. Return the loss, and its weight in the mean."""
         y_true = add_output_axis(ops.convert_to_tensor(y_true), y_pred)
         loss = ops.mean(self.loss(y_true, y_pred, sample_weight))
         if self.is_sum:

@@ -383,7 +383,7 @@ def _log(cut: int, count: int, what: str, where: str = "") -> None:
 
 @contextlib.contextmanager
 def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
-    """Count truncated texts inside this context, and log one line at its end.
+    """Count truncated texts inside this context, and log one message on exit.
 
     Args:
         of_stream: Optional set of strings. Lines from earlier batches, which will not be logged

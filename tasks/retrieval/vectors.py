@@ -389,7 +389,7 @@ class Float32Vectors:
         return scan(scores, queries, len(among), max(made, self.width), k, rounding)
 
     def _compute_rounding(self, queries: np.ndarray) -> np.ndarray | None:
-        """Return the rounding errors (Q,) of float32 scores, or None if the error is relative.
+        """Return bounds (Q,) for the rounding errors of float32 scores, or None for "manhattan".
 
         The error of the Manhattan distance is relative, because all terms of its sum have the same
         sign.

@@ -58,8 +58,8 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
     """Write the model to a file with the Keras exporter. It maps prepared inputs to outputs.
 
     "tokenizer.json" is written next to the file when the tokenizer is supported by the format.
-    After all files are complete, they are replaced atomically one by one, with the model at the
-    end.
+    All files are written to temporary files first. They replace the old files one by one, and the
+    model is the last.
 
     Args:
         task: A `Task`.

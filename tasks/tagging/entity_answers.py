@@ -219,7 +219,7 @@ class EntityAnswers(Answers):
         return words, read, examples
 
     def _candidates(self, examples: dict, batch_size, least: float) -> ScoredSpans:
-        """Find all spans in windows with a logit above `least`, using logits as scores."""
+        """Find all spans whose logit is above `least`. Their logits are the scores."""
         parts = []
         for indices, outputs in self.runner.run_examples(examples, batch_size):
             outputs = np.asarray(outputs)  # (B, W, K, C)

@@ -348,7 +348,7 @@ class EntityExtractor(Task):
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, Any]:
-        """Compute precision, recall and F1 of `extract_entities`, in total and per label.
+        """Compute precision, recall and F1 of `extract_entities`, overall and per label.
 
         `evaluate` counts all spans above the threshold. This method only counts the spans that
         `extract_entities` returns.

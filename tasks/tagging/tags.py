@@ -320,7 +320,7 @@ def all_tags(types: Iterable[str]) -> list[str]:
 
 
 def subword_tags(tags: Sequence[str]) -> np.ndarray:
-    """Return the tags of tokens in words that have several tokens.
+    """Map the tag of a word to the tags of its tokens.
 
     Args:
         tags: List of strings. All C tags.

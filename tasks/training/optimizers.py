@@ -61,7 +61,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.restart(peak, total_steps)
 
     def restart(self, peak: float, total_steps: int) -> None:
-        """Set the schedule for a new run."""
+        """Reset the schedule for a new training run."""
         self.peak = peak
         self.total_steps = total_steps
         up = max(1, int(total_steps * self.warmup)) if self.warmup else 0

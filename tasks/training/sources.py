@@ -307,7 +307,7 @@ class StreamBatches(Source):
         return (batch if isinstance(batch, tuple) else (batch,) for batch in batches())
 
     def _iterate_batches(self, first: int, seed: int) -> Iterator:
-        """Yield the batches of all epochs, from index `first` on. Others are not encoded."""
+        """Yield the batches of all epochs from index `first`. Do not encode earlier batches."""
         plan, make, number = self.plan, self._make_collate(), 0
         for _ in itertools.count():
             before = number

@@ -183,7 +183,7 @@ def compare_processors(
 
 
 def _trimming(steps: Sequence[Mapping]) -> list[tuple[int, bool]]:
-    """Return (position, add_prefix_space) for each post-processor that trims spans."""
+    """Return (index, add_prefix_space) of each post-processor with `trim_offsets`."""
     return [
         (i, step.get("add_prefix_space") is True)
         for i, step in enumerate(steps)

@@ -31,7 +31,7 @@ Normalizer = Callable[[Characters], Characters]
 
 
 def fold(lowercase: bool, keep_accents: bool) -> Normalizer:
-    """Make a normalizer to fold case and accents as in ALBERT."""
+    """Create a normalizer that lowercases text and strips accents, as in ALBERT."""
     return CharacterMap(folding_map(lowercase, keep_accents))
 
 
@@ -62,7 +62,7 @@ def replace(step: Mapping) -> Normalizer | None:
 
 
 def _expand_characters(chars: Characters, expansions: Expansions) -> Characters:
-    """Replace complex characters with their expansions."""
+    """Replace codes from `FIRST_COMPLEX` on with the characters that they stand for."""
     return expand_characters(chars, expansions.flat, expansions.splits)
 
 

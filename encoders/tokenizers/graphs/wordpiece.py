@@ -116,7 +116,7 @@ def reachable_positions(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
 
 
 class WordPieceGraph(TokenizerGraph):
-    """Graph for BERT. Supports the BERT normalizer and pre-tokenizer with a WordPiece model.
+    """Tokenizes inside TensorFlow graphs, with the normalizer, pre-tokenizer and model of BERT.
 
     Args:
         steps: `Steps` to execute.
