@@ -336,7 +336,7 @@ def test_which_blocks_are_global_in_configurations_of_any_age(golden, tmp_path, 
     "field, value, words",
     [
         ("layer_types", TYPES[::-1], ""),
-        ("layer_types", [*TYPES, TYPES[1]], "3 .*2 layers"),
+        ("layer_types", [*TYPES, TYPES[1]], "3.*2 layers"),
         ("rope_parameters", {"rope_type": "yarn"}, "'full_attention'"),
         ("rope_parameters", {"full_attention": {"rope_type": "yarn"}}, "'default'"),
         ("rope_parameters", {"full_attention": YARN, "sliding_attention": None}, "the same"),
@@ -356,7 +356,7 @@ def test_which_blocks_are_global_in_configurations_of_any_age(golden, tmp_path, 
 )
 def test_a_modernbert_that_is_not_implemented_is_refused(golden, tmp_path, field, value, words):
     folder = changed_modernbert(golden, tmp_path / "theirs", **{field: value})
-    with pytest.raises(ValueError, match=rf"config\.json: {field} .*{words}"):
+    with pytest.raises(ValueError, match=rf"config\.json: {field}.*{words}"):
         ez.Backbone.from_preset(folder)
 
 

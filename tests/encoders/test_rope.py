@@ -63,7 +63,7 @@ def test_texts_in_one_example_are_scaled_each_by_its_length(stored, backbone):
 )
 def test_other_scalings_are_refused(scaling):
     sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
-    with pytest.raises(ValueError, match="rope_scaling is .*'linear'.*factor"):
+    with pytest.raises(ValueError, match="rope_scaling is.*'linear'.*factor"):
         ez.GteBackbone(30, **sizes, rope_scaling=scaling)
 
 

@@ -170,7 +170,7 @@ class TestClassifier:
             ({}, ["up"] * 3, "`y` .*'up'"),
             ({}, [0, 1], "inconsistent numbers of samples"),
             ({}, [0.5, 1.5, 2.5], "Unknown label type: continuous"),
-            ({}, [0, 1, np.nan], "Row 2 .*nan"),
+            ({}, [0, 1, np.nan], "Row 2.*nan"),
             ({"epochs": "3"}, [0, 1, 0], "epochs is '3'"),
             ({"learning_rate": -1}, [0, 1, 0], "learning_rate is -1"),
             ({"class_weight": "even"}, [0, 1, 0], "class_weight"),

@@ -50,7 +50,7 @@ class TestNamesThatAreNumbers:
         assert stars.labels == ["1", "2", "3", "4", "5"]
         assert encoded(stars, [1, 4, 5]) == encoded(stars, ["1", "4", "5"]) == [0, 3, 4]
         assert encoded(stars, np.array([1, 4], object)) == encoded(stars, tf.constant([1, 4]))
-        with pytest.raises(ValueError, match="Row 1 .*'0'"):
+        with pytest.raises(ValueError, match="Row 1.*'0'"):
             stars.fit(TEXTS, [1, 0, 1, 2, 3, 4])
 
     @pytest.mark.slow
@@ -74,7 +74,7 @@ class TestNamesThatAreNumbers:
 
     def test_what_is_no_list_of_names_is_refused(self):
         for wrong in ("ab", {"a", "b"}, {"a": 0, "b": 1}):
-            with pytest.raises(ValueError, match="labels is .*list"):
+            with pytest.raises(ValueError, match="labels is.*list"):
                 classifier(labels=wrong)
         for wrong in ([0.5, 1.0], [True, False], [None]):
             with pytest.raises(ValueError, match=r"labels\[0\] is"):
@@ -275,14 +275,14 @@ class TestLabelsAndWeights:
         "y, message",
         [
             ([[1, 2], [0, 1]], r"Row 0 is \[1, 2\].* 2 "),
-            (np.array([[1, 0], [0, -1]]), "Row 1 is .* 2 "),
-            (tf.constant([[1.0, 0.0], [0.0, 1.5]]), "Row 1 is .* 2 "),
+            (np.array([[1, 0], [0, -1]]), "Row 1 is.* 2 "),
+            (tf.constant([[1.0, 0.0], [0.0, 1.5]]), "Row 1 is.* 2 "),
             ([[1], [0]], r"Row 0 is \[1\].* 2 "),
             ([1, 0], "Row 0 is 1[.] .*list"),
             ([0.5, 1], "Row 0 is 0.5.*list"),
             (["ab", "b"], "Row 0 is 'ab'.*list"),
-            (np.array(["a", "b"]), "Row 0 is .*'a'.*list"),
-            ([["ab"], ["b"]], "Row 0 has .*'ab'"),
+            (np.array(["a", "b"]), "Row 0 is.*'a'.*list"),
+            ([["ab"], ["b"]], "Row 0 has.*'ab'"),
         ],
     )
     def test_several_labels(self, y, message):
@@ -307,7 +307,7 @@ class TestLabelsAndWeights:
     @pytest.mark.parametrize("y", [np.ones((2, 6)), np.ones(12), np.ones(6), [["1", "2"]] * 6])
     def test_two_numbers_to_predict(self, y):
         model = classifier(num_classes=2, problem_type="regression")
-        with pytest.raises(ValueError, match=r"`y` has .*\((2, )?(6|12)(, 2)?,?\)"):
+        with pytest.raises(ValueError, match=r"`y` has.*\((2, )?(6|12)(, 2)?,?\)"):
             model.fit(TEXTS, y)
         assert encoded(model, [[1, 2], [3, 4]]) == [[1, 2], [3, 4]]
 
@@ -315,7 +315,7 @@ class TestLabelsAndWeights:
         model = classifier(problem_type="regression")
         assert encoded(model, [1, 2.5]) == encoded(model, [[1], [2.5]]) == [[1], [2.5]]
         for wrong, message in (
-            ([[1, 2, 3]], r"`y` has .*\(1, 3\).* 1 number"),
+            ([[1, 2, 3]], r"`y` has.*\(1, 3\).* 1 number"),
             ([1.0, None], "Row 1 has no label: it is None"),
             ([1.0, np.nan], "Row 1 has no label: it is nan"),
         ):
@@ -323,17 +323,17 @@ class TestLabelsAndWeights:
                 encoded(model, wrong)
 
     def test_generators_are_refused(self):
-        with pytest.raises(ValueError, match="y is .*generator"):
+        with pytest.raises(ValueError, match="y is.*generator"):
             moved(2).fit(TEXTS, (label for label in HALF))
-        with pytest.raises(ValueError, match="sample_weight is .*map"):
+        with pytest.raises(ValueError, match="sample_weight is.*map"):
             moved(2).fit(TEXTS, HALF, sample_weight=map(float, HALF))
 
     @pytest.mark.slow(except_for=r"^weights2-sample_weight\.\*complex128$")
     @pytest.mark.parametrize(
         "weights, message",
         [
-            ([1, 1, -1, 1, 1, 1], r"Row 2 .*weight -1.0"),
-            ([1, np.nan, 1, 1, 1, 1], "Row 1 .*weight nan"),
+            ([1, 1, -1, 1, 1, 1], r"Row 2.*weight -1.0"),
+            ([1, np.nan, 1, 1, 1, 1], "Row 1.*weight nan"),
             ([1j] * 6, "sample_weight.*complex128"),
             (2.0, r"sample_weight.*\(\)"),
             (np.ones((6, 6)), r"sample_weight.*\(6, 6\)"),
@@ -351,7 +351,7 @@ class TestLabelsAndWeights:
     @pytest.mark.slow
     def test_weights_in_a_dataset(self):
         dataset = tf.data.Dataset.from_tensors((TEXTS[:2], [0, 1], [1.0, -1.0]))
-        with pytest.raises(tf.errors.InvalidArgumentError, match="Row 1 .*-1"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Row 1.*-1"):
             list(dataset.map(moved(2).preprocessor))
 
     @pytest.mark.parametrize("size", [0, -1, 2.5, True])
@@ -365,7 +365,7 @@ class TestLabelsAndWeights:
     def test_no_texts(self):
         for method in (moved(2).fit, moved(2).evaluate):
             for x in ([], ([], []), np.array([], str)):
-                with pytest.raises(ValueError, match="x is .* at least one text"):
+                with pytest.raises(ValueError, match="x is.*at least one text"):
                     method(x, [])
 
     @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, 0.99])
@@ -416,7 +416,7 @@ class TestPartsThatDoNotBelongTogether:
             with pytest.raises(TypeError, match=f"preprocessor is {theirs}.*{own}"):
                 task(backbone(), preprocessor)
         for wrong in (tokenizer(), "bert", 5):
-            with pytest.raises(TypeError, match=f"preprocessor is .*{own}"):
+            with pytest.raises(TypeError, match=f"preprocessor is.*{own}"):
                 task(backbone(), wrong)
 
     def test_what_is_no_backbone(self):
@@ -459,7 +459,7 @@ class TestPartsThatDoNotBelongTogether:
             others += [ez.BertTokenizer(swapped), cut, small]
         for wrong in others:
             preprocessor = ez.TokenClassifierPreprocessor(wrong)
-            what = f"{type(wrong).__name__}.* {wrong.vocabulary_size} tokens"
+            what = f"{type(wrong).__name__}.*{wrong.vocabulary_size} tokens"
             with pytest.raises(ValueError, match=f"{what}.*BertTokenizer"):
                 ez.TokenClassifier(loaded(bert), preprocessor, num_classes=2)
 

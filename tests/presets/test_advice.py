@@ -148,7 +148,7 @@ def test_links_are_not_followed(tmp_path):
     backbone = tiny.backbone(BERT)
     (tmp_path / "real").mkdir()
     (tmp_path / "to").symlink_to(tmp_path / "real")
-    with pytest.raises(ValueError, match=r"to is a link to .*real"):
+    with pytest.raises(ValueError, match=r"to is a link to.*real"):
         backbone.save_to_preset(tmp_path / "to")
     backbone.save_to_preset(tmp_path / "real")
 

@@ -24,7 +24,7 @@ NO_PATHS = [None, 5, b"x", "", "a\0b", [], {}, 1.5, pathlib.Path("a\0b")]
 @pytest.mark.parametrize("path", NO_PATHS, ids=repr)
 @pytest.mark.parametrize("name", [*READERS, *WRITERS])
 def test_what_is_no_path(name, path):
-    with pytest.raises(ValueError, match="(path|folder) is .*Expected a path"):
+    with pytest.raises(ValueError, match="(path|folder) is.*Expected a path"):
         {**READERS, **WRITERS}[name](path)
 
 

@@ -130,7 +130,7 @@ def test_the_docs_give_figures_that_a_bundled_preset_s_card_gives(name):
 def test_a_preset_that_the_wheel_leaves_out_is_said_to_be_in_the_repository(monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "BUNDLED", tmp_path)
     assert "roberta_nano_en" not in [row.name for row in registry.list_presets()]
-    with pytest.raises(ValueError, match=r"wheel.* presets/data/rob"):
+    with pytest.raises(ValueError, match=r"wheel.*presets/data/rob"):
         registry.resolve("roberta_nano_en")
 
 

@@ -90,7 +90,7 @@ def test_labels_find_their_outputs(edited, labels, rows, caplog):
 def test_names_that_are_too_few_are_refused_and_the_advice_works(edited):
     names = {"id2label": {"0": "a", "1": "b"}, "label2id": None}
     checkpoint = edited("Bert_ForSequenceClassification", **names)
-    with pytest.raises(ValueError, match=r"id2label.* 2 .*classifier.weight.* 3 .*labels="):
+    with pytest.raises(ValueError, match=r"id2label.* 2.*classifier.weight.* 3.*labels="):
         ez.SequenceClassifier.from_preset(checkpoint.folder)
     for advised in ({"labels": ["x", "y", "z"]}, {"num_classes": 3}):
         model = ez.SequenceClassifier.from_preset(checkpoint.folder, **advised)
@@ -207,7 +207,7 @@ def test_weights_of_another_count_of_classes_are_refused(edited, tmp_path):
     trained.save_weights(tmp_path / "three.weights.h5")
     base = edited("Bert_Model").folder
     two = ez.SequenceClassifier.from_preset(base, num_classes=2)
-    with pytest.raises(ValueError, match="three.weights.h5 .* 2 outputs"):
+    with pytest.raises(ValueError, match="three.weights.h5.* 2 outputs"):
         two.load_weights(tmp_path / "three.weights.h5")
     with pytest.raises(ValueError, match="labels"):
         ez.SequenceClassifier.from_preset(base).load_weights(tmp_path / "three.weights.h5")
@@ -375,7 +375,7 @@ def test_names_of_classes(edited, fields, labels):
         ({"id2label": None, "label2id": ["a", "b", "c"]}, "label2id is "),
         ({"id2label": {"1": "a", "2": "b", "3": "c"}, "label2id": None}, "id2label is "),
         ({"id2label": {"0": "a", "1": "b", "02": "c"}, "label2id": None}, "id2label is "),
-        ({"label2id": {"O": 2, "B-PER": 1, "I-PER": 0}}, "label2id is .*id2label"),
+        ({"label2id": {"O": 2, "B-PER": 1, "I-PER": 0}}, "label2id is.*id2label"),
         ({"problem_type": "several"}, "problem_type is 'several'"),
         ({"num_labels": "3", "id2label": None, "label2id": None}, "num_labels is '3'"),
     ],

@@ -90,7 +90,7 @@ def test_tokens_in_a_text_of_many_are_found_in_steps_not_one_by_one():
     [
         (["x", "x"], r"added_tokens\[1\].*'x'.*11"),
         ([{"content": "x", "id": 5}], "'x'.* 5"),
-        ([""], r"added_tokens\[0\] is .*content"),
+        ([""], r"added_tokens\[0\] is.*content"),
         ([{"content": "x", "strip": True}], "'strip'.*id, content, single_word"),
         ([{"content": "x", "lstrip": 1}], "'lstrip': 1"),
         ([{"content": "x", "id": 2**40}], str(2**40)),

@@ -29,7 +29,7 @@ TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##do", "it"]
     ids=repr,
 )
 def test_ids(ids):
-    with pytest.raises(ValueError, match=r"ids(\[\d\])? is .*Expected (ids|integers)"):
+    with pytest.raises(ValueError, match=r"ids(\[\d\])? is.*Expected (ids|integers)"):
         ez.BertTokenizer(TOKENS).detokenize(ids)
 
 

@@ -399,10 +399,10 @@ def test_configuration_round_trip(cls):
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ([-1.0] * 9, "scores.* 9 .* 6 "),
-        ([None] * 5 + [float("nan")], r"scores\[5\].*'▁a'.* nan"),
+        ([-1.0] * 9, "scores.* 9.* 6 "),
+        ([None] * 5 + [float("nan")], r"scores\[5\].*'▁a'.*nan"),
         ([None] * 5 + ["x"], r"scores\[5\].*'▁a'.* 'x'"),
-        ([None] * 6, "scores .*None"),
+        ([None] * 6, "scores.*None"),
     ],
 )
 def test_bad_scores_are_named(scores, message):

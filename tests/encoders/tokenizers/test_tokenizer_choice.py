@@ -227,7 +227,7 @@ def test_spans_that_would_be_trimmed_are_logged_of_added_tokens_and_refused_of_o
     content["model"]["vocab"]["aĠ"] = number
     edit(folder / "tokenizer.json", model=content["model"], added_tokens=content["added_tokens"])
     (folder / "vocab.txt").unlink()
-    with pytest.raises(ValueError, match="post_processor is .*RobertaProcessing"):
+    with pytest.raises(ValueError, match="post_processor is.*RobertaProcessing"):
         ez.BertTokenizer.from_preset(folder)
 
 
@@ -310,7 +310,7 @@ def test_roberta_opens_from_its_configuration_and_vocabulary_alone(saved, model_
     preprocessor = ez.SequenceClassifierPreprocessor.from_preset(folder, sequence_length=8)
     assert preprocessor(["ab"])["token_ids"].shape == (1, 8)
     edit(folder / "config.json", vocab_size=20)
-    with pytest.raises(ValueError, match=r" 28 .*vocab_size in config.json is 20"):
+    with pytest.raises(ValueError, match=r" 28.*vocab_size in config.json is 20"):
         ez.RobertaTokenizer.from_preset(folder)
     with pytest.raises(ValueError, match=r"no model.safetensors"):
         ez.Backbone.from_preset(folder)

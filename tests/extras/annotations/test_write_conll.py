@@ -24,7 +24,7 @@ def test_words_and_tags_are_read_again(tmp_path):
 @pytest.mark.parametrize(
     ("words", "tags", "name"),
     [
-        ([["a"]], [["O"], ["O"]], "words.* has 1 .*tags.* has 2"),
+        ([["a"]], [["O"], ["O"]], "words.*has 1.*tags.*has 2"),
         ([["a", "b"]], [["O"]], r"words\[0\]"),
         (["ab"], [["O", "O"]], r"words\[0\]"),
         ([[]], [[]], r"words\[0\]"),

@@ -261,7 +261,7 @@ def test_rows_behind_those_that_are_said_to_be_all_are_not_left_out(tmp_path):
     description = {**json.loads((out / "_answers.json").read_text()), "rows": [3]}
     (out / "_answers.json").write_text(json.dumps({**description, "sha256": digest(description)}))
     shard.unlink()
-    with pytest.raises(ValueError, match="more rows than .* 3"):
+    with pytest.raises(ValueError, match="more rows than.* 3"):
         ez.answer_files(Reversing(), path, out, verbose=0)
 
 
@@ -308,13 +308,13 @@ def test_another_run_is_refused(tmp_path):
     ez.answer_files(Reversing(), path, out, verbose=0)
     for task, arguments, name in (
         (Reversing(1), {}, "model"),
-        (Reversing(), {"method": "embed"}, "method .*classify.* embed"),
-        (Reversing(), {"columns": "b"}, "columns .*text.* b"),
+        (Reversing(), {"method": "embed"}, "method.*classify.*embed"),
+        (Reversing(), {"columns": "b"}, "columns.*text.*b"),
         (Reversing(), {"keep": ["id"]}, "keep"),
         (Reversing(), {"top_k": 2}, "options"),
-        (Reversing(), {"shard_rows": 3}, "shard_rows .*100000.* 3"),
+        (Reversing(), {"shard_rows": 3}, "shard_rows.*100000.* 3"),
     ):
-        with pytest.raises(ValueError, match=f"out .*another run: {name}"):
+        with pytest.raises(ValueError, match=f"out.*another run: {name}"):
             ez.answer_files(task, path, out, **arguments)
     fast = Reversing()
     for dtype in ("float32", "int8"):
@@ -365,10 +365,10 @@ def test_another_run_is_refused(tmp_path):
             b'id,text\n1,a\n2,"b\n',
             r"row 1 \(line 3\) cannot be read as CSV: unexpected end",
         ),
-        ("a.csv", b"id,body\n1,a\n", r"a\.csv .*'text'.* id, body"),
+        ("a.csv", b"id,body\n1,a\n", r"a\.csv.*'text'.*id, body"),
         ("a.txt", b"a\n\xff\n", r"a\.txt.*line 2"),
         ("a.txt.gz", gzip.compress(b"a\n" * 99, mtime=0)[:-9], r"a\.txt\.gz is damaged"),
-        ("a.parquet", b"PAR1PAR1", r"a\.parquet.* row 0 .*Parquet"),
+        ("a.parquet", b"PAR1PAR1", r"a\.parquet.*row 0.*Parquet"),
         ("a.doc", b"a", r"a\.doc.*\.txt, \.csv"),
     ],
 )
@@ -425,9 +425,9 @@ def test_arguments_are_checked_before_any_work(tmp_path):
     for arguments, message in (
         ({"method": "clasify"}, "Reversing has no method .clasify"),
         ({"topk": 3}, "classify.* .*'topk'"),
-        ({"method": "compare"}, "compare.* missing .*'second'"),
+        ({"method": "compare"}, "compare.*missing.*'second'"),
         ({"top_k": 0}, "top_k is 0"),
-        ({"keep": ["row"]}, "keep.* is"),
+        ({"keep": ["row"]}, "keep.*is"),
         ({"keep": ["no"]}, "has no 'no', but id, text, b"),
         ({"columns": 7}, "columns is 7"),
     ):
@@ -436,9 +436,9 @@ def test_arguments_are_checked_before_any_work(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\*\.txt"):
         ez.answer_files(task, tmp_path / "none*.txt", tmp_path / "out")
     mixed = written(tmp_path, "jsonl", [{"text": "a", "n": 1}, {"text": "b", "n": "x"}])
-    with pytest.raises(ValueError, match="'n' .*int and str"):
+    with pytest.raises(ValueError, match="'n'.*int and str"):
         ez.answer_files(task, mixed, tmp_path / "out", keep=["n"])
-    with pytest.raises(ValueError, match="keep.* is .*label, score"):
+    with pytest.raises(ValueError, match="keep.*is.*label, score"):
         path = written(tmp_path, "csv", [{"text": "a", "label": 1}])
         ez.answer_files(task, path, tmp_path / "out", keep=["label"])
 
@@ -497,7 +497,7 @@ def test_batches_have_no_progress_bars_of_their_own():
 
 def test_a_column_of_the_batch_is_not_overwritten():
     answers = ez.BatchAnswers(Reversing())
-    message = "column 'label', .* label, score. Rename"
+    message = "column 'label', .*label, score. Rename"
     for text in ("ab", " "):
         with pytest.raises(ValueError, match=message):
             answers({"text": [text], "label": [1]})
@@ -702,7 +702,7 @@ def test_a_single_column_is_kept_by_its_name_and_a_file_is_no_folder(tmp_path):
     answer = ez.answer_files(Reversing(), path, tmp_path / "out", keep="id", verbose=0)
     assert parquet.read_table(answer[0]).column("id").to_pylist() == [7]
     for name in ("out.parquet", "out.jsonl", "out.csv"):
-        with pytest.raises(ValueError, match="folder is .*'out'"):
+        with pytest.raises(ValueError, match="folder is.*'out'"):
             ez.answer_files(Reversing(), path, tmp_path / name, verbose=0)
         assert not (tmp_path / name).exists()
     with pytest.raises(ValueError, match="other than 'file' and 'row'"):

@@ -138,7 +138,7 @@ def test_another_source_or_tokenizer_is_another_corpus(tokenizer, corpus, tmp_pa
     other = ez.BertTokenizer(TOKENS, lowercase=False)
     with pytest.raises(ValueError, match="another corpus: tokenizer"):
         ez.PretrainingCorpus.from_documents(corpus.folder, documents(), other, 100)
-    with pytest.raises(ValueError, match="another corpus: shard_tokens .*100"):
+    with pytest.raises(ValueError, match="another corpus: shard_tokens.*100"):
         ez.PretrainingCorpus.from_documents(corpus.folder, documents(), tokenizer, 101)
     (tmp_path / "a.txt").write_text("the cat")
     with pytest.raises(ValueError, match="another corpus: source"):
@@ -256,16 +256,16 @@ def test_other_documents_than_before_do_not_continue_a_corpus(tokenizer, tmp_pat
 
 def test_what_is_no_document_is_named(tokenizer, tmp_path):
     make = ez.PretrainingCorpus.from_documents
-    with pytest.raises(ValueError, match="Document 1 .* 7"):
+    with pytest.raises(ValueError, match="Document 1.* 7"):
         make(tmp_path / "c", ["the cat", 7], tokenizer)
-    with pytest.raises(ValueError, match=r"Document 0 .*\['a'\]"):
+    with pytest.raises(ValueError, match=r"Document 0.*\['a'\]"):
         make(tmp_path / "c", [[["a"]]], tokenizer)
-    with pytest.raises(ValueError, match="Document 0 .*UTF-8"):
+    with pytest.raises(ValueError, match="Document 0.*UTF-8"):
         make(tmp_path / "c", [b"\xff"], tokenizer)
     with pytest.raises(ValueError, match="shard_tokens is 0"):
         make(tmp_path / "c", ["the cat"], tokenizer, shard_tokens=0)
     (tmp_path / "a.txt").write_bytes(b"the cat\n\xff\n")
-    with pytest.raises(ValueError, match=r"a\.txt .*UTF-8.* byte 10"):
+    with pytest.raises(ValueError, match=r"a\.txt.*UTF-8.*byte 10"):
         ez.PretrainingCorpus.from_files(tmp_path / "c", [tmp_path / "a.txt"], tokenizer)
     with pytest.raises(FileNotFoundError, match=r"none\.txt"):
         ez.PretrainingCorpus.from_files(tmp_path / "c", [tmp_path / "none.txt"], tokenizer)
@@ -312,7 +312,7 @@ class TestDamage:
     def test_a_shard_out_of_the_folder_is_refused(self, folder):
         manifest = json.loads((folder / "corpus.json").read_text())
         self.rewrite(folder, shards=[{**manifest["shards"][0], "file": "../x.safetensors"}])
-        with pytest.raises(ValueError, match="corpus.json is .*x.safetensors"):
+        with pytest.raises(ValueError, match="corpus.json is.*x.safetensors"):
             ez.PretrainingCorpus(folder).open_shard(0)
 
     @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_parts_that_do_not_belong_together_are_refused(tokenizer, tmp_path):
         ([], r" 0 of 2\..* 0 to 1 of 2"),
         ([first], "0 of 2, 0 of 2"),
         ([part("of3", part=(1, 3))], "0 of 2, 1 of 3"),
-        ([whole], "whole .*`part`"),
+        ([whole], "whole.*`part`"),
         ([part("sizes", shard_tokens=99, part=(1, 2))], "shard_tokens is 100"),
         ([words], "tokenizer is"),
     ):

@@ -20,13 +20,13 @@ ENTITY = {"label": "LOC", "start": 3, "end": 7}
     ],
 )
 def test_entities_are_named_by_their_place(found):
-    with pytest.raises(ValueError, match=r"found\[0\].* is "):
+    with pytest.raises(ValueError, match=r"found\[0\].*is "):
         display.entities([TEXT], found)
 
 
 @pytest.mark.parametrize("change", [{"start": 3.0}, {"end": None}, {"start": "3"}])
 def test_bounds_are_integers(change):
-    with pytest.raises(ValueError, match="Entity is .*Expected .*start and end"):
+    with pytest.raises(ValueError, match="Entity is.*Expected.*start and end"):
         display.entities([TEXT], [[{**ENTITY, **change}]])
 
 

@@ -84,5 +84,5 @@ def test_texts_are_escaped():
 
 @pytest.mark.parametrize("query, document", [(["a"], "b"), ("a", ["b"]), (None, "b")])
 def test_one_text_each(query, document):
-    with pytest.raises(ValueError, match="(query|document) is .*string"):
+    with pytest.raises(ValueError, match="(query|document) is.*string"):
         ez.display.matches(None, query, document)

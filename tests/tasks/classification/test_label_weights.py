@@ -115,7 +115,7 @@ def test_the_loss_equals_that_of_keras():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"class_weight": {"rarer": 2}}, "class_weight.* is 'rarer'"),
+        ({"class_weight": {"rarer": 2}}, "class_weight.*is 'rarer'"),
         ({"class_weight": "equal"}, "class_weight is 'equal'"),
     ],
 )

@@ -258,7 +258,7 @@ class TestRefusals:
         "arguments, message",
         [
             ({"labels": ["a", "b"], "num_classes": 3}, "num_classes is 3.* 2,"),
-            ({"labels": ["a", "a"]}, "labels.* contains 'a' twice"),
+            ({"labels": ["a", "a"]}, "labels.*contains 'a' twice"),
             ({"num_classes": 2, "problem_type": "ranking"}, "problem_type is 'ranking'"),
         ],
     )
@@ -270,11 +270,11 @@ class TestRefusals:
         "x, y, message",
         [
             (TEXTS, LABELS[:5], "6 texts.*5 labels"),
-            (TEXTS, ["up"] * 5 + ["sideways"], "Row 5 .*'sideways'"),
-            (TEXTS, [0, 1, 2, 0, 1, 0], "Row 2 .*label 2"),
-            (TEXTS, [0.5] * 6, "Row 0 .*0.5"),
+            (TEXTS, ["up"] * 5 + ["sideways"], "Row 5.*'sideways'"),
+            (TEXTS, [0, 1, 2, 0, 1, 0], "Row 2.*label 2"),
+            (TEXTS, [0.5] * 6, "Row 0.*0.5"),
             (TEXTS, [[0, 1, 0]] * 6, "class index"),
-            (TEXTS, [[0.5, 0.6]] * 6, "Row 0 .*sum.* 1"),
+            (TEXTS, [[0.5, 0.6]] * 6, "Row 0.*sum.* 1"),
             ([None, *TEXTS[1:]], NUMBERS, "None"),
         ],
     )
@@ -290,7 +290,7 @@ class TestRefusals:
             hidden_dim=4,
             intermediate_dim=4,
         )
-        with pytest.raises(ValueError, match="tokenizer has 17 .*16"):
+        with pytest.raises(ValueError, match="tokenizer has 17.*16"):
             ez.SequenceClassifier(
                 backbone, ez.SequenceClassifierPreprocessor(tokenizer), num_classes=2
             )
@@ -375,7 +375,7 @@ def test_columns_of_labels_are_found_by_their_names(build, make, arguments):
     assert classifier.evaluate(TEXTS[:3], make(columns), verbose=0) == expected
     assert classifier.evaluate(TEXTS[:3], pd.DataFrame(rows), verbose=0) == expected
     columns["x"] = columns.pop("a")  # was taken for the next class by its place
-    with pytest.raises(ValueError, match=r"columns.* is \['c', 'b', 'x'\].*\['a', 'b'"):
+    with pytest.raises(ValueError, match=r"columns.*is \['c', 'b', 'x'\].*\['a', 'b'"):
         classifier.evaluate(TEXTS[:3], make(columns), verbose=0)
     learned = build(**arguments)
     learned.fit(TEXTS[:3], make(columns), verbose=0)
@@ -386,7 +386,7 @@ def test_columns_of_labels_are_found_by_their_names(build, make, arguments):
 @pytest.mark.parametrize("problem", [{}, OF_SEVERAL])
 def test_rows_that_are_dicts_are_no_labels(build, arguments, problem):
     """Their keys were labels, whatever the values: {"up": 0, "down": 1} was both."""
-    with pytest.raises(ValueError, match="^Row 0 .*{'up': 0, 'down': 1}"):
+    with pytest.raises(ValueError, match="^Row 0.*{'up': 0, 'down': 1}"):
         build(**arguments, **problem).fit(TEXTS, [{"up": 0, "down": 1}] * 6, verbose=0)
 
 

@@ -62,7 +62,7 @@ class TestClasses:
         [["bad", "good"], ["neutral", "entailment", "other"], ["entailment", "entails", "contra"]],
     )
     def test_of_other_tasks_are_refused(self, tiny, labels):
-        with pytest.raises(ValueError, match="classes are .*not_entailment"):
+        with pytest.raises(ValueError, match="classes are.*not_entailment"):
             ez.ZeroShotClassifier(nli(tiny, labels))
 
     def test_are_asked_of_an_encoder_alone(self):
@@ -70,7 +70,7 @@ class TestClasses:
             ez.ZeroShotClassifier.from_preset("bert_nano_en_uncased")
 
     def test_are_those_of_a_classifier(self, tiny):
-        with pytest.raises(TypeError, match="^classifier is .*Backbone"):
+        with pytest.raises(TypeError, match="^classifier is.*Backbone"):
             ez.ZeroShotClassifier(tiny.backbone(get_family("bert")))
 
 
@@ -141,7 +141,7 @@ class TestAnswers:
             ("sports", {}, "labels is 'sports'"),
             ([], {}, r"labels is \[\]"),
             (["a", " "], {}, r"labels is \['a', ' '\]"),
-            (["a", "a"], {}, "labels.* contains 'a' twice"),
+            (["a", "a"], {}, "labels.*contains 'a' twice"),
             (["a"], {}, r"labels is \['a'\].*multi_label=True"),
             (
                 LABELS,

@@ -132,7 +132,7 @@ def test_properties(seed):
             (["0 q"], PASSAGES, [9]),
             r"relevant\[0\].* 9\..* 5",
         ),
-        (([], PASSAGES, []), "queries.* is empty"),
+        (([], PASSAGES, []), "queries.*is empty"),
         ((["0 q"], PASSAGES), "1 queries and 6 documents"),
         ((["0 q"], PASSAGES, [0], 0), "num_negatives is 0"),
         ((["0 q"], PASSAGES, [0], 9), "No query has 9 negatives"),

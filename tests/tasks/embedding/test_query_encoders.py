@@ -179,7 +179,7 @@ class TestBadFiles:
         [
             (np.ones(5), r"weight.*\(5,\).*\(29,\)"),
             (np.ones((29, 1)), r"weight.*\(29, 1\).*\(29,\)"),
-            (np.full(29, np.nan), "29 .*NaN"),
+            (np.full(29, np.nan), "29.*NaN"),
         ],
     )
     def test_of_the_table(self, folder, weight, message):

@@ -222,7 +222,7 @@ class TestSearch:
         assert [hit["text"] for hit in ranked] == [OTHERS[hit["index"]] for hit in ranked]
         with pytest.raises(ValueError, match="query is "):
             shared.rank(["a"], OTHERS)
-        with pytest.raises(ValueError, match="texts.* is empty"):
+        with pytest.raises(ValueError, match="texts.*is empty"):
             shared.rank("a", [])
 
     def test_retrieval_is_that_of_all_scores(self, shared):

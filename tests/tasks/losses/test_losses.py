@@ -327,7 +327,7 @@ def test_distilled_scores_by_their_definition():
             losses.Matryoshka(losses.CoSENT(), [7]),
             (4,),
             (4, 2, 6),
-            "dims.* is 7.* 6",
+            "dims.*is 7.* 6",
         ),
     ],
 )
@@ -345,7 +345,7 @@ def test_wrong_shapes_are_errors(loss, y_true, y_pred, message):
         (lambda: losses.Triplet(distance="dot"), "distance is 'dot'"),
         (lambda: losses.Matryoshka("mse", [3]), "loss is 'mse'"),
         (lambda: losses.Matryoshka(losses.CoSENT(), []), r"dims is \[\]"),
-        (lambda: losses.Matryoshka(losses.CoSENT(), [3], [1, 1]), "weights.* is 2.* 1.*dims"),
+        (lambda: losses.Matryoshka(losses.CoSENT(), [3], [1, 1]), "weights.*is 2.* 1.*dims"),
     ],
 )
 def test_wrong_arguments_are_errors(make, message):

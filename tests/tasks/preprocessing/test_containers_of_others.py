@@ -68,9 +68,9 @@ def test_columns_of_labels_and_texts_are_lists(tiny, column):
 @pytest.mark.parametrize("labels", [set("abcd"), frozenset("abcd")])
 def test_a_set_has_no_order(tiny, labels):
     model = classifier(tiny)
-    with pytest.raises(ValueError, match=r"^y is .*order"):
+    with pytest.raises(ValueError, match=r"^y is.*order"):
         model.fit(TEXTS, labels, verbose=0)
-    with pytest.raises(ValueError, match="texts is .*four five"):
+    with pytest.raises(ValueError, match="texts is.*four five"):
         classifier(tiny, num_classes=2).predict(set(TEXTS), verbose=0)
 
 

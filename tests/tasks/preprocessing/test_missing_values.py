@@ -476,5 +476,5 @@ class TestTexts:
             if "empty" in name or "blank" in name or name.endswith("'") or name.startswith("tuple"):
                 continue  # an empty text is a text, and a tuple has columns
             for use in (task.preprocessor, lambda x: task.fit(x, NUMBERS), task.classify):
-                with pytest.raises(ValueError, match=r"1 of 4 rows of \w+ is missing .*row 2"):
+                with pytest.raises(ValueError, match=r"1 of 4 rows of \w+ is missing.*row 2"):
                     use(texts)

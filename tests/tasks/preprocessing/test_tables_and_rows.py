@@ -98,7 +98,7 @@ class TestTables:
         [
             (["txt"], "'txt'.*'id', 'text'"),
             ("text", "text_columns is 'text'. Expected a list of one or two names"),
-            (["a", "b", "c"], "text_columns is .* Expected a list of one or two names"),
+            (["a", "b", "c"], "text_columns is.* Expected a list of one or two names"),
         ],
     )
     def test_refusals(self, build, columns, message):
@@ -147,18 +147,18 @@ class TestMissingRows:
     )
     @pytest.mark.parametrize("labels", [None, ["down", "up"]])
     def test_of_labels(self, build, y, labels):
-        with pytest.raises(ValueError, match=r"^Row 1 .*2 of 4 rows"):
+        with pytest.raises(ValueError, match=r"^Row 1.*2 of 4 rows"):
             build(labels=labels).fit(TEXTS, y)
 
     @pytest.mark.parametrize("y", [[1.0, NAN, 0.5, NAN], [1.0, None, 0.5, None]])
     def test_of_numbers(self, build, y):
-        with pytest.raises(ValueError, match=r"^Row 1 .*2 of 4 rows"):
+        with pytest.raises(ValueError, match=r"^Row 1.*2 of 4 rows"):
             build(problem_type="regression").fit(TEXTS, y)
 
 
 def test_a_generator_is_named_with_its_cure(classifier):
     pairs = ((text, label) for text, label in zip(TEXTS, LABELS, strict=True))
-    message = "x.* is a generator.*steps_per_epoch.*zip"
+    message = "x.*is a generator.*steps_per_epoch.*zip"
     with pytest.raises(ValueError, match=message):
         classifier.fit(pairs)
 
@@ -189,9 +189,9 @@ def test_arrays_of_one_column(classifier):
 
 def test_columns_of_one_name_are_refused(classifier):
     table = pd.DataFrame([["good", 1, 2], ["bad", 3, 4]], columns=["text", "more", "more"])
-    with pytest.raises(ValueError, match="several columns .*'more'"):
+    with pytest.raises(ValueError, match="several columns.*'more'"):
         classifier.predict(table)
-    with pytest.raises(ValueError, match="several columns .*'more'"):
+    with pytest.raises(ValueError, match="several columns.*'more'"):
         ez.BM25Index(table)
 
 

@@ -188,7 +188,7 @@ def test_a_text_without_mask_is_refused(tokenizer):
 
 
 def test_labels_are_refused(tokenizer):
-    with pytest.raises(ValueError, match="labels.* y"):
+    with pytest.raises(ValueError, match="labels.*y"):
         small_model(tokenizer).fit(["the cat"], [1])
 
 

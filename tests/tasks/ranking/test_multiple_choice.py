@@ -178,7 +178,7 @@ class TestErrors:
         [
             ([1, 4, 0], "Row 1 has the label 4"),
             ([1, -1, 0], "Row 1 has the label -1"),
-            (["b", "a", "a"], "type of .*y.* is 'string'"),
+            (["b", "a", "a"], "type of.*y.*is 'string'"),
             ([1, 3], "2 labels for 3 questions"),
             (None, "The labels are missing"),
         ],

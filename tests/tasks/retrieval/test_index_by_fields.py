@@ -229,7 +229,7 @@ def test_chunks_are_removed_by_the_id_of_their_document(embedder, kind):
     assert index.ids == ["b#0", "c#0", "c#1", "c#2"]
     index.remove(["c#0", "b"])
     assert index.ids == ["c#1", "c#2"]
-    with pytest.raises(ValueError, match="no document .*'a'"):
+    with pytest.raises(ValueError, match="no document.*'a'"):
         index.remove("a")
     with pytest.raises(ValueError, match="remove"):
         index.remove("c")
@@ -249,7 +249,7 @@ def test_chunks_are_updated_with_their_document(embedder, kind):
         assert [hit["score"] for hit in hits] == pytest.approx([hit["score"] for hit in others])
     index.update(embedder.chunks(BOOKS, length=4))  # all of them
     assert sorted(index.ids) == sorted(indexes(embedder, BOOKS)[kind].ids)
-    with pytest.raises(ValueError, match="no document .*'d'"):
+    with pytest.raises(ValueError, match="no document.*'d'"):
         index.update(embedder.chunks([{"id": "d", "text": "A day.", "year": 1}], length=4))
     with pytest.raises(ValueError, match="has 5 chunks.*chunks"):
         index.update(BOOKS[:1])
@@ -317,9 +317,9 @@ def test_words_are_no_vectors():
 
 def test_arguments_in_the_wrong_order_are_named(embedder, tmp_path):
     vectors = Dense().embed(TEXTS)
-    with pytest.raises(ValueError, match="embedder is .*Expected an embedder"):
+    with pytest.raises(ValueError, match="embedder is.*Expected an embedder"):
         VectorIndex.from_vectors(vectors, Dense())
-    with pytest.raises(ValueError, match="embedder is .*Expected an embedder"):
+    with pytest.raises(ValueError, match="embedder is.*Expected an embedder"):
         VectorIndex.build(TEXTS, Dense())
     VectorIndex.build(embedder, TEXTS).save(tmp_path / "folder")
     for folder in (tmp_path / "folder", str(tmp_path / "folder")):

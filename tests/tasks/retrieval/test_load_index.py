@@ -63,7 +63,7 @@ def test_words_and_several_indexes_open(make, tmp_path):
         ez.load_index(tmp_path / "words", engine="faiss")
     for index in (words, hybrid):
         assert index.nbytes > 0
-        with pytest.raises(ValueError, match=f"{type(index).__name__} .*VectorIndex"):
+        with pytest.raises(ValueError, match=f"{type(index).__name__}.*VectorIndex"):
             index.export(tmp_path / "1")
         with pytest.raises(TypeError, match="does not embed queries.*prompt"):
             index.search("c d", prompt="query")

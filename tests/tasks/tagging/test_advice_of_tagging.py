@@ -60,7 +60,7 @@ def test_entities_have_names():
     extractor = new("EntityExtractor", pooler=False)
     with pytest.raises(ValueError, match=r"[Nn]o labels.*labels="):
         extractor.extract_entities("a b")
-    with pytest.raises(ValueError, match=r"labels.* is empty"):
+    with pytest.raises(ValueError, match=r"labels.*is empty"):
         extractor.extract_entities(["a b", "c"], [["X"], []])
     extractor.extract_entities(["a b"], [["X"]])
     with pytest.raises(ValueError, match=r"no spans.*labels="):

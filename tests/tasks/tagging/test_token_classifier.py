@@ -515,7 +515,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "x, y, message",
         [
-            (SENTENCES, [*TAGS[:3], ["O"]], "Example 3 .*3 words.*1 tags"),
+            (SENTENCES, [*TAGS[:3], ["O"]], "Example 3.*3 words.*1 tags"),
             (SENTENCES[:1], [["O"] * 5 + ["B-DOG"]], "Example 0, word 5: .*'B-DOG'"),
             (SENTENCES[3:], [[0, 1, 5]], "Example 0, word 2: .*5"),
             (SENTENCES, TAGS[:3], "4 examples.*3"),
@@ -538,10 +538,10 @@ class TestRefusals:
             ([["Anna"], None], [["O"], ["O"]], r"words\[1\] is None"),
             ([None, "Anna"], [[], []], r"texts\[0\] is None"),
             ([float("nan"), "Anna"], [[], []], r"texts\[0\] is nan"),
-            ([["Anna"], ["Rome"]], [["O"], None], "Row 1 .*None"),
+            ([["Anna"], ["Rome"]], [["O"], None], "Row 1.*None"),
             ([["Anna"]], [[["O"]]], r"Example 0, word 0: .*\['O'\]"),
             (SENTENCES[3:], [SPANS + SPANS[:1]], "Example 0, word 0: .*{'start': 0"),
-            ([TEXT], [[{**SPANS[0], "start": None}]], "Row 0 .*None"),
+            ([TEXT], [[{**SPANS[0], "start": None}]], "Row 0.*None"),
             ([TEXT], [[{**SPANS[0], "start": 0.9}]], r"Example 0: start is 0\.9"),
             ([TEXT], ragged([(20, 99, "LOC")]), "Example 0: .*99"),
             ([TEXT], None, "labels are missing"),
@@ -555,12 +555,12 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "x, y, message",
         [
-            ([["Anna"], ["Rome"]], [["O"], ["O", "B-LOC"]], "Example 1 .*1 words.*2 tags"),
-            ([["Anna"], ["New", "York"]], [["O", "O"], ["O"]], "Example 0 .*1 words.*2 tag"),
+            ([["Anna"], ["Rome"]], [["O"], ["O", "B-LOC"]], "Example 1.*1 words.*2 tags"),
+            ([["Anna"], ["New", "York"]], [["O", "O"], ["O"]], "Example 0.*1 words.*2 tag"),
             (
                 [["Anna"], ["in", "Rome"]],
                 [["O"], ["O", "B-DOG"]],
-                "Example 1 .*word 1: .*B-DOG.*O, B-PER, I",
+                "Example 1.*word 1: .*B-DOG.*O, B-PER, I",
             ),
         ],
     )
@@ -580,16 +580,16 @@ class TestRefusals:
         [
             ([(0, 4, "PER"), (0, 9, "LOC")], "from 0 to 4 and from 0 to 9 overlap"),
             ([(3, 4, "PER"), (0, 9, "LOC")], "from 0 to 9 and from 3 to 4 overlap"),
-            ([(20, 99, "LOC")], "from 20 to 99 .*11 characters"),
+            ([(20, 99, "LOC")], "from 20 to 99.*11 characters"),
             ([(-1, 3, "LOC")], "from -1 to 3"),
-            ([(3, 3, "LOC")], "from 3 to 3 .*empty"),
+            ([(3, 3, "LOC")], "from 3 to 3.*empty"),
             ([(0, 4, "DOG")], "DOG.*LOC, PER"),
         ],
     )
     def test_datasets_of_spans_name_the_example_of_the_batch(self, classifier, spans, message):
         spans = ragged([(0, 4, "PER")], [], spans)
         dataset = as_slices(["Anna sees Rome", "", "Anna, José!"], spans).batch(3)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"Example 2 of .*{message}"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"Example 2 of.*{message}"):
             first_batch(classifier, dataset)
 
     @pytest.mark.slow
@@ -604,10 +604,10 @@ class TestRefusals:
         "x, y, message",
         [
             ([["Anna", "in"], ["Rome"]], [["B-PER", 0], ["O"]], "Example 0, label 1 "),
-            ([TEXT], [[{"start": 0, "end": 4}]], "Example 0, label 0 .*{'start': 0, 'end': 4}"),
+            ([TEXT], [[{"start": 0, "end": 4}]], "Example 0, label 0.*{'start': 0, 'end': 4}"),
             ([["Anna"]], [["O"]], "tag is 'O'"),
             (["Anna"], None, "labels are missing"),
-            ([["Anna"]], [["B-LCO", "O"]], "Example 0 .*1 words.*2 tags"),
+            ([["Anna"]], [["B-LCO", "O"]], "Example 0.*1 words.*2 tags"),
         ],
     )
     def test_labels_are_not_learned_from_mistakes(self, build, x, y, message):
@@ -619,7 +619,7 @@ class TestRefusals:
     def test_labels_are_not_learned_from_places_of_types(self, build):
         spans = {name: tf.ragged.constant([[n]]) for name, n in (("start", 0), ("end", 4))}
         dataset = as_slices([TEXT], {**spans, "label": tf.ragged.constant([[0]])}).batch(1)
-        with pytest.raises(ValueError, match="Example 0, label 0 .*{'label': 0}"):
+        with pytest.raises(ValueError, match="Example 0, label 0.*{'label': 0}"):
             build(labels=None).fit(dataset)
 
     def test_texts_have_no_tags_of_words(self, classifier):
@@ -684,7 +684,7 @@ def test_a_fit_that_fails_leaves_the_answers_as_they_are(build):
     classifier = build(labels=["O", "B-PER", "I-PER"])
     classifier.temperature = 2.0
     before = classifier.strategy, classifier.split_symbols, classifier.valid_tags
-    with pytest.raises(ValueError, match="Example 0 .*2 words.*1 tags"):
+    with pytest.raises(ValueError, match="Example 0.*2 words.*1 tags"):
         classifier.fit([["Anna", "sees"]], [["O"]], verbose=0)
     assert (classifier.strategy, classifier.split_symbols, classifier.valid_tags) == before
     assert classifier.temperature == 2.0

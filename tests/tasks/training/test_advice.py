@@ -113,7 +113,7 @@ def test_thresholds_of_entities_belong_to_the_weights(caplog):
 @pytest.mark.slow
 def test_numbers_have_no_classes():
     scorer = new("SequenceClassifier", num_classes=1, problem_type="regression")
-    with pytest.raises(ValueError, match=r"predict_proba.* predict\b"):
+    with pytest.raises(ValueError, match=r"predict_proba.*predict\b"):
         scorer.predict_proba(TEXTS)
     assert len(scorer.predict(TEXTS, verbose=0)) == 4
     with pytest.raises(ValueError, match=r"class_weight.*sample_weight"):

@@ -93,7 +93,7 @@ class TestSecondCompile:
 
     def test_a_setting_of_the_recipe_beside_an_optimizer_of_before(self, model):
         model.compile(keras.optimizers.SGD(0.1))
-        with pytest.raises(ValueError, match="learning_rate is .*optimizer='auto'"):
+        with pytest.raises(ValueError, match="learning_rate is.*optimizer='auto'"):
             model.compile(learning_rate=1e-3)
         model.compile("auto", learning_rate=1e-3)
         assert model.learning_rate == 1e-3

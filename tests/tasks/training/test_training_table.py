@@ -146,7 +146,7 @@ def test_a_fit_that_would_train_nothing_is_an_error():
     rising = keras.optimizers.schedules.PolynomialDecay(0.0, 10, 0.0)
     for rate in (0.0, rising):
         task.compile(keras.optimizers.SGD(rate))
-        with pytest.raises(ValueError, match="learning rate is 0 .*1 steps"):
+        with pytest.raises(ValueError, match="learning rate is 0.*1 steps"):
             task.fit(TEXTS, LABELS)
     task.compile(keras.optimizers.Adam(1e-3, gradient_accumulation_steps=2))
     with pytest.raises(ValueError, match="gradient_accumulation_steps is 2.* 1"):
