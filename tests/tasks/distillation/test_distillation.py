@@ -114,14 +114,16 @@ def test_relations_are_those_of_the_attention_probabilities_and_of_values():
 @pytest.mark.parametrize("name", FAMILIES)
 def test_projections_are_what_the_attention_is_made_of(name, tiny):
     family = get_family(name)
-    sizes = {n: 64 if n == "local_attention" else size for n, size in tiny.sizes(family).items()}
+    windows = ("local_attention", "attention_window")  # as long as the texts
+    sizes = {n: 64 if n in windows else size for n, size in tiny.sizes(family).items()}
     model = tiny.randomize_weights(family.backbone(**sizes, pooler=False))
     inputs = tiny.rows(family)
+    inputs.pop("global_mask", None)  # these tokens have projections of their own
     query, key, value = model(inputs, return_projections=True)["projections"]
-    assert query.shape == key.shape == value.shape == (3, 16, 2, 4)
+    assert query.shape == key.shape == value.shape == (3, 16, 2, query.shape[-1])
     if not model.blocks[-1].attention.has_plain_scores:
         return  # what DeBERTa adds for distances is no relation of queries and keys
-    scores = np.einsum("bihd,bjhd->bhij", query, key) / 2
+    scores = np.einsum("bihd,bjhd->bhij", query, key) / query.shape[-1] ** 0.5
     scores -= 1e9 * ~inputs["padding_mask"][:, None, None]
     if name == "bart":  # of its decoder, where no token sees those behind it
         scores -= 1e9 * np.triu(np.ones((16, 16)), 1)

@@ -420,7 +420,7 @@ class TestFit:
 
     @pytest.mark.slow
     def test_one_score_for_three_columns_is_refused_by_the_loss(self, build):
-        message = r"CoSENT: y_true.*\(B, 2\).* 3 texts"
+        message = r"CoSENT: y_true.*\(B, 2\).* 2 pairs"
         with pytest.raises(ValueError, match=message):
             build().fit((TEXTS, OTHERS, TEXTS), [0.5] * 6, verbose=0)
 
