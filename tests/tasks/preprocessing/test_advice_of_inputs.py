@@ -165,7 +165,7 @@ def test_classes_of_zero_shot_have_names(tmp_path):
 @pytest.mark.slow
 def test_classes_of_zero_shot_are_of_nli(tmp_path):
     new("SequenceClassifier", labels=["good", "bad"]).save_to_preset(tmp_path / "other")
-    with pytest.raises(ValueError, match=r"good, bad.*entailment, neutral.*fit"):
+    with pytest.raises(ValueError, match=r"good, bad.*entailment, neutral"):
         ez.ZeroShotClassifier.from_preset(tmp_path / "other")
     names = ["contradiction", "neutral", "entailment"]
     nli = new("SequenceClassifier", labels=names)
