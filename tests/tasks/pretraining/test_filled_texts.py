@@ -46,7 +46,7 @@ def test_the_text_has_the_tokens_that_were_scored(family):
                 if words[token].strip() and tokenizer.starts_word(answer["token"]):
                     filled.append(answer["text"])
                     expected.append([*ids[:mask], token, *ids[mask + 1 :]])
-    assert len(filled) > 15
+    assert len(filled) > 5
     # A vocabulary has tokens that its own segmentation never finds, such as "bad" here.
     found = tokenizer.tokenize(filled)
     spelled = (tokenizer.detokenize(ids, False).numpy() for ids in (found, [*expected]))

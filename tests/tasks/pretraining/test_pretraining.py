@@ -255,7 +255,7 @@ def test_mistakes_are_named(tokenizer, corpus):
     with pytest.raises(ValueError, match="dynamic is False"):
         pretraining(tokenizer, dynamic=False).fit(corpus)
     other = ez.BertTokenizer([*TOKENS[:-1], "movie"])
-    with pytest.raises(ValueError, match="another tokenizer"):
+    with pytest.raises(ValueError, match="different tokenizer"):
         pretraining(other).evaluate(corpus)
     with pytest.raises(ValueError, match="preprocessor is None"):
         ez.MaskedLM(model.backbone).fit(corpus)
