@@ -35,11 +35,20 @@ class PreNormBlock(EncoderBlock):
             attended, probabilities = attended
         shape, rows = ops.shape(x), (-1, self.hidden_dim)
         x, attended = ops.reshape(x, rows), ops.reshape(attended, rows)  # (B L, D)
+        attended = self.normalize_attended(attended, training)
         x = self.attention_dropout_layer(attended, training=training, residual=x)
         inner = self.intermediate(self.output_norm(x, training=training), training)
-        update = self.output_dense(inner)
+        update = self.normalize_update(self.output_dense(inner), training)
         x = ops.reshape(self.output_dropout_layer(update, training=training, residual=x), shape)
         return (x, probabilities) if return_probabilities else x
+
+    def normalize_attended(self, attended, training=None):
+        """Normalize the attention output (B L, D) before it is added. By default, return it."""
+        return attended
+
+    def normalize_update(self, update, training=None):
+        """Normalize the FFN output (B L, D) before it is added. By default, return it."""
+        return update
 
     def project(self, x, attention_mask=None, training=None, **context):
         return super().project(self.attention_norm(x, training=training), **context)

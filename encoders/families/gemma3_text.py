@@ -163,21 +163,11 @@ class Gemma3Block(MakesCenteredNorms, EuroBertBlock):
         self.attended_norm = self.make_norm("attended_norm")
         self.update_norm = self.make_norm("update_norm")
 
-    def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
-        context.update(training=training, return_probabilities=return_probabilities)
-        attended = self.attention(
-            self.attention_norm(x, training=training), attention_mask=attention_mask, **context
-        )
-        if return_probabilities:
-            attended, probabilities = attended
-        shape, rows = ops.shape(x), (-1, self.hidden_dim)
-        x, attended = ops.reshape(x, rows), ops.reshape(attended, rows)  # (B L, D)
-        attended = self.attended_norm(attended, training=training)
-        x = self.attention_dropout_layer(attended, training=training, residual=x)
-        inner = self.intermediate(self.output_norm(x, training=training), training)
-        update = self.update_norm(self.output_dense(inner), training=training)
-        x = ops.reshape(self.output_dropout_layer(update, training=training, residual=x), shape)
-        return (x, probabilities) if return_probabilities else x
+    def normalize_attended(self, attended, training=None):
+        return self.attended_norm(attended, training=training)
+
+    def normalize_update(self, update, training=None):
+        return self.update_norm(update, training=training)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
