@@ -33,7 +33,7 @@ def test_names_of_parts_are_their_own():
     class Titles(ez.SequenceClassifier):
         record = dataclasses.replace(ez.SequenceClassifier.record, name="span_qa")
 
-    with pytest.raises(ValueError, match=r"family.*'bert'.*Own"):
+    with pytest.raises(ValueError, match=r"'bert'"):
         ez.register_family(like=BERT, name="bert")(Own)
     with pytest.raises(ValueError, match=r"'span_qa'.*record of Titles"):
         ez.register_task(Titles)
